@@ -15,7 +15,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 
     Args:
         candidates: Fragments.
-        counts: The count of each fragment [M]: its applied updates, or its sent tasks if the scheduler is `least-sent`.
+        counts: The count of each fragment [M]: its applied updates, or its sent tasks with `in_flight`.
         rng: The source of randomness.
     """
     updates = counts[candidates]
@@ -26,7 +26,18 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 
 @dataclass
 class GreRAA(Scheduler):
-    """The scheduler Gre-RAA: the least updated fragment within the delay bound."""
+    """The scheduler Gre-RAA: the least updated fragment within the delay bound.
+
+    The paper counts only updates that have arrived. So until a fragment's next update arrives, all idle clients get the
+    same fragment, and their updates overwrite each other. With `in_flight` the tasks that have not ended count too.
+
+    Attributes:
+        in_flight: True to count a fragment's tasks in flight as updates.
+    """
+
+    in_flight: bool = False
 
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
+        if self.in_flight:
+            return least_updated(view.feasible, view.sent, rng)
         return least_updated(view.feasible, view.counts, rng)

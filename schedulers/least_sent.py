@@ -1,22 +1,12 @@
-"""Least-sent: choose the fragment that was sent least often.
-
-Tasks in flight count, so concurrent clients spread out.
-"""
+"""Least-sent: Gre-RAA with tasks in flight, so concurrent clients spread out."""
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from schedulers.greedy import least_updated
-from schedulers.protocol import Scheduler, SchedulingContext
+from schedulers.greedy import GreRAA
 
 
 @dataclass
-class LeastSent(Scheduler):
-    """The scheduler least-sent: the fragment within the delay bound that was sent least often, ties at random.
+class LeastSent(GreRAA):
+    """The scheduler least-sent: Gre-RAA with `in_flight`. It gives the fragment that was sent least often."""
 
-    Until the first update of a fragment arrives, Gre-RAA gives the same fragment to many clients.
-    """
-
-    def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
-        return least_updated(view.feasible, view.sent, rng)
+    in_flight: bool = True

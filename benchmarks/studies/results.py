@@ -17,12 +17,16 @@ COMMAND = re.compile(r"# (python -m benchmarks run (\w+) --(\w+)[^,]*)")
 
 @dataclass(frozen=True)
 class Line:
-    """One number: its mean over n seeds, half its 95 % interval, and the values of the seeds if the table has them."""
+    """One number: its mean over n seeds, half its 95 % interval, and the values of the seeds if the table has them.
+
+    `paper` is the paper's number, NaN if it has none.
+    """
 
     mean: float
     half_width: float | None
     n: int
     by_seed: tuple[float, ...]
+    paper: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,13 @@ def file_name(study: str, size: str) -> str:
 def _parse_line(row: Mapping[str, object]) -> tuple[tuple[str, str, str], Line]:
     by_seed = tuple(float(value) for value in str(row.get("by_seed", "")).split())
     half = _parse_number(row["ci95"])
-    line = Line(_parse_number(row["mean"]), None if math.isnan(half) else half, int(str(row["n"])), by_seed)
+    line = Line(
+        _parse_number(row["mean"]),
+        None if math.isnan(half) else half,
+        int(str(row["n"])),
+        by_seed,
+        _parse_number(row.get("paper", "")),
+    )
     return (str(row["row"]), str(row["column"]), str(row["metric"])), line
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from rich import box
 from rich.table import Table
 
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
+from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import ACCURACIES, Means
-from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan, welch_p_value
+from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan
 
 # The maximum number of disagreements with the paper that have a sentence each.
 MAX_NAMED = 8
@@ -24,7 +24,7 @@ MAX_NAMED = 8
 class Entry:
     """One number of a table: a metric of a cell over the study's seeds, NaN if a run failed.
 
-    `p` is Welch's test against the reference row of the same column.
+    `p` is that of the paired test against the reference row of the same column.
     """
 
     row: str
@@ -80,14 +80,10 @@ def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
             p = None
             if cell.row != study.reference:
                 base = by_place.get((study.reference, cell.column, metric.name), np.empty(0))
-                p = welch_p_value(_without_nan(all_seeds), _without_nan(base))
+                p = paired_p_value(all_seeds.tolist(), base.tolist(), ratio=metric.own_units)
             by_seed = tuple(all_seeds.tolist())
             numbers.append(Entry(cell.row, cell.column, metric, by_seed, cell.paper.get(metric.name), p))
     return numbers
-
-
-def _without_nan(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(values[~np.isnan(values)].tolist())
 
 
 def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
@@ -163,7 +159,7 @@ def format_caption(study: Study, numbers: Sequence[Entry]) -> str:
     if seeds == 1:
         parts = [f"ONE seed ({study.seeds[0]}): no interval, and nothing is significant"]
     if any(is_significant(entry.p) for entry in numbers):
-        parts.append(f"* differs from {study.reference}, Welch's t-test, p < {LEVEL:g}")
+        parts.append(f"* differs from {study.reference}, paired t-test, p < {LEVEL:g}")
     if any(entry.paper is not None for entry in numbers):
         parts.append("[ ] the paper's")
     return "; ".join(parts)
@@ -375,13 +371,17 @@ def _mean_advantage(better: Entry, worse: Entry) -> float:
 
 
 def _is_significant(a: Entry, b: Entry) -> bool:
-    return is_significant(welch_p_value(a.values, b.values))
+    return is_significant(_test_pair(a, b))
+
+
+def _test_pair(a: Entry, b: Entry) -> float | None:
+    return paired_p_value(a.by_seed, b.by_seed, ratio=a.metric.own_units)
 
 
 def _describe_pair(a: Entry, b: Entry) -> str:
-    """Return both numbers and the result of Welch's test."""
+    """Return both numbers and the result of the paired test."""
     form = a.metric.form
-    return f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}, {describe_test(welch_p_value(a.values, b.values))}"
+    return f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}, {describe_test(_test_pair(a, b))}"
 
 
 def describe_test(p: float | None) -> str:

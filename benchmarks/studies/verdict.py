@@ -1,22 +1,30 @@
-"""The verdict on a claim from results: is one number better than another beyond the noise?"""
+"""The verdict on a claim from results: is one number better than another beyond the noise?
+
+All pages use the functions of this module, so a comparison has the same test and the same verdict everywhere.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from benchmarks.studies.results import Line
+from benchmarks.studies.weak import AT_CHANCE, SATURATED
 from fedraa.report.statistics import LEVEL, standard_error
 
 REPRODUCED = "reproduced"
-ONLY = "only where"
-OTHER_WAY = "not: the other way round"
-NOISE = "not: within the noise"
+ONLY = "only in some settings"
+OTHER_WAY = "the other way round"
+NOISE = "within the noise"
+CANNOT_TELL = "cannot tell"
+CANNOT_TELL_SATURATED = f"{CANNOT_TELL} ({SATURATED})"
+CANNOT_TELL_AT_CHANCE = f"{CANNOT_TELL} ({AT_CHANCE})"
 NOT_RUN = "not yet run"
-VERDICTS = (REPRODUCED, ONLY, NOISE, OTHER_WAY, NOT_RUN)
+VERDICTS = (REPRODUCED, ONLY, OTHER_WAY, NOISE, CANNOT_TELL_SATURATED, CANNOT_TELL_AT_CHANCE, NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,19 @@ class Advantage:
     """The advantage of one number over another, with its 95 % interval: a difference or, with `ratio`, a ratio.
 
     `low` and `high` are equal if nothing is random. Both are infinite if one of the two never reached the target.
+
+    Attributes:
+        where: The size and the column of the numbers.
+        names: The rows, the one first that the claim says is better.
+        means: The means of both rows.
+        mean: The advantage.
+        low: Low end of its interval.
+        high: High end of its interval.
+        ratio: True if the advantage is a ratio.
+        n: Number of seeds.
+        p: Two-sided p-value of the test that the interval belongs to; NaN if there is no test.
+        weak: The reason if the numbers cannot differ much here, `saturated` or `at chance`; otherwise empty.
+        paper: The advantage in the paper; NaN if the paper does not give both numbers.
     """
 
     where: str
@@ -34,6 +55,9 @@ class Advantage:
     high: float
     ratio: bool
     n: int
+    p: float = math.nan
+    weak: str = ""
+    paper: float = math.nan
 
     @property
     def least(self) -> float:
@@ -47,6 +71,20 @@ class Advantage:
     @property
     def reversed(self) -> bool:
         return self.high < self.least
+
+    @property
+    def tells(self) -> bool:
+        """Return False if the two numbers are equal within the noise because neither of them could be otherwise."""
+        return not self.weak or self.holds or self.reversed
+
+    @property
+    def p_of_claim(self) -> float:
+        """The p-value of the claim's direction: below `LEVEL` if the comparison holds, 1 if the other row is better."""
+        if math.isnan(self.p):
+            return 1.0 - float(self.holds)
+        if self.mean > self.least:
+            return self.p
+        return 1.0
 
     @property
     def text(self) -> str:
@@ -80,78 +118,153 @@ def measure_advantage(
         less: Smaller numbers are better.
         ratio: Compare by a ratio; ignored if a mean is not positive.
     """
-    ratio = ratio and min(better.mean, worse.mean) > 0
     larger, smaller = (worse, better) if less else (better, worse)
-    interval = _advantage_interval(larger, smaller, ratio=ratio)
-    return Advantage(where, names, (better.mean, worse.mean), *interval, ratio, min(better.n, worse.n))
+    paper = _paper_advantage(larger.paper, smaller.paper, ratio=ratio)
+    if ratio and min(better.mean, worse.mean) <= 0:
+        ratio, paper = False, math.nan
+    mean, low, high, p = _compare_lines(larger, smaller, ratio=ratio)
+    n = min(better.n, worse.n)
+    return Advantage(where, names, (better.mean, worse.mean), mean, low, high, ratio, n, p, paper=paper)
 
 
-def _advantage_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Return the mean, and the low and the high end of the interval, of a - b or of a / b."""
+def _paper_advantage(a: float, b: float, *, ratio: bool) -> float:
+    """Return the paper's a - b or a / b; NaN if it has only one of the two."""
+    if not ratio:
+        return a - b
+    if not b:
+        return math.nan
+    return a / b
+
+
+def paired_p_value(a: Sequence[float], b: Sequence[float], *, ratio: bool = False) -> float | None:
+    """Return the two-sided p of Student's paired t-test; None if it is not defined.
+
+    Seeds for which one of the two values is missing do not count.
+
+    Args:
+        a: The values by seed.
+        b: Values of the same seeds.
+        ratio: Test the logarithms, for values that are compared as ratios.
+    """
+    x, y = np.array(a, np.float64), np.array(b, np.float64)
+    if len(x) != len(y):
+        return None
+    known = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[known], y[known]
+    if len(x) < 2 or not np.isfinite([x, y]).all():
+        return None
+    p = _paired_test(x, y, ratio=ratio and min(x.min(), y.min()) > 0)[2]
+    return None if math.isnan(p) else p
+
+
+def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float, float]:
+    """Return the mean, the low and the high end of the interval, and the p-value, of a - b or of a / b."""
     if not (math.isfinite(a.mean) and math.isfinite(b.mean)):
         return _compare_reached(a, b)
     paired = len(a.by_seed) == len(b.by_seed) > 1 and np.isfinite([*a.by_seed, *b.by_seed]).all()
     if paired:
-        middle, half = _paired(np.array(a.by_seed), np.array(b.by_seed), ratio=ratio)
+        middle, half, p = _paired_test(np.array(a.by_seed), np.array(b.by_seed), ratio=ratio)
     else:
-        middle, half = _welch_interval(a, b, ratio=ratio)
+        middle, half, p = _welch_test(a, b, ratio=ratio)
     scale = math.exp if ratio else float
     if math.isnan(half):
-        return scale(middle), -math.inf, math.inf
-    return scale(middle), scale(middle - half), scale(middle + half)
+        return scale(middle), -math.inf, math.inf, p
+    return scale(middle), scale(middle - half), scale(middle + half), p
 
 
-def _paired(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float]:
-    """Return middle and half width of Student's interval of paired differences, or of log ratios with `ratio`."""
+def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float, float]:
+    """Return middle, half width and p of Student's test of paired differences, or of log ratios with `ratio`."""
     gaps = np.log(x / y) if ratio else x - y
-    n = len(gaps)
-    half = float(stats.t.ppf(1 - LEVEL / 2, n - 1) * float(gaps.std(ddof=1)) / math.sqrt(n))
-    return float(gaps.mean()), half
+    error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+    return _student(float(gaps.mean()), error, len(gaps) - 1)
 
 
-def _compare_reached(a: Line, b: Line) -> tuple[float, float, float]:
-    """Return the interval for a target that was not always reached.
+def _student(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
+    """Return an estimate, half the width of its interval, and the p-value of 0; NaN if nothing is random.
 
-    The order is clear only if one line always reached it and the other never did.
+    Args:
+        middle: The estimate.
+        error: Its standard error.
+        freedom: Degrees of freedom.
+    """
+    if not error:
+        return middle, 0.0, math.nan
+    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
+    return middle, half, float(2 * stats.t.sf(abs(middle) / error, freedom))
+
+
+def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
+    """Return the interval and the p-value for a target that was not always reached.
+
+    The order is clear only if one line always reached it and the other never did. The p-value is then that of Fisher's
+    exact test.
     """
     never = [all(math.isinf(value) for value in line.by_seed or (line.mean,)) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]
+    p = min(1.0, 2 / math.comb(a.n + b.n, a.n))
     if never[0] and always[1]:
-        return math.inf, math.inf, math.inf
+        return math.inf, math.inf, math.inf, p
     if always[0] and never[1]:
-        return -math.inf, -math.inf, -math.inf
-    return math.nan, -math.inf, math.inf
+        return -math.inf, -math.inf, -math.inf, p
+    return math.nan, -math.inf, math.inf, 1.0
 
 
-def _welch_interval(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
-    """Return middle and half width of Welch's interval, or of the log ratio (delta method) with `ratio`.
+def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
+    """Return middle, half width and p of Welch's test, or of the log ratio (delta method) with `ratio`.
 
-    The half width is NaN if it cannot be estimated, because a line has no spread of values.
+    Half width and p are NaN if they cannot be estimated, because a line has no spread of values.
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
-        return middle, 0.0
+        return middle, 0.0, math.nan
     if min(a.n, b.n) < 2 or a.half_width is None or b.half_width is None:
-        return middle, math.nan
+        return middle, math.nan, math.nan
     errors = [standard_error(half, line.n) for line, half in ((a, a.half_width), (b, b.half_width))]
     if ratio:
         errors = [error / line.mean for error, line in zip(errors, (a, b), strict=True)]
     variances = [error**2 for error in errors]
     if not sum(variances):
-        return middle, 0.0
+        return middle, 0.0, math.nan
     freedom = sum(variances) ** 2 / sum(v**2 / (line.n - 1) for v, line in zip(variances, (a, b), strict=True))
-    return middle, float(stats.t.ppf(1 - LEVEL / 2, freedom) * math.sqrt(sum(variances)))
+    return _student(middle, math.sqrt(sum(variances)), freedom)
 
 
 def decide_verdict(comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict on a claim from all its comparisons."""
+    """Return the verdict on a claim from all its comparisons.
+
+    A comparison that cannot tell does not count, unless none of them can.
+    """
     if not comparisons:
         return NOT_RUN
-    holding = sum(comparison.holds for comparison in comparisons)
-    if holding == len(comparisons):
+    telling = [comparison for comparison in comparisons if comparison.tells]
+    if not telling:
+        saturated = any(comparison.weak == SATURATED for comparison in comparisons)
+        return CANNOT_TELL_SATURATED if saturated else CANNOT_TELL_AT_CHANCE
+    holding = sum(comparison.holds for comparison in telling)
+    if holding == len(telling):
         return REPRODUCED
     if holding:
         return ONLY
-    if any(comparison.reversed for comparison in comparisons):
+    if any(comparison.reversed for comparison in telling):
         return OTHER_WAY
     return NOISE
+
+
+def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
+    """Return the p-value of a claim, the largest of its comparisons that can tell; None if none of them can.
+
+    A claim says that all of its comparisons hold, so the weakest one decides.
+    """
+    return max((comparison.p_of_claim for comparison in comparisons if comparison.tells), default=None)
+
+
+def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return the p-values of a family of claims, adjusted by Holm's method; None stays None.
+
+    The k-th smallest of m values, from 0, is multiplied by m - k. A value is at least as large as all smaller ones.
+    """
+    known = {number: p for number, p in enumerate(p_values) if p is not None}
+    order = sorted(known, key=known.__getitem__)
+    scaled = [min(1.0, (len(order) - k) * known[number]) for k, number in enumerate(order)]
+    adjusted = dict(zip(order, accumulate(scaled, max), strict=True))
+    return [adjusted.get(number) for number in range(len(p_values))]

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+SATURATED, AT_CHANCE = "saturated", "at chance"
 # A row counts as at chance if (accuracy - chance) / (100 - chance) is below this value.
-AT_CHANCE = 0.1
+CHANCE_MARGIN = 0.1
 # A column is saturated if all rows are above SATURATED_PERCENT and differ by less than CLOSE_PERCENT.
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
 ACCURACIES = ("accuracy %", "client accuracy %")
@@ -12,21 +13,45 @@ Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
 """By column and metric: rows and their mean accuracies, in per cent."""
 
 
+def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
+    """Return the numbers that cannot differ much, by row, column and metric, each with `SATURATED` or `AT_CHANCE`.
+
+    Args:
+        means: The mean accuracies.
+        chance: The accuracy of a uniform guess, in per cent.
+    """
+    weak: dict[tuple[str, str, str], str] = {}
+    for (column, metric), rows in means.items():
+        if _is_saturated([mean for _, mean in rows]):
+            weak |= {(row, column, metric): SATURATED for row, _ in rows}
+        low = [row for row, mean in rows if _is_at_chance(mean, chance)]
+        weak |= {(row, column, metric): AT_CHANCE for row in low}
+    return weak
+
+
 def weak_points(means: Means, chance: float) -> list[str]:
     """Return a sentence for every column with rows at chance, and for every saturated column."""
     sentences = []
     for (column, metric), rows in means.items():
         where = " at ".join(filter(None, (metric, column)))
-        low = [row for row, mean in rows if (mean - chance) / (100 - chance) < AT_CHANCE]
+        low = [row for row, mean in rows if _is_at_chance(mean, chance)]
         if low:
             sentences.append(
                 f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}; these have not learnt, and decide "
                 "nothing about the methods."
             )
         values = [mean for _, mean in rows]
-        if len(values) > 1 and min(values) >= SATURATED_PERCENT and max(values) - min(values) < CLOSE_PERCENT:
+        if _is_saturated(values):
             sentences.append(
                 f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %: an easy task, "
                 "which hardly separates them."
             )
     return sentences
+
+
+def _is_at_chance(mean: float, chance: float) -> bool:
+    return (mean - chance) / (100 - chance) < CHANCE_MARGIN
+
+
+def _is_saturated(values: Sequence[float]) -> bool:
+    return len(values) > 1 and min(values) >= SATURATED_PERCENT and max(values) - min(values) < CLOSE_PERCENT

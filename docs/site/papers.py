@@ -35,6 +35,8 @@ REPRODUCED = {
     "fedsam": "FedSAM",
     "shuffled": "Shuffled submodels",
 }
+# The beginnings of the verdicts on claims.
+KINDS = ("reproduced", "only in some settings", "the other way round", "within the noise", "cannot tell")
 HEAD = """# Papers
 
 You will find the paper and the BibTeX entry of each method, and the claims of papers that fedraa reproduced.
@@ -43,8 +45,9 @@ You will find the paper and the BibTeX entry of each method, and the claims of p
 
 Studies in the repository repeat the experiments of five papers, at sizes that fit on two cores. Each claim has a
 verdict that is computed from the results. It is *reproduced* if all comparisons of the claim hold beyond the noise over
-seeds, *only where* if some do, and otherwise *not*. [Claims of the papers](research/claims.md) has every claim with its
-numbers and its command.
+seeds, and *only in some settings* if some do. Otherwise the result is the other way round or within the noise. It
+*cannot tell* if all methods have learned too much or too little to differ. [Claims of the
+papers](research/claims.md) has every claim with its numbers and its command.
 
 """
 
@@ -96,10 +99,10 @@ def paper_page() -> str:
 def _verdicts(named: dict[str, Paper]) -> str:
     """Return the table of the reproduced papers with the number of claims per verdict."""
     claims = rows(CLAIMS.read_text())
-    lines = ["| paper | claims | reproduced | only where | not |", "|---|---|---|---|---|"]
+    lines = [f"| paper | claims | {' | '.join(KINDS)} |", f"|---|---|{'---|' * len(KINDS)}"]
     for key, name in REPRODUCED.items():
         verdicts = [row.verdict for row in claims if row.first.startswith(f"{name}:")]
-        counts = [sum(verdict.startswith(kind) for verdict in verdicts) for kind in ("reproduced", "only where", "not")]
+        counts = [sum(verdict.startswith(kind) for verdict in verdicts) for kind in KINDS]
         assert sum(counts) == len(verdicts) > 0, name
-        lines.append(f"| {named[key].link} | {len(verdicts)} | {counts[0]} | {counts[1]} | {counts[2]} |")
+        lines.append(f"| {named[key].link} | {len(verdicts)} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)

@@ -22,9 +22,12 @@ from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
+from fedraa.server.staleness import Constant
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
+from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
+STALENESS_CLOCK = "schedule.staleness_clock"
 # The paths of the values that scale a submodel's activations or learning rate by its share of the model.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
@@ -201,13 +204,13 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     scheduler = getattr(method.schedule, "scheduler", None)
     reasons: dict[str, str] = {}
     if trains_whole:
-        reasons |= dict.fromkeys(RATE_BY_SHARE, whole)
+        reasons |= dict.fromkeys(("cut_layers", *RATE_BY_SHARE), whole)
     elif _trains_full_width(method.submodel):
         why = f"{experiment.method}, in which clients train the full width of the model under a mask"
-        reasons |= dict.fromkeys(RATE_BY_SHARE, why)
+        reasons |= dict.fromkeys(("cut_layers", *RATE_BY_SHARE), why)
     if trains_whole:
         if method.schedule.scheduled:
-            reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
+            reasons |= dict.fromkeys(("scheduler", "delay_bound", STALENESS_CLOCK), whole)
         aggregator = getattr(find_method(experiment.method).update, "aggregator", None)
         is_mean = isinstance(aggregator, CoverageMean) and not getattr(method.update, "owned_head", False)
         if is_mean and chosen_value(experiment, "aggregator") in ("covered", "filled"):
@@ -215,7 +218,13 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which has no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
-        reasons |= dict.fromkeys(("scheduler", "delay_bound", *RATE_BY_SHARE), "one fragment")
+        reasons |= dict.fromkeys(
+            ("scheduler", "delay_bound", STALENESS_CLOCK, "cut_layers", *RATE_BY_SHARE), "one fragment"
+        )
+    if getattr(method.update, "staleness", None) in ("constant", Constant()):
+        reasons[STALENESS_CLOCK] = "staleness constant, with which the weight does not depend on staleness"
+    if isinstance(method.submodel, Arbitrary) and method.submodel.level != "MIX":
+        reasons["submodel.redraw"] = f"level {method.submodel.level}, at which all clients train equally many regions"
     levels: Any = getattr(getattr(method.submodel, "capacities", None), "levels", ())
     if levels != AUTO and len(set(levels)) == 1:
         reasons["submodel.capacities.redraw"] = f"capacities {levels[0]:g}, the same for all clients"

@@ -29,7 +29,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "gradient_transforms": ("local.transforms",),
     "personal_layers": ("local.personal_layers",),
     "ratios": ("submodel.ratios",),
-    "capacities": ("submodel.capacities.levels",),
+    "capacities": ("submodel.capacities.levels", "submodel.capacities"),
     "compress": ("local.compressor",),
     "error_feedback": ("local.error_feedback",),
     "local_optimizer": ("local.local_optimizer",),

@@ -156,7 +156,8 @@ def build_run(
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
     probabilities = find_probabilities(model, example, objective)
     with naming_whole_methods(method):
-        traced = trace_model(method, model, pair, None if experiment.quiet else _write_line)
+        tell = None if experiment.quiet else _write_line
+        traced = trace_model(method, model, pair, tell, experiment.cut_layers)
         sets = method.submodel.submodels(traced)
     doing("looking for buffers that training changes")
     state = probe_state(traced.module, map_tree(lambda part: part[: 2 * ROWS], example), objective.outputs)

@@ -1,6 +1,6 @@
 """Preparation of a user's model: remove its wrappers, and trace it if the method cuts models."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +43,13 @@ def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None
     return module
 
 
-def trace_model(method: Method, model: nn.Module, pair: Tree, tell: Callable[[str], None] | None = None) -> Traced:
+def trace_model(
+    method: Method,
+    model: nn.Module,
+    pair: Tree,
+    tell: Callable[[str], None] | None = None,
+    cut_layers: Sequence[str] | None = None,
+) -> Traced:
     """Return the model as a Traced, with width groups only if the method cuts models.
 
     Args:
@@ -51,6 +57,7 @@ def trace_model(method: Method, model: nn.Module, pair: Tree, tell: Callable[[st
         model: The model, without wrappers.
         pair: Two samples.
         tell: Called with a line of text if tracing takes long.
+        cut_layers: Names or patterns of the layers whose units are cut; None for all.
 
     Raises:
         Uncuttable: The method cuts models, but this model can only be trained whole.
@@ -60,9 +67,12 @@ def trace_model(method: Method, model: nn.Module, pair: Tree, tell: Callable[[st
         if not method.cuts:
             return take_whole(model, pair)
         try:
-            return check_updates(trace_once(model, pair, tell), pair)
+            traced = trace_once(model, pair, tell)
+            if cut_layers is not None:
+                traced = traced.keep_groups(cut_layers)
+            return check_updates(traced, pair)
         except InputError as error:
-            if error.field.startswith("tracing_rules"):
+            if error.field.startswith("tracing_rules") or error.field == "cut_layers":
                 raise
             take_whole(model, pair)
             raise Uncuttable("model", f"{error.text}, and {method.name} cuts models") from error

@@ -17,12 +17,13 @@ class AsyncLedger(TaskLedger):
     """The ledger of an asynchronous server: fragment versions, staleness, next clients (Fed-RAA, Algorithms 1 and 2).
 
     Staleness counts updates of the fragment: q(j) when the update arrives minus q(j) when the fragment was sent. The
-    paper's formula t - tau would subtract numbers of two different clocks.
+    paper's formula t - tau, in which both are numbers of server updates, is the total staleness. The log holds both.
 
     Attributes:
         kept_tasks: The task of each client that trains the buffer of this task again.
         concurrency: The limit on the number of clients that train at the same time.
         selector: Chooses the next client if `concurrency` has a limit. With None, the choice is uniform.
+        staleness_clock: The updates on which the weight of an update depends: those of its fragment, or all (`server`).
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class AsyncLedger(TaskLedger):
         scheduler: SchedulerRunner | None = None,
         concurrency: int | None = None,
         selector: ClientSelector | None = None,
+        staleness_clock: str = "fragment",
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
         self.kept_tasks: dict[int, Dispatch] = {}
         self.concurrency = Concurrency(clients, concurrency, seed)
         self.selector = selector
+        self.staleness_clock = staleness_clock
         self._busy: set[int] = set()
 
     def use_costs(self, costs: Costs, bound: float | None) -> None:
@@ -80,6 +83,13 @@ class AsyncLedger(TaskLedger):
         dispatch = self.in_flight[task]
         version = int(self.stats.counts[self.index(dispatch.fragment)])
         return Staleness(version - dispatch.version, self.step - dispatch.step)
+
+    def weighed_staleness(self, task: int) -> int:
+        """Return the staleness on which the weight of this task's update depends. The task is in flight."""
+        staleness = self.staleness(task)
+        if self.staleness_clock == "server":
+            return staleness.total
+        return staleness.fragment
 
     def commit(
         self,

@@ -2,7 +2,7 @@
 
 Round, with a cohort of C clients:
     shuffle the units of every hidden layer and deal them to the clients in C equal groups
-    client k trains its group, with activations scaled by C
+    client k trains its group, with activations scaled by C (`submodel.scaled=False` leaves this out)
     write the trained groups back; parameters that all clients hold become their mean
 
 Read next: submodels/policies/slices.py (`DisjointGroups`), aggregation/coverage_mean.py (the mean).

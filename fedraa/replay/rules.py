@@ -261,6 +261,7 @@ class Rules:
             scheduler=self.planner() if self.scheduled else None,
             concurrency=self.concurrency,
             selector=self._async_selector(),
+            staleness_clock=self.method["schedule"].get("staleness_clock", "fragment"),
         )
 
     def async_rule(self) -> AsyncRule | None:

@@ -41,7 +41,8 @@ class ClientUpdate:
         where: Coordinates [k] of the fragment in the model, as indices or as a slice.
         new: Trained weights [k].
         sent: Weights [k] that the client received.
-        staleness: Updates of the fragment that were applied since the client received it.
+        staleness: Updates that were applied since the client received the fragment: those of the fragment, or all of
+            the server if the schedule's `staleness_clock` is `server`.
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
         balance: The client's factor of data against speed; 1 unless `participation_correction` of the rule is set.
@@ -237,7 +238,7 @@ def update_without_values(
         where=slice(None),
         new=NO_VALUES,
         sent=NO_VALUES,
-        staleness=ledger.staleness(task.task).fragment,
+        staleness=ledger.weighed_staleness(task.task),
         samples=samples,
         loss=loss,
         balance=balance,

@@ -107,7 +107,7 @@ class AsyncServer(Stateful):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         flight = self.task_table.in_flight[update.task]
         task = flight.task
-        stale = self.ledger.staleness(task.id).fragment
+        stale = self.ledger.weighed_staleness(task.id)
         balance = float(self.balances[task.client])
         if self.collusion is not None:
             update = self.collusion.replace_update(task, flight.assignment, update, self.ledger.clients)

@@ -74,6 +74,8 @@ class AsyncSchedule(Schedule):
         concurrency: Number of clients that train at the same time, None for all.
         polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
         next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
+        staleness_clock: The updates that count as staleness in the weight of an update: `fragment` for those of its
+            fragment, `server` for all. Both are equal for a single fragment.
     """
 
     scheduler: Any = "gre-raa"
@@ -82,6 +84,7 @@ class AsyncSchedule(Schedule):
     concurrency: Count | None = None
     polyak_fraction: UpToOne = 0.0
     next_client: Any = "uniform"
+    staleness_clock: Literal["fragment", "server"] = "fragment"
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -112,6 +115,7 @@ class AsyncSchedule(Schedule):
                 seed=setup.run.seed,
                 concurrency=self.concurrency,
             ),
+            staleness_clock=self.staleness_clock,
         )
         server = AsyncServer(
             store,

@@ -1,11 +1,84 @@
-"""The parameters to which element-wise masks apply."""
+"""The parameters to which element-wise masks apply, and the blocks that a client can leave out."""
 
+from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
+import torch
 from torch import nn
 
+from fedraa.data.tree import Tree
 from fedraa.errors import Uncuttable
+from fedraa.models.forward import forward
+from fedraa.submodels.meter import Meter
 from fedraa.submodels.traced import Traced
+from fedraa.submodels.tracing.recorder import iterate_tensors
+
+
+@dataclass(frozen=True)
+class RemovableBlock:
+    """A block that leaves its input unchanged if all of its parameters are 0.
+
+    Attributes:
+        name: Name of the module.
+        place: Coordinates of its parameters in the flat vector.
+        work: Share of the model's FLOPs that it computes.
+    """
+
+    name: str
+    place: slice
+    work: float
+
+
+def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]:
+    """Return the repeated blocks that a model can do without: those that leave their input unchanged at 0.
+
+    These are blocks with a residual connection around everything that they compute, such as encoder blocks with layer
+    norms before attention and perceptron. A forward pass with random weights outside the blocks decides.
+
+    Args:
+        traced: The traced model.
+        example: A batch of samples.
+    """
+    names = _block_names(traced.module)
+    module = traced.make_skeleton(traced.widths(traced.full())).eval()
+    unchanged: dict[str, bool] = {}
+    flops = dict.fromkeys(names, 0)
+    with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
+        torch.manual_seed(0)
+        for parameter in module.parameters():
+            parameter.normal_()
+
+        def note_start(name: str) -> None:
+            flops[name] -= meter.flops
+
+        def note_end(name: str, inputs: object, out: object) -> None:
+            flops[name] += meter.flops
+            before, after = next(iterate_tensors(inputs)), next(iterate_tensors(out))
+            unchanged[name] = unchanged.get(name, True) and torch.equal(before, after)
+
+        for name in names:
+            block = module.get_submodule(name)
+            for parameter in block.parameters():
+                parameter.zero_()
+            block.register_forward_pre_hook(lambda block, inputs, name=name: note_start(name))
+            block.register_forward_hook(lambda block, inputs, out, name=name: note_end(name, inputs, out))
+        forward(module, example)
+    places = {name: _find_place(traced, name) for name in names}
+    return [
+        RemovableBlock(name, place, flops[name] / meter.flops)
+        for name, place in places.items()
+        if place is not None and unchanged.get(name, False)
+    ]
+
+
+def _find_place(traced: Traced, block: str) -> slice | None:
+    """Return the coordinates of a block's parameters, or None if it has none."""
+    own = [number for number, name in enumerate(traced.names) if name.startswith(f"{block}.")]
+    if not own:
+        return None
+    last = own[-1]
+    return slice(traced.offsets[own[0]], traced.offsets[last] + int(np.prod(traced.shapes[last])))
 
 
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:

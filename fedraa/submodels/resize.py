@@ -33,6 +33,16 @@ class Number(NamedTuple):
         """Return the size in a cut that keeps `widths[g]` units of each group g."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
+    def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Number:
+        """Return the size if only some groups are cut: the units of all other groups are a part of the constant.
+
+        Args:
+            kept: The new number of each group that is still cut, by its old number.
+            full: Number of units of each group.
+        """
+        fixed = self.fixed + sum(times * full[group] for group, times in self.times if group not in kept)
+        return Number(fixed, tuple((kept[group], times) for group, times in self.times if group in kept))
+
 
 class Resize(NamedTuple):
     """The sizes in the code of a call, such as a reshape, that must change if a dimension of its argument is cut.
@@ -48,6 +58,10 @@ class Resize(NamedTuple):
     outs: tuple[int, ...]
     numbers: tuple[Number, ...]
     mixed: bool
+
+    def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Resize:
+        """Return the sizes if only some groups are cut. The arguments are those of `Number.keep_groups`."""
+        return self._replace(numbers=tuple(number.keep_groups(kept, full) for number in self.numbers))
 
 
 Sizes = Mapping[Place, Resize]

@@ -6,13 +6,14 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedraa.errors import InputError
+from fedraa.errors import InputError, suggest_closest
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.cutting import shrink_module
 from fedraa.submodels.flat import copy_structure, frozen_parameters
@@ -97,6 +98,58 @@ class Traced:
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)
+
+    def keep_groups(self, patterns: Sequence[str]) -> Traced:
+        """Return the traced module with only the width groups that the patterns choose. All other layers stay whole.
+
+        Args:
+            patterns: Names of groups or of modules that contain them, or `fnmatch` patterns of names of groups.
+
+        Raises:
+            InputError: A pattern chooses no group.
+        """
+        names = [group.name for group in self.groups]
+        kept: set[str] = set()
+        for pattern in patterns:
+            chosen = {name for name in names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")}
+            if not chosen:
+                expected = f"names or patterns of layers that can be cut: {', '.join(names)}"
+                raise InputError("cut_layers", got=pattern, expected=expected, hint=suggest_closest(pattern, names))
+            kept |= chosen
+        is_kept = [name in kept for name in names]
+        unit_number, group_number = self._renumber(is_kept)
+        units = {
+            tensor: {dim: unit_number[line] for dim, line in dims.items() if (unit_number[line] >= 0).any()}
+            for tensor, dims in self.units.items()
+        }
+        full = [group.size for group in self.groups]
+        return replace(
+            self,
+            groups=tuple(group for group in self.groups if group.name in kept),
+            uncut={
+                **self.uncut,
+                **{name: f"{name} stays whole: cut_layers leaves it out." for name in names if name not in kept},
+            },
+            units={tensor: dims for tensor, dims in units.items() if dims},
+            grouped=frozenset(tensor for tensor in self.grouped if units.get(tensor)),
+            sizes={
+                module: {place: resize.keep_groups(group_number, full) for place, resize in places.items()}
+                for module, places in self.sizes.items()
+            },
+        )
+
+    def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
+        """Return the new number of each unit, and of each kept group.
+
+        The last entry of the units is that of indices that are always kept. Units of other groups also become -1.
+
+        Args:
+            is_kept: For each group, True if its units can still be cut.
+        """
+        owners = np.repeat(is_kept, [group.size for group in self.groups])
+        numbers = np.where(owners, np.cumsum(owners) - 1, -1)
+        kept_groups = np.flatnonzero(is_kept).tolist()
+        return np.append(numbers, -1), {old: new for new, old in enumerate(kept_groups)}
 
     def explain_uncut(self) -> str:
         """Return the one or two most frequent reasons why layers are not cut, or are cut only in part."""

@@ -259,13 +259,13 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/submodels/policies/regions.py",
         (
-            "count = max(1, self.parts // 2) if context.client in large else 1",
-            "count = max(1, self.parts // 2)",
+            "if context.client not in large:",
+            "if not large:",
             POLICIES,
         ),
         (
-            'generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist()',
-            "range(run.clients // 2)",
+            "return frozenset(order[: run.clients // 2].tolist())",
+            "return frozenset(range(run.clients // 2))",
             POLICIES,
         ),
         ("if context.round == 0:", "if context.round < 0:", POLICIES),

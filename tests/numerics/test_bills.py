@@ -50,6 +50,12 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     "fedrolex": ("fedrolex", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 80, 80)),
     # masks pay the full compute; the client masks in 002 and 000, elsewhere the server does
     "ra-fed": ("ra-fed", {}, lambda n, trained: (1, D, 4 * trained + BITMAP)),
+    # With capacities the client receives, computes and sends its regions only.
+    "ra-fed by capacities": (
+        "ra-fed",
+        {"capacities": (0.25,)},
+        lambda n, trained: (trained / 44, 4 * trained + BITMAP, 4 * trained + BITMAP),
+    ),
     "subdismo": ("subdismo", {}, lambda n, trained: (2, D, 4 * trained + BITMAP)),
     "oap": ("oap", {"capacities": (0.5,)}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),
     "bernoulli": ("bernoulli", {}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),

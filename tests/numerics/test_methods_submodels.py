@@ -73,12 +73,13 @@ def twice_read(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Se
     return w
 
 
-def test_ist() -> None:
+@pytest.mark.parametrize("scaled", [True, False])
+def test_ist(scaled: bool) -> None:
     """Groups are shuffled on their own and dealt in turn; slices are written back, the output bias is a mean.
 
-    Both layers that read cut units read twice their values, at half the rate: half of the units are there.
+    If scaled, both layers that read cut units read twice their values, at half the rate: half of the units are there.
     """
-    system = System("ist", clients=2)
+    system = System("ist", clients=2, override={"submodel.scaled": scaled})
     theta = start(system.run)
     for turn in range(3):
         rng = generator(SEED, "groups", turn)
@@ -88,7 +89,11 @@ def test_ist() -> None:
         for client in range(2):
             kept = np.sort(first[3 * client :][:3]), np.sort(second[2 * client :][:2])
             where, widths = coordinates(kept)
-            new = twice_read(theta[where], minibatches(system.run, client, turn), widths)
+            batches = minibatches(system.run, client, turn)
+            if scaled:
+                new = twice_read(theta[where], batches, widths)
+            else:
+                new = sgd(theta[where], batches, widths, lr=LR, momentum=0.5)
             after[where], trained[where] = new, True
             biases.append(new[-4:])
         after[-4:] = np.mean(biases, axis=0)

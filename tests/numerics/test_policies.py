@@ -22,7 +22,7 @@ from fedraa.submodels.blocks import find_maskable_names
 from fedraa.submodels.masks import hidden_parts
 from fedraa.submodels.policies.masked import FourWay, Pruned, rank_parts
 from fedraa.submodels.policies.policy import Capacities, RoundContext, RunContext
-from fedraa.submodels.policies.regions import Arbitrary
+from fedraa.submodels.policies.regions import Arbitrary, RegionSchedule
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Prefix, Rolling
 from fedraa.submodels.tracing.trace import trace_module
@@ -283,6 +283,120 @@ def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> 
     hidden = [tuple(mask[32:64]) for mask in masks]
     assert len(set(hidden)) == 16  # any region of one layer with any of the other: all of the matrix, with time
     assert len({tuple(trained(choice)) for choice in rounds[4]}) == 1  # a gap
+
+
+def test_capacities_set_the_regions_of_a_client_and_its_work(net: Traced) -> None:
+    """Capacities 1, .8 and .25 of four regions: all, three and one; the work is the share that the mask trains."""
+    policy = Arbitrary(capacities=(1.0, 0.8, 0.25), uncovered_every=0)
+    for number, choices in enumerate(draws(policy, net, 12)):
+        for client, choice in enumerate(choices):
+            regions = 4 if number == 0 else (4, 3, 1)[client % 3]
+            if regions == 4:
+                assert (choice.mask, choice.work) == (None, 1.0)
+            else:
+                assert bin(choice.label).count("1") == regions
+                assert choice.work == pytest.approx(trained(choice).sum() / SIZE)
+                assert choice.sends_mask
+    assert {choice.work for choices in draws(Arbitrary("S"), net, 3) for choice in choices} == {1.0}
+
+
+def test_capacities_and_a_level_are_refused_together() -> None:
+    with refuses("capacities"):
+        Arbitrary("S", capacities=(0.5,))
+
+
+def test_mix_can_be_drawn_every_round(net: Traced) -> None:
+    rounds = draws(Arbitrary("MIX", uncovered_every=0, redraw=True), net, 401)[1:]
+    large = np.array([[bin(choice.label).count("1") == 2 for choice in choices] for choices in rounds])
+    assert (large.sum(axis=1) == 3).all()
+    # A client is large in half of 400 rounds, within four standard deviations.
+    assert (abs(large.sum(axis=0) - 200) < 4 * np.sqrt(400 / 4)).all()
+
+
+@pytest.mark.parametrize(
+    ("coverage", "trained_regions", "tau", "clients_of_regions"),
+    [(1, 4, 4, [7, 1, 1, 1]), (2, 4, 4, [4, 2, 2, 2]), (10, 1, 4, [10]), (1, 4, 31, [7, 1, 1, 1])],
+)
+def test_region_schedule_sets_coverage_regions_and_spells(
+    net: Traced, coverage: int, trained_regions: int, tau: int, clients_of_regions: list[int]
+) -> None:
+    """Gamma* is the least number of clients of a trained region, S* the number of these, tau the longest wait."""
+    rounds = draws(RegionSchedule(coverage, trained_regions, tau), net, 130, clients=10)
+    assert all(choice.mask is None for choice in rounds[0])
+    labels = np.array([[choice.label for choice in choices] for choices in rounds])
+    for choices in labels[1:]:
+        assert sorted(np.unique(choices, return_counts=True)[1], reverse=True) == clients_of_regions
+    waits = set()
+    for client, region in np.ndindex(10, 4):
+        turns = [0, *(1 + np.flatnonzero(labels[1:, client] == 1 << region))]
+        waits.add(int(np.diff(turns).max()))
+    assert max(waits) == tau
+    masks = {int(choice.label): trained(choice) for choice in rounds[1]}
+    for label, mask in masks.items():
+        np.testing.assert_array_equal(mask == 1, of_regions({label.bit_length() - 1}))
+
+
+@pytest.mark.parametrize(
+    ("field", "values"), [("trained", {"trained": 5}), ("tau", {"tau": 3}), ("coverage", {"coverage": 2})]
+)
+def test_region_schedule_refuses_impossible_settings(net: Traced, field: str, values: dict[str, int]) -> None:
+    with refuses(field):
+        RegionSchedule(**values).bind(RunContext(net, 7, SEED))
+
+
+@pytest.fixture(scope="module")
+def transformer() -> tuple[Traced, torch.Tensor]:
+    images = torch.zeros(2, 3, 32, 32)
+    return trace_module(build_model("vit-small", images, 10, seed=0), images), images
+
+
+@pytest.mark.parametrize("form", ["blocks", "units", "elements"])
+def test_subdismo_parts_of_blocks_units_and_elements(transformer: tuple[Traced, torch.Tensor], form: str) -> None:
+    """SubDisMO's Table 7: a part is a quarter of 133,120 parameters; one and two blocks take .309 and .539 FLOPs."""
+    traced, images = transformer
+    run = RunContext(traced, 10, SEED, example=images)
+    sampler = FourWay(form=form).bind(run)
+    outside = traced.size - 133_120
+    labels = set()
+    for number, client in np.ndindex(3, 10):
+        params = np.zeros(traced.size, np.float32)
+        choice = sampler.draw(RoundContext(client, number, client, 10, 0.0, params, run))
+        parts = 1 if client < 5 else 2
+        labels.add(choice.label)
+        assert bin(choice.label).count("1") == parts
+        if form == "units":
+            # A quarter of the heads and hidden neurons of every block; norms and output biases stay.
+            heads, hidden = 8 * parts // 4, 128 * parts // 4
+            assert choice.submodel.widths == (heads, hidden) * 4
+            assert (choice.mask, choice.work) == (None, 1.0)
+            continue
+        assert choice.mask is not None
+        assert choice.mask.sum() == outside + 33_280 * parts
+        if form == "blocks":
+            present = [bool(choice.mask[i]) for i in 13_504 + 33_280 * np.arange(4)]
+            assert sum(present) == parts
+            assert choice.work == pytest.approx({1: 103.809 / 336.102, 2: 181.24 / 336.102}[parts], abs=2e-3)
+    assert len(labels) > 5
+
+
+def test_subdismo_without_a_block_is_the_model_without_it(transformer: tuple[Traced, torch.Tensor]) -> None:
+    traced, images = transformer
+    run = RunContext(traced, 2, SEED, example=images)
+    choice = FourWay(form="blocks").bind(run).draw(turn(run, 0, 0))
+    assert choice.mask is not None
+    module = build_model("vit-small", images, 10, seed=1).eval()
+    x = torch.randn(2, 3, 32, 32)
+    flat = torch.nn.utils.parameters_to_vector(module.parameters()) * torch.tensor(choice.mask)
+    kept = [block for number, block in enumerate(module.blocks) if choice.mask[13_504 + 33_280 * number]]
+    short = build_model("vit-small", images, 10, seed=1).eval()
+    torch.nn.utils.vector_to_parameters(flat, short.parameters())
+    module.blocks = nn.Sequential(*kept)
+    torch.testing.assert_close(short(x), module(x))
+
+
+def test_subdismo_blocks_need_residual_connections(net: Traced) -> None:
+    with refuses("submodel"):
+        FourWay(form="blocks").bind(RunContext(net, 2, SEED, example=torch.zeros(2, 3)))
 
 
 @given(st.lists(st.floats(-5, 5, width=32), min_size=SIZE, max_size=SIZE, unique_by=abs), st.integers(1, 5))

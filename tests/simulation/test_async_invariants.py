@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fedraa import Dataset, Experiment, History, Method, run
 from fedraa.engine.build import build_run
@@ -106,6 +107,25 @@ def test_mean_global_staleness_is_the_number_of_other_clients(fragments: int, tm
     events = simulate("fed-raa", tmp_path, 3000, fragments=fragments).events
     staleness = events.loc[events["kind"] == "commit", "staleness_total"]
     assert staleness.mean() == pytest.approx(CLIENTS - 1, abs=0.05)
+
+
+@pytest.mark.parametrize("clock", ["fragment", "server"])
+def test_staleness_clock_weighs_updates_by_its_staleness(clock: str, tmp_path: Path) -> None:
+    """With 10 busy clients the server's clock gives about .6 / sqrt(10) = .19 to every update."""
+    override = {"schedule.staleness_clock": clock}
+    history = simulate("fed-raa", tmp_path, 400, staleness="polynomial", override=override)
+    replay(tmp_path)
+    commits = history.events.query("kind == 'commit'")
+    counted = {"fragment": "staleness", "server": "staleness_total"}[clock]
+    np.testing.assert_allclose(commits["weight"], 0.6 / np.sqrt(commits[counted] + 1))
+    assert commits["weight"].mean() == pytest.approx({"fragment": 0.36, "server": 0.2}[clock], abs=0.03)
+
+
+@pytest.mark.parametrize("fields", [{"method": "fedasync", "staleness": "polynomial"}, {"method": "fed-raa"}])
+def test_staleness_clock_without_effect_is_refused(fields: dict[str, Any]) -> None:
+    override = {"schedule.staleness_clock": "server"}
+    with refuses("schedule.staleness_clock"):
+        build_run(Experiment(**TRAINED, **fields, override=override))
 
 
 def test_mean_staleness_of_the_offline_assignment(tmp_path: Path) -> None:

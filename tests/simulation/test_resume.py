@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fedraa.cli.main import main
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
+from fedraa.replay.replay import replay
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
 from fedraa.rundir.history import History
@@ -74,6 +76,33 @@ def test_killed_twice_and_resumed_it_is_the_same_run(method: str, tmp_path: Path
         resume(directory, callbacks=[KillAt(min(total, first + int(rng.integers(3))))])
     resume(directory)
     same_run(directory, undisturbed)
+
+
+# Options that change what a client gets and costs, without a method of their own.
+OPTIONS: dict[str, dict[str, object]] = {
+    "in flight": {"method": "fed-raa", "scheduler": "gre-raa(in_flight=True)"},
+    "server clock": {
+        "method": "fed-raa",
+        "staleness": "polynomial",
+        "override": {"schedule.staleness_clock": "server"},
+    },
+    "cut layers": {"method": "heterofl", "hidden": (8, 8), "cut_layers": ("3",)},
+    "capacities": {"method": "ram-fed", "capacities": "auto"},
+    "region schedule": {"method": "ram-fed", "submodel": "region-schedule(coverage=1, trained=2)"},
+    "units": {"method": "subdismo", "submodel": "four-way(form='units', parts=2)"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_resumed_run_with_an_option_is_the_same_run(name: str, tmp_path: Path) -> None:
+    undisturbed, directory = tmp_path / "undisturbed", tmp_path / "killed"
+    fields: dict[str, Any] = dict(OPTIONS[name])
+    method = fields.pop("method")
+    run(experiment(method, undisturbed, **fields))
+    killed(experiment(method, directory, **fields), 7)
+    resume(directory)
+    same_run(directory, undisturbed)
+    replay(directory)
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(2, marks=pytest.mark.slow)])

@@ -271,3 +271,42 @@ def ramfed_coverage(scale: Scale) -> Study:
         ),
         seeds=scale.seeds,
     )
+
+
+def ramfed_schedule(scale: Scale) -> Study:
+    """Set the coverage, the trained regions and the longest wait for a region by hand: Figures 3 and 4."""
+    dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
+    common = SETTINGS | {
+        "dirichlet": 0.15,
+        "hidden": (hidden,),
+        "rounds": scale.pick_value(160, 200, 2000),
+        "eval_every": scale.pick_value(4, 5, 20),
+        "local_steps": 5,
+    }
+    common |= scale.pick_value({"lr": 0.05}, {"lr": 0.01, "batch_size": 128}, {"lr": 0.01, "batch_size": 128})
+    rows = {
+        "Γ* = 1, S* = 4, τ = 4": "region-schedule(coverage=1, trained=4, tau=4)",
+        "Γ* = 2, S* = 4, τ = 4": "region-schedule(coverage=2, trained=4, tau=4)",
+        "Γ* = 10, S* = 1, τ = 4": "region-schedule(coverage=10, trained=1, tau=4)",
+        "Γ* = 1, S* = 4, τ = 200": "region-schedule(coverage=1, trained=4, tau=200)",
+        "Γ* = 2, S* = 4, τ = 200": "region-schedule(coverage=2, trained=4, tau=200)",
+    }
+    cells = [
+        Cell(row, scale.experiment(dataset, method=method, submodel=submodel, **common), method)
+        for method, (row, submodel) in product(("ra-fed", "ram-fed"), rows.items())
+    ]
+    return Study(
+        "ramfed_schedule",
+        "Coverage Γ*, trained regions S* and longest wait τ, set by hand (RAM-Fed, Figures 3, 4)",
+        cells,
+        (ACCURACY, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_SPELL),
+        reference="Γ* = 2, S* = 4, τ = 4",
+        notes=(
+            "A client trains one of four regions in a round, the paper's level S. The paper has only curves.",
+            "Γ* is the least number of clients of a trained region, S* the number of regions that are trained in a "
+            "round, and τ the number of rounds after which a client trains a region again. A region has hidden units.",
+            "All clients train all regions in the first round. In a run with fewer rounds than τ, each client trains "
+            "only some of the regions afterwards.",
+        ),
+        seeds=scale.seeds,
+    )

@@ -6,7 +6,7 @@ from fedraa.submodels.policies.last_layers import LastLayers
 from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
-from fedraa.submodels.policies.regions import Arbitrary
+from fedraa.submodels.policies.regions import Arbitrary, RegionSchedule
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Fragments, Full, LayerCut, Prefix, Rolling
 
@@ -23,6 +23,7 @@ SUBMODEL: ComponentRegistry[SubmodelPolicy] = ComponentRegistry(
         "shuffled-blocks": ShuffledBlocks,
         "four-way": FourWay,
         "arbitrary": Arbitrary,
+        "region-schedule": RegionSchedule,
         "pruned": Pruned,
         "adaptive-pruning": AdaptivePruning,
         "growing": Growing,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,9 @@ from pydantic import Field
 from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.rng import generator
-from fedraa.submodels import masks
+from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment
-from fedraa.submodels.blocks import find_maskable_names
+from fedraa.submodels.blocks import find_maskable_names, find_removable_blocks
 from fedraa.submodels.policies.policy import (
     Capacities,
     Pure,
@@ -26,6 +26,8 @@ from fedraa.submodels.policies.policy import (
 from fedraa.submodels.traced import Traced
 
 T = TypeVar("T")
+Parts = npt.NDArray[np.int64]
+MakeAssignment = Callable[[RoundContext, Parts], Assignment]
 
 MAX_LABELLED_PARTS = 62
 """Maximum number of parts, because each part is one bit of an int64."""
@@ -38,17 +40,42 @@ class FourWay(SubmodelPolicy):
     """SubDisMO: in each round the parameters of the blocks are split at random into disjoint parts.
 
     All clients share the split. The first half of the clients train one part each, the others two. Parameters outside
-    the blocks always train.
+    the blocks always train. The paper does not state what a part consists of, so `form` selects a reading:
+
+    - elements: single weights, which saves traffic but no computing.
+    - units: heads and hidden neurons, which the client cuts from the model.
+    - blocks: whole blocks. An absent block leaves its input unchanged, and costs nothing. This reading explains the
+      parameters and the FLOPs of the paper's Table 7.
 
     Attributes:
         parts: Number of disjoint parts of a split.
+        form: The form of the parts: elements, units or blocks.
     """
 
     parts: Annotated[int, Field(ge=2, le=MAX_LABELLED_PARTS)] = 4
+    form: Literal["elements", "units", "blocks"] = "elements"
 
-    full_width: ClassVar[bool] = True
+    @property
+    def full_width(self) -> bool:
+        return self.form != "units"
 
     def bind(self, run: RunContext) -> SubmodelSampler:
+        if self.form == "units":
+            make_assignment = self._cut_units(run)
+        elif self.form == "blocks":
+            make_assignment = self._leave_out_blocks(run)
+        else:
+            make_assignment = self._mask_elements(run)
+
+        def draw_assignment(context: RoundContext) -> Assignment:
+            count = 1 if context.client < run.clients // 2 else 2
+            rng = generator(run.seed, "parts", context.round, context.client)
+            return make_assignment(context, rng.choice(self.parts, count, replace=False))
+
+        return Pure(draw_assignment)
+
+    def _mask_elements(self, run: RunContext) -> MakeAssignment:
+        """Return a function that makes the assignment of the drawn parts of the elements."""
         whole = run.whole()
         names = find_maskable_names(run.traced)
         split = _Last(
@@ -57,14 +84,59 @@ class FourWay(SubmodelPolicy):
             )
         )
 
-        def draw_assignment(context: RoundContext) -> Assignment:
-            count = 1 if context.client < run.clients // 2 else 2
-            rng = generator(run.seed, "parts", context.round, context.client)
-            chosen = rng.choice(self.parts, count, replace=False)
+        def make_assignment(context: RoundContext, chosen: Parts) -> Assignment:
             mask = np.logical_or.reduce([split(context)[part] for part in chosen])
-            return Assignment(int((1 << chosen).sum()), whole, mask, sends_mask=False)
+            return Assignment(label_parts(chosen), whole, mask, sends_mask=False)
 
-        return Pure(draw_assignment)
+        return make_assignment
+
+    def _cut_units(self, run: RunContext) -> MakeAssignment:
+        """Return a function that makes the assignment of the drawn parts of the units inside blocks."""
+        run.check_units()
+        names = set(find_maskable_names(run.traced))
+        inner = [names.issuperset(entry.tensor for entry in group.entries) for group in run.traced.groups]
+        sizes = [group.size for group, is_inner in zip(run.traced.groups, inner, strict=True) if is_inner]
+        if min(sizes, default=0) < self.parts:
+            problem = f"a group of units inside the blocks has {min(sizes, default=0)} units"
+            raise InputError("submodel", problem, got=self.parts, hint="give form elements, or fewer parts")
+        split = _Last(
+            lambda context: indices.deal_disjoint(run.traced, self.parts, generator(run.seed, "split", context.round))
+        )
+
+        def make_assignment(context: RoundContext, chosen: Parts) -> Assignment:
+            kept = list(run.traced.full())
+            for g in np.flatnonzero(inner):
+                kept[g] = np.sort(np.concatenate([split(context)[part][g] for part in chosen]))
+            return Assignment(label_parts(chosen), run.submodel(tuple(kept)))
+
+        return make_assignment
+
+    def _leave_out_blocks(self, run: RunContext) -> MakeAssignment:
+        """Return a function that makes the assignment of the drawn parts of the blocks."""
+        assert run.example is not None
+        whole = run.whole()
+        blocks = find_removable_blocks(run.traced, run.example)
+        if len(blocks) < self.parts:
+            problem = f"{type(run.traced.module).__name__} has {len(blocks)} blocks that leave their input unchanged"
+            expected = f"at least {self.parts}, the number of parts"
+            raise InputError("submodel", problem, expected=expected, hint="give form elements or units")
+
+        def make_assignment(context: RoundContext, chosen: Parts) -> Assignment:
+            order = generator(run.seed, "split", context.round).permutation(len(blocks))
+            split = np.array_split(order, self.parts)
+            absent = [blocks[b] for part in range(self.parts) if part not in chosen for b in split[part]]
+            mask = np.ones(run.traced.size, bool)
+            for block in absent:
+                mask[block.place] = False
+            work = 1 - sum(block.work for block in absent)
+            return Assignment(label_parts(chosen), whole, mask, work=work)
+
+        return make_assignment
+
+
+def label_parts(chosen: Parts) -> int:
+    """Return the label of some parts, in which each part is one bit."""
+    return int((1 << chosen).sum())
 
 
 @dataclass(frozen=True)

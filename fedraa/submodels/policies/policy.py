@@ -193,16 +193,20 @@ class SubmodelPolicy:
 
     `keeps` names the state that the policy holds at the server. If a policy is `scheduled`, a scheduler assigns its
     parts. If it is `whole`, every client trains the whole model. If it `needs_squares`, clients send their squared
-    gradients. If it has `full_width`, clients train some coordinates of the whole model, and never a cut of its width.
+    gradients.
     """
 
     keeps: ClassVar[str] = ""
     needs_squares: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
-    full_width: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Shares of the model. Each client gets one of them if the capacities follow from the speeds of the devices."""
+
+    @property
+    def full_width(self) -> bool:
+        """Return True if clients train some coordinates of the whole model, and never a cut of its width."""
+        return False
 
     @property
     def cuts(self) -> bool:
@@ -294,10 +298,14 @@ class WithCapacities(SubmodelPolicy):
     capacities: Capacities
 
     def __post_init__(self) -> None:
-        capacities: Any = self.capacities
-        # `describe` writes capacities as a mapping.
-        if isinstance(capacities, Mapping) and capacities.get(KIND) == Capacities.__name__:
-            capacities = Capacities(**{name: value for name, value in capacities.items() if name != KIND})
-        elif not isinstance(capacities, Capacities):
-            capacities = Capacities(capacities)
-        object.__setattr__(self, "capacities", capacities)
+        object.__setattr__(self, "capacities", make_capacities(self.capacities))
+
+
+def make_capacities(source: Any) -> Capacities:
+    """Return the capacities that a tuple of shares, or a mapping from config.json, describes."""
+    if isinstance(source, Capacities):
+        return source
+    # `describe` writes capacities as a mapping.
+    if isinstance(source, Mapping) and source.get(KIND) == Capacities.__name__:
+        return Capacities(**{name: value for name, value in source.items() if name != KIND})
+    return Capacities(source)

@@ -8,11 +8,20 @@ import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from fedraa.errors import InputError
+from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.masked import MAX_LABELLED_PARTS
-from fedraa.submodels.policies.policy import Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+from fedraa.submodels.policies.policy import (
+    Capacities,
+    Pure,
+    RoundContext,
+    RunContext,
+    SubmodelPolicy,
+    SubmodelSampler,
+    make_capacities,
+)
 from fedraa.submodels.traced import Traced
 
 
@@ -29,33 +38,62 @@ class Arbitrary(SubmodelPolicy):
     hidden layers. Over time all parts of the matrix are trained.
 
     At level L a client trains 2 of 4 regions, at level S one. At level MIX, half of the clients train as at level L and
-    the others as at level S. These clients are drawn once per run. Round 0 trains everything. In every
-    `uncovered_every`-th round (0: never) all clients train the same regions, drawn for that round, so that no client
-    covers the others.
+    the others as at level S. These clients are drawn once per run, or in every round with `redraw`. Round 0 trains
+    everything. In every `uncovered_every`-th round (0: never) all clients train the same regions, drawn for that round,
+    so that no client covers the others.
+
+    With `capacities` a client's device sets the number of its regions instead of the level: a client of capacity r
+    trains the largest whole number of regions that is at most r times `parts`, and at least one. It then receives only
+    these regions, and its cost is that of the parameters that it trains. Without `capacities` clients receive the whole
+    model, as in the paper, and compute it with dense kernels.
 
     Attributes:
         level: L, S or MIX: the number of regions that a client trains.
         parts: Number of regions.
         uncovered_every: Rounds between two rounds in which all clients train the same regions; 0 for none.
         regions: hidden or units: the form of the regions.
+        redraw: True to draw the large clients of level MIX in every round.
+        capacities: Each client's share of the model, instead of a level.
     """
 
     level: Literal["L", "S", "MIX"] = "L"
     parts: Annotated[int, Field(ge=1, le=MAX_LABELLED_PARTS)] = 4
     uncovered_every: NonNegativeInt = 10
     regions: Literal["hidden", "units"] = "hidden"
+    redraw: bool = False
+    capacities: Capacities | None = None
+
+    shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
+
+    def __post_init__(self) -> None:
+        if self.capacities is None:
+            return
+        object.__setattr__(self, "capacities", make_capacities(self.capacities))
+        if self.level != "L" or self.redraw:
+            problem = "a level and capacities both set the number of regions that a client trains"
+            raise InputError("capacities", problem, hint="leave out submodel.level and submodel.redraw")
 
     full_width: ClassVar[bool] = True
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()
-        large = self._draw_large_clients(run)
+        fixed_clients = self._draw_large_clients(run)
         masked = self._make_masker(run)
 
+        def count_regions(context: RoundContext) -> int:
+            if self.capacities is not None:
+                return max(1, int(self.capacities.of(context.client, context.round, run.seed) * self.parts + 1e-9))
+            large = fixed_clients
+            if self.redraw:
+                large = self._draw_large_clients(run, context.round)
+            if context.client not in large:
+                return 1
+            return max(1, self.parts // 2)
+
         def draw_assignment(context: RoundContext) -> Assignment:
-            if context.round == 0:
+            count = count_regions(context)
+            if context.round == 0 or (self.capacities is not None and count == self.parts):
                 return Assignment(0, whole)
-            count = max(1, self.parts // 2) if context.client in large else 1
             stream: str = "regions"
             index: tuple[int, ...] = (context.round, context.client)
             if self.uncovered_every and context.round % self.uncovered_every == 0:
@@ -63,17 +101,22 @@ class Arbitrary(SubmodelPolicy):
                 stream, index = "gap", (context.round,)
             order = generator(run.seed, stream, *index).permutation(self.parts)
             chosen = order[:count]
-            return Assignment(int((1 << chosen).sum()), whole, masked(chosen, *index), sends_mask=False)
+            label = int((1 << chosen).sum())
+            mask = masked(chosen, *index)
+            if self.capacities is None:
+                return Assignment(label, whole, mask, sends_mask=False)
+            return Assignment(label, whole, mask, work=float(mask.mean()))
 
         return Pure(draw_assignment)
 
-    def _draw_large_clients(self, run: RunContext) -> frozenset[int]:
-        """Return the clients that train half of the regions."""
+    def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
+        """Return the clients that train half of the regions. `when` is the round, if they are drawn in every round."""
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":
             return frozenset()
-        return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
+        order = generator(run.seed, "levels", *when).permutation(run.clients)
+        return frozenset(order[: run.clients // 2].tolist())
 
     def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
         """Return a function that makes the mask of some regions.
@@ -87,6 +130,61 @@ class Arbitrary(SubmodelPolicy):
         return lambda chosen, *when: _between_units(
             run.traced, self.parts, len(chosen), generator(run.seed, "regions of units", *when)
         )
+
+
+@dataclass(frozen=True)
+class RegionSchedule(SubmodelPolicy):
+    """RA-Fed, RAM-Fed: regions whose coverage is set, not drawn (RAM-Fed, Figures 3 and 4).
+
+    A client trains one of the regions of `Arbitrary`. Round 0 trains everything. From then on the clients train
+    `trained` regions in each round (S*). Every trained region but the first has `coverage` clients (the least coverage,
+    Gamma*), and the first has all other clients. After every `spell` rounds each client goes on to the next region.
+    So a client trains a region again tau = (parts - 1) * spell + 1 rounds after it last did (Assumption 6).
+
+    Attributes:
+        coverage: Least number of clients of a trained region, Gamma*.
+        trained: Number of regions that the clients train in a round, S*.
+        tau: Largest number of rounds between two rounds in which a client trains a region. The spell follows from it.
+        parts: Number of regions.
+    """
+
+    coverage: Count = 2
+    trained: Count = 4
+    tau: Count = 4
+    parts: Annotated[int, Field(ge=2, le=MAX_LABELLED_PARTS)] = 4
+
+    full_width: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.trained > self.parts:
+            raise InputError("trained", got=self.trained, expected=f"at most {self.parts}, the number of regions")
+        if self.tau < self.parts:
+            problem = f"a client that trains one of {self.parts} regions in a round needs as many rounds for all"
+            raise InputError("tau", problem, got=self.tau, expected=f"{self.parts} or more")
+
+    @property
+    def spell(self) -> int:
+        """The number of rounds in a row in which a client trains the same region."""
+        return (self.tau - 1) // (self.parts - 1)
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        if self.coverage * self.trained > run.clients:
+            problem = f"{self.trained} regions with {self.coverage} clients each need more than {run.clients} clients"
+            raise InputError("coverage", problem, got=self.coverage, hint="give a smaller coverage or more clients")
+        whole = run.whole()
+        region_of = masks.hidden_parts(run.traced, self.parts)
+        crowd = run.clients - self.coverage * (self.trained - 1)
+
+        def draw_assignment(context: RoundContext) -> Assignment:
+            if context.round == 0:
+                return Assignment(0, whole)
+            first = 0
+            if context.client >= crowd:
+                first = 1 + (context.client - crowd) // self.coverage
+            region = (first + (context.round - 1) // self.spell) % self.parts
+            return Assignment(1 << region, whole, region_of == region, sends_mask=False)
+
+        return Pure(draw_assignment)
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:

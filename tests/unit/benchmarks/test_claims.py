@@ -1,11 +1,13 @@
 """Claims of the papers: verdicts by hand, and a page that says what the committed results say."""
 
 import math
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from refusals import refuses
 
 from benchmarks.studies import paper004
@@ -20,6 +22,7 @@ from benchmarks.studies.claims import (
     study_metrics,
     write_claims,
 )
+from benchmarks.studies.forest import draw_rows
 from benchmarks.studies.interval import confidence_interval
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale
@@ -32,10 +35,13 @@ from benchmarks.studies.verdict import (
     OTHER_WAY,
     REPRODUCED,
     Advantage,
+    adjust_holm,
     decide_verdict,
     measure_advantage,
+    p_of_claim,
+    paired_p_value,
 )
-from benchmarks.studies.weak import ACCURACIES, weak_points
+from benchmarks.studies.weak import ACCURACIES, AT_CHANCE, SATURATED, weak_points
 
 INF = math.inf
 
@@ -97,6 +103,89 @@ def test_verdicts() -> None:
     assert decide_verdict([noise, noise]) == NOISE
 
 
+def weak(advantage: Advantage, reason: str) -> Advantage:
+    return replace(advantage, weak=reason)
+
+
+def test_comparison_that_cannot_tell_decides_nothing_unless_it_holds() -> None:
+    better, worse, noise = of((11, 21.1, 31), (10, 20, 30)), of((10, 20, 30), (11, 21.1, 31)), of((1, 9), (2, 3))
+    assert decide_verdict([weak(noise, SATURATED)]) == "cannot tell (saturated)"
+    assert decide_verdict([weak(noise, AT_CHANCE)]) == "cannot tell (at chance)"
+    assert decide_verdict([weak(noise, SATURATED), noise]) == NOISE
+    assert decide_verdict([weak(noise, SATURATED), better]) == REPRODUCED
+    assert decide_verdict([weak(worse, SATURATED), weak(noise, AT_CHANCE)]) == OTHER_WAY
+    assert decide_verdict([weak(better, SATURATED)]) == REPRODUCED
+
+
+def test_comparisons_of_saturated_columns_and_of_rows_at_chance_are_weak() -> None:
+    """Chance is 10 % on digits. A row of 15 % has gone 5.6 % of the way; the others of its column have learned."""
+    values = {
+        "a": {"x": (95, 96), "y": (15, 14)},
+        "b": {"x": (95.5, 95), "y": (14, 16)},
+        "c": {"x": (96, 95), "y": (80, 82)},
+    }
+    lines = {
+        (row, column, "accuracy %"): Line(sum(by_seed) / 2, None, 2, by_seed)
+        for row, columns in values.items()
+        for column, by_seed in columns.items()
+    }
+    result = Result("raa_in_flight", "quick", "command", "", lines)
+    claim = PaperClaim("p", "s", "t", "f", result.study, "accuracy %", (("a", "b"), ("c", "b")))
+    found = {(one.where, one.names[0]): one.weak for one in compare_results(claim, [result])}
+    assert found == {
+        ("quick, x", "a"): SATURATED,
+        ("quick, y", "a"): AT_CHANCE,
+        ("quick, x", "c"): SATURATED,
+        ("quick, y", "c"): "",
+    }
+
+
+def test_p_values_are_those_of_the_intervals_tests() -> None:
+    """Differences 1, 2, 3: t = 2 sqrt 3 with 2 degrees of freedom, p = 1 - t / sqrt(t^2 + 2) = .07418."""
+    assert of((11, 22, 33), (10, 20, 30)).p == pytest.approx(0.07418, abs=1e-5)
+    assert paired_p_value((11, 22, 33), (10, 20, 30)) == pytest.approx(0.07418, abs=1e-5)
+    assert paired_p_value((11, 22, 33, math.nan), (10, 20, 30, 1)) == pytest.approx(0.07418, abs=1e-5)
+    assert paired_p_value((11,), (10,)) is None
+    # Means 5 and 2, deviations 1, n = 3: t = 3 / sqrt(2 / 3) = 3.6742 with 4 degrees of freedom.
+    lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
+    assert measure_advantage("", ("a", "b"), *lines, less=False, ratio=False).p == pytest.approx(0.02131, abs=1e-4)
+    # Three seeds always and three never: 1 of the 20 tables with these sums on each side.
+    assert of((1, 2, 3), (INF, INF, INF), less=True, ratio=True).p == pytest.approx(0.1)
+
+
+def test_claim_has_the_p_value_of_its_weakest_comparison() -> None:
+    holds, fails = of((11, 21.1, 31), (10, 20, 30)), of((10, 20, 30), (11, 21.1, 31))
+    noise = of((11, 22, 33), (10, 20, 30))
+    assert p_of_claim([holds, noise]) == noise.p
+    assert p_of_claim([holds, fails]) == 1
+    assert p_of_claim([holds, weak(noise, SATURATED)]) == holds.p < 0.05
+    assert p_of_claim([weak(noise, SATURATED)]) is None
+    assert p_of_claim([]) is None
+
+
+def test_holms_adjustment() -> None:
+    """.01 x 4, .02 x 3, max(.02 x 3, .03 x 2), .9: the example of Holm's step-down rule."""
+    assert adjust_holm([0.03, 0.01, None, 0.9, 0.02]) == pytest.approx([0.06, 0.04, None, 0.9, 0.06])
+    assert adjust_holm([0.5, 0.8]) == [1.0, 1.0]
+    assert adjust_holm([None]) == [None]
+
+
+def test_forest_shows_our_interval_and_the_papers_advantage() -> None:
+    better = Line(20, None, 3, (11, 21.1, 31), paper=93.0), Line(20, None, 3, (10, 20, 30), paper=90.5)
+    gained = measure_advantage("quick", ("a", "b"), *better, less=False, ratio=False)
+    assert gained.paper == 2.5
+    faster = measure_advantage(
+        "", ("a", "b"), Line(2, None, 1, (), 10), Line(4, None, 1, (), 30), less=True, ratio=True
+    )
+    assert (faster.mean, faster.paper) == (2, 3)
+    axes = Figure().subplots()
+    draw_rows(axes, [("a is better", gained), ("no figure", replace(gained, paper=math.nan))], ratio=False)
+    drawn = [list(line.get_xdata()) for line in axes.get_lines()]
+    # The vertical line, then interval, mean and paper of the first claim, then interval and mean of the second.
+    assert drawn[1:] == [[gained.low, gained.high], [gained.mean], [2.5], [gained.low, gained.high], [gained.mean]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a is better", "no figure"]
+
+
 def test_words_say_where_it_holds_and_why_not_elsewhere() -> None:
     claim = PaperClaim("p", "s", "Table 1", "1 to 2", "x", "accuracy %", (("a", "b"),), why="Too small.")
     better, noise = of((11, 21.1, 31), (10, 20, 30)), of((1, 9), (2, 3))
@@ -104,7 +193,7 @@ def test_words_say_where_it_holds_and_why_not_elsewhere() -> None:
     assert describe_verdict(claim, [better]) == REPRODUCED
     assert describe_verdict(claim, [worse]) == f"{OTHER_WAY}. Too small."
     assert describe_verdict(claim, [worse, noise]) == f"{OTHER_WAY} in 1 of 2, the others within the noise. Too small."
-    assert describe_verdict(claim, [better, noise]) == "only where: quick, a over b. Too small."
+    assert describe_verdict(claim, [better, noise]) == f"{ONLY}: quick, a over b. Too small."
     assert describe_verdict(claim, []) == NOT_RUN
     assert describe_comparisons([better] * 4).startswith(
         "4 of 4 comparisons hold beyond the noise, 0 are the other way round"
@@ -137,9 +226,12 @@ def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
 
 def test_the_page_says_what_the_results_say() -> None:
     """`python -m benchmarks claims` writes it."""
-    assert (DOCS / "research" / "claims.md").read_text() == format_page(
-        CLAIMS, read_results(), pd.read_csv(paper004.RESULTS)
-    )
+    text = (DOCS / "research" / "claims.md").read_text()
+    assert text == format_page(CLAIMS, read_results(), pd.read_csv(paper004.RESULTS))
+    for claim in CLAIMS:
+        plot = f"claims-{claim.paper.lower().replace(' ', '-')}.svg"
+        assert f"({plot})" in text
+        assert f"{claim.paper}: the weakest comparison" in (DOCS / "research" / plot).read_text()
 
 
 COMMITTED = [result for result in map(read_result, sorted(RESULTS.glob("*.csv"))) if result]

@@ -49,14 +49,14 @@ def measured(values: dict[str, tuple[float, ...]], metric: Metric = ACCURACY) ->
     return pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
 
 
-def test_a_mean_has_students_interval_and_welchs_test_marks_what_differs():
-    # n = 3, s = 1: t(0.975, 2) = 4.30265, so 4.30265 / sqrt(3) = 2.4841. (4, 5, 6) against (1, 2, 3): t = 3 / sqrt(2/3)
-    # = 3.6742 with 4 degrees of freedom, p = 0.02131 (tables of Student's distribution).
+def test_a_mean_has_students_interval_and_the_paired_test_marks_what_differs():
+    # n = 3, s = 1: t(0.975, 2) = 4.30265, so 4.30265 / sqrt(3) = 2.4841. (4, 5, 7) against (1, 2, 3): differences 3, 3
+    # and 4, t = (10 / 3) / (1 / 3) = 10 with 2 degrees of freedom, p = 1 - 10 / sqrt(102) = 0.009852.
     of = study({"a": {}, "b": {}, "c": {}})
-    numbers = make_entries(of, measured({"a": (1, 2, 3), "b": (4, 5, 6), "c": (1, 2, 4)}))
+    numbers = make_entries(of, measured({"a": (1, 2, 3), "b": (4, 5, 7), "c": (1, 2, 4)}))
     assert numbers[0].half_width == pytest.approx(2.4841, abs=1e-4)
-    assert numbers[1].p == pytest.approx(0.02131, abs=1e-5)
-    assert [row[1] for row in format_grid(of, numbers)[1]] == ["2.00 ± 2.48", "5.00 ± 2.48*", "2.33 ± 3.79"]
+    assert numbers[1].p == pytest.approx(0.009852, abs=1e-6)
+    assert [row[1] for row in format_grid(of, numbers)[1]] == ["2.00 ± 2.48", "5.33 ± 3.79*", "2.33 ± 3.79"]
     assert "n = 3 seeds" in format_caption(of, numbers)
     assert "differs from a" in format_caption(of, numbers)
 

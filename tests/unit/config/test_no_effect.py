@@ -38,6 +38,7 @@ SMALL: dict[str, Any] = {
 METHOD_FIELDS: dict[str, Any] = {
     "fragments": 2,
     "ratios": (0.35, 0.65),
+    "cut_layers": ("1",),
     "local.scale_activations": True,
     "update.server_gain": 0.7,
     "update.participation_correction": 0.4,

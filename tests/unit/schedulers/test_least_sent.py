@@ -1,6 +1,9 @@
 """Least-sent: tasks in flight count, the delay bound holds, and ties are drawn."""
 
+import heapq
+
 import numpy as np
+import pytest
 
 from schedulers import FragmentStats, GreRAA, LeastSent, SchedulerRunner
 
@@ -28,3 +31,36 @@ def test_clients_that_come_at_once_are_spread_evenly() -> None:
 def test_it_keeps_to_the_delay_bound() -> None:
     assert set(chosen(LeastSent, np.array([[1.0, 2.0, 9.0], [1.0, 9.0, 9.0]]), 2.0, 8)[::2]) <= {0, 1}
     assert set(chosen(LeastSent, np.array([[1.0, 2.0, 9.0], [1.0, 9.0, 9.0]]), 2.0, 8)[1::2]) == {0}
+
+
+SHARES = {2: (0.4, 0.6), 3: (0.2, 0.3, 0.5), 4: (0.1, 0.2, 0.3, 0.4), 5: (0.05, 0.1, 0.2, 0.3, 0.35)}
+
+
+def crowding(scheduler: GreRAA, fragments: int, tasks: int = 4000) -> float:
+    """Return the mean number of other tasks on the same fragment when a task starts: 5 slow and 5 fast clients."""
+    costs = np.array(SHARES[fragments])[None, :] / np.repeat([1.0, 3.0], 5)[:, None]
+    runner, stats, rng = SchedulerRunner(scheduler), FragmentStats.start(fragments), np.random.default_rng(0)
+    runner.plan(costs, None)
+    due: list[tuple[float, int, int]] = []
+    others = []
+    idle, now = list(range(10)), 0.0
+    for _ in range(tasks):
+        for client in idle:
+            j = runner.choose(client, 0, now, runner.feasible(client), stats, rng)
+            others.append(sum(task[2] == j for task in due))
+            stats.sent[j] += 1
+            heapq.heappush(due, (now + costs[client, j] * rng.uniform(0.9, 1.1), client, j))
+        now, client, j = heapq.heappop(due)
+        stats.counts[j] += 1
+        idle = [client]
+    return float(np.mean(others))
+
+
+@pytest.mark.parametrize(
+    ("fragments", "literal", "in_flight"), [(2, 4.7, 4.1), (3, 3.9, 2.6), (4, 2.9, 1.8), (5, 2.8, 1.4)]
+)
+def test_gre_raa_in_flight_keeps_idle_clients_apart(fragments: int, literal: float, in_flight: float) -> None:
+    # The numbers of an independent simulation of runs on digits, with the same devices.
+    assert crowding(GreRAA(), fragments) == pytest.approx(literal, abs=0.25)
+    assert crowding(GreRAA(in_flight=True), fragments) == pytest.approx(in_flight, abs=0.2)
+    assert crowding(LeastSent(), fragments) == crowding(GreRAA(in_flight=True), fragments)
