@@ -198,9 +198,10 @@ def _has_begun(experiment: Experiment) -> bool:
     if not (directory / CONFIG).is_file():
         return False
     changes: dict[str, Any] = {"out": directory}
-    # The run's configuration has the default partition's name instead of None.
-    if experiment.partition is None:
-        changes["partition"] = None
+    # The run's configuration has the name of the default partition, and the number of clients in the data.
+    for name in ("partition", "clients"):
+        if getattr(experiment, name) is None:
+            changes[name] = None
     try:
         history = History(directory)
         same = history.experiment.model_copy(update=changes) == experiment

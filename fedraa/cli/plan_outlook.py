@@ -104,7 +104,7 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
     return AsyncLedger(
         clients=clients,
         seed=spec.experiment.seed,
-        bad_clients=BadClients(),
+        bad_clients=BadClients(max_tasks=spec.experiment.max_participations),
         fragments=fragments,
         scheduler=planner,
         concurrency=concurrency,

@@ -38,15 +38,16 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
         return []
     steps = spec.limits.steps
     squared = None
-    if steps is not None and spec.limits.time is None:
-        squared = count_participation(spec, steps)
-    if steps is None or squared is None:
+    if spec.experiment.max_participations is not None or (steps is not None and spec.limits.time is None):
+        squared = count_participation(spec, steps or 0)
+    if squared is None:
         if epsilon is not None:
             problem = "the participation of the clients is not known before the run"
             raise InputError("epsilon", problem, got=epsilon, hint="run it: the summary has epsilon")
         return ["privacy        epsilon depends on the participation of the clients; the summary of the run has it"]
     wanted = 0.0
     if terms.sampling is not None:
+        assert steps is not None, "the number of participations is bounded only without sampling"
         expected = poisson_epsilon(terms.noise, terms.sampling, steps, terms.delta)
         source = f"{steps} Poisson rounds"
         if epsilon is not None:
@@ -54,6 +55,8 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
     else:
         expected = gaussian_epsilon(terms.noise, squared, terms.delta)
         source = f"the client that trains most often counts as {squared} updates"
+        if spec.experiment.max_participations is not None:
+            source = f"a client counts as at most {squared} updates"
         if epsilon is not None:
             wanted = find_gaussian_noise(epsilon, squared, terms.delta)
     lines = [f"privacy        noise {terms.noise:g} gives epsilon {expected:.4g} at delta {terms.delta:.3g} ({source})"]
@@ -65,13 +68,20 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
 def count_participation(spec: RunSpec, steps: int) -> int | None:
     """Return the largest sum of squares of a client's updates per release, in a run of `steps` without failures.
 
-    Return None for a run whose clients are not known before it starts, such as those of `round-robin`.
+    With `max_participations` this is the bound that follows from it. Return None for a run whose clients are not known
+    before it starts, such as those of `round-robin`.
     """
     terms = spec.privacy_terms
     assert terms is not None
     seed = spec.experiment.seed
     clients = spec.experiment.client_count
+    bound = spec.experiment.max_participations
     participation = participation_of(spec.method.schedule)
+    if bound is not None:
+        if terms.local or terms.per_release in (None, 1):
+            return bound
+        # All updates of a client may be in one buffer.
+        return min(bound, terms.per_release) * bound
     if participation is not None and needs_view(participation):
         return None
     if participation is not None:

@@ -117,7 +117,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
     if any(chosen_value(experiment, name) is not None for name in ("server_lr", "server_optimizer")):
         return
     own = getattr(find_method(experiment.method).update, "aggregator", None)
-    optimizer = SERVER_OPTIMIZER.resolve(method.update.optimizer)
+    optimizer = SERVER_OPTIMIZER.resolve(getattr(method.update, "optimizer", None))
     if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
         problem = f"aggregator {text_of(aggregator)} gives signs, so that every parameter would move by it"
         hint = "give --server-lr 0.001, the rate of signsgd, or another one"

@@ -13,7 +13,7 @@ from fedraa.components.text import is_foreign, text_of
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.ledger.participation import PARTICIPATION
+from fedraa.ledger.participation import PARTICIPATION, Poisson
 from fedraa.privacy.privacy import PRIVACY
 from fedraa.server.round_state import RoundState
 from fedraa.server.round_update import Mean
@@ -45,7 +45,7 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
     if method.asynchronous:
         _check_async_rule(str(experiment.method), method.update)
     else:
-        _check_rounds(str(experiment.method), method)
+        _check_rounds(str(experiment.method), method, experiment.max_participations)
 
 
 def _check_selection(method: Method) -> None:
@@ -81,8 +81,14 @@ def _check_sent_values(name: str, method: Method) -> None:
         raise InputError("update.owned_head", problem, got=True, hint="give --override update.owned_head=false")
 
 
-def _check_rounds(name: str, method: Method) -> None:
-    """Raise InputError if the sum of a round is not that of updates with the weight 1."""
+def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
+    """Raise InputError if the sum of a round is not that of updates with the weight 1.
+
+    Args:
+        name: The name of the method.
+        method: The method.
+        tasks: The largest number of tasks of a client, None without a bound.
+    """
     update = method.update
     assert isinstance(update, Mean)
     if update.weights != "uniform":
@@ -93,6 +99,9 @@ def _check_rounds(name: str, method: Method) -> None:
         problem = f"central privacy bounds a mean, and {name} has {type(aggregator).__name__}"
         raise InputError("aggregator", problem, hint="leave it out, or give --privacy local")
     participation = PARTICIPATION.resolve(getattr(method.schedule, "participation", "all"))
+    if isinstance(participation, Poisson) and tasks is not None:
+        problem = "the epsilon of Poisson rounds assumes that each round draws from all clients"
+        raise InputError("max_participations", problem, got=tasks, hint="leave it out, or give participation sample:K")
     if participation.expected_size(2) is None:
         problem = "the expected number of clients, by which the sum is divided, is unknown"
         got = text_of(participation)

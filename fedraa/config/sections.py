@@ -312,6 +312,9 @@ class PrivacyOptions(Section):
     """Privacy: central, central-adaptive or local, such as central(noise=1.0, clip=1.0) (default: none)."""
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Delta at which epsilon is computed (default: N^-1.1 for N clients)."""
+    max_participations: Count | None = None
+    """Number of tasks after which a client gets no more; the run ends when all clients have had theirs (default: no
+    bound)."""
 
 
 class FaultOptions(Section):

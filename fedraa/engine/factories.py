@@ -53,6 +53,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
             experiment.client_retries,
             stop=experiment.on_bad_client == "stop",
             needed=find_needed_client(getattr(method.update, "aggregator", None)),
+            max_tasks=experiment.max_participations,
         ),
         labels_held=spec.labels_held,
         grad_mix=method.local.grad_mix,

@@ -55,7 +55,7 @@ def dry_run(
         timing: The model of the time that tasks take.
         cost: Returns the cost of a task that is sent at this time.
         steps: The run ends after this number of server updates.
-        time: The run ends at this time.
+        time: The run ends at this time. It also ends when no client is left that may train.
     """
     model = model_without_values(ledger)
     applied = None
@@ -73,7 +73,7 @@ def dry_run(
 
     for client in ledger.first_clients():
         send_task(client)
-    while ledger.step < steps and (time is None or due.next_due <= time):
+    while due and ledger.step < steps and (time is None or due.next_due <= time):
         now, number = due.pop()
         update = update_without_values(ledger, ledger.in_flight[number])
         staleness.append(update.staleness)

@@ -189,7 +189,7 @@ class Loop:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the reason to end now, or None. The order is: a callback, a target, steps, time."""
+        """Return the reason to end now, or None. The order is: a callback, a target, steps, time, participations."""
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:
@@ -198,6 +198,9 @@ class Loop:
             return "steps"
         if self._time_is_up():
             return "time"
+        ledger = self.server.ledger
+        if not (self._tasks or self._waiting_clients) and len(ledger.bad_clients.excluded) == ledger.clients:
+            return "participations"
         return None
 
     def _time_is_up(self) -> bool:

@@ -3,7 +3,7 @@
 from enum import Enum, auto
 from typing import Final, Literal
 
-StopReason = Literal["steps", "time", "accuracy", "target", "callback"]
+StopReason = Literal["steps", "time", "accuracy", "target", "callback", "participations"]
 # The reason of an end that a callback requested.
 CALLBACK: Final = "callback"
 

@@ -114,6 +114,10 @@ def _check_all_return(spec: RunSpec) -> None:
     if availability is not None and availability.period is None:
         problem = f"it does not repeat without a period, and {spec.experiment.method} waits for every client"
         raise InputError("availability", problem, got=spec.experiment.availability, hint="give --availability-period")
+    tasks = spec.experiment.max_participations
+    if tasks is not None:
+        problem = f"{spec.experiment.method} waits for every client, and some have had their tasks before others"
+        raise InputError("max_participations", problem, got=tasks, hint="leave it out, or give another method")
 
 
 def _check_inputs(spec: RunSpec) -> None:

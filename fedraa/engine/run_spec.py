@@ -245,13 +245,15 @@ class RunSpec:
     def privacy_terms(self) -> PrivacyTerms | None:
         """The terms of the privacy loss, or None without privacy.
 
-        Sampling counts only in Poisson rounds of whole models: the coverage of submodels would show the cohort.
+        Sampling counts only in Poisson rounds of whole models with central privacy: the coverage of submodels would
+        show the cohort, and with local privacy the server sees which clients send an update.
         """
         if self.privacy is None:
             return None
         participation = participation_of(self.method.schedule)
         sampling = None
-        if isinstance(participation, Poisson) and self.method.submodel.whole and self.shared is None:
+        is_secret = not self.privacy.local and self.method.submodel.whole and self.shared is None
+        if isinstance(participation, Poisson) and is_secret:
             sampling = participation.share
         per_release = None
         if self.method.asynchronous:

@@ -77,7 +77,7 @@ def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) ->
         error: The reason of its failure.
         clients: The number of clients.
     """
-    if task.client in bad.left_out and (bad.stop or task.client == bad.needed):
+    if task.client in bad.left_out and bad.stopped:
         hint = "give --on-bad-client skip to continue without such clients"
         if task.client == bad.needed:
             hint = "start a run with another root client, because without its delta the model cannot move"

@@ -128,14 +128,14 @@ class AsyncLedger(TaskLedger):
         return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch, now))
 
     def drop(self, task: int, now: float = 0.0) -> Dropped:
-        """Count a task that failed. A client that is retried still counts as training.
+        """Count a task that failed. A client that is retried still counts as training, unless it was its last task.
 
         Args:
             task: A task in flight.
             now: Time on the run's clock.
         """
         dispatch, action = self._fail_task(task)
-        if action == RETRY:
+        if action == RETRY and dispatch.client not in self.bad_clients.excluded:
             return Dropped(dispatch, action, (dispatch.client,))
         return Dropped(dispatch, action, self._next_clients(dispatch, now))
 
@@ -154,6 +154,6 @@ class AsyncLedger(TaskLedger):
         """Return the clients that get a task because this one has ended."""
         self._busy.discard(dispatch.client)
         if self.selector is not None:
-            excluded = self._busy | self.bad_clients.left_out
+            excluded = self._busy | self.bad_clients.excluded
             return tuple(self.selector.choose_next(dispatch.task, step=self.step, now=now, excluded=excluded))
-        return self.concurrency.next(dispatch.client, dispatch.task, self._busy, self.bad_clients.left_out)
+        return self.concurrency.next(dispatch.client, dispatch.task, self._busy, self.bad_clients.excluded)

@@ -1,4 +1,4 @@
-"""The policy for clients with failed tasks: retries, quarantine, or the end of the run."""
+"""The clients that get no more tasks: after failures, by retries and quarantine, or after their number of tasks."""
 
 from typing import ClassVar
 
@@ -20,15 +20,27 @@ class BadClients(Stateful):
 
     The run is `hopeless` if the first clients have all failed and none has succeeded. Then the shared setup is wrong,
     such as a custom loss, and the other clients need not be tried.
+
+    Args:
+        retries: The number of tasks after a failed one before the quarantine.
+        stop: True to stop the run instead.
+        needed: A client without which the run stops.
+        max_tasks: The number of tasks of a client after which it gets no more, None without a bound.
     """
 
-    state_fields: ClassVar[tuple[str, ...]] = ("left_out", "_failures", "_any_well")
+    state_fields: ClassVar[tuple[str, ...]] = ("left_out", "excluded", "_failures", "_any_well")
 
-    def __init__(self, retries: int = 1, *, stop: bool = False, needed: int | None = None) -> None:
+    def __init__(
+        self, retries: int = 1, *, stop: bool = False, needed: int | None = None, max_tasks: int | None = None
+    ) -> None:
         self.retries = retries
         self.stop = stop
         self.needed = needed
         self.left_out: set[int] = set()
+        """The quarantined clients."""
+        self.excluded: set[int] = set()
+        """The clients that get no more tasks: quarantined ones, and those that have had all of their tasks."""
+        self._max_tasks = max_tasks
         self._failures: dict[int, int] = {}
         self._any_well = False
 
@@ -36,12 +48,28 @@ class BadClients(Stateful):
     def hopeless(self) -> bool:
         return not self._any_well and len(self._failures) >= MAX_FIRST_FAILURES
 
+    @property
+    def stopped(self) -> bool:
+        """True if a quarantined client stops the run."""
+        return bool(self.left_out) and (self.stop or self.needed in self.left_out)
+
+    def count_tasks(self, client: int, tasks: int) -> None:
+        """Exclude a client that has been sent its last task.
+
+        Args:
+            client: The client.
+            tasks: The number of its tasks so far.
+        """
+        if tasks == self._max_tasks:
+            self.excluded.add(client)
+
     def failed(self, client: int) -> str:
         """Count a failed task of the client. Return the action: RETRY, QUARANTINED or STOP."""
         failures = self._failures[client] = self._failures.get(client, 0) + 1
         if failures <= self.retries:
             return RETRY
         self.left_out.add(client)
+        self.excluded.add(client)
         if self.stop or client == self.needed:
             return STOP
         return QUARANTINED

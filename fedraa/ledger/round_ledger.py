@@ -68,16 +68,16 @@ class RoundLedger(TaskLedger):
         return len(self._reported)
 
     def begin_round(self, now: float = 0.0) -> Sequence[int]:
-        """Choose the next cohort without quarantined clients and return it. Return no clients if all are quarantined.
+        """Choose the next cohort without excluded clients and return it. Return no clients if all are excluded.
 
         Args:
             now: Time on the run's clock.
         """
-        quarantined = sorted(self.bad_clients.left_out)
-        if len(quarantined) == self.clients:
+        excluded = sorted(self.bad_clients.excluded)
+        if len(excluded) == self.clients:
             return ()
         self.started = now
-        self._begin_round(quarantined, self.selector.choose_cohort(self.step, now, quarantined))
+        self._begin_round(excluded, self.selector.choose_cohort(self.step, now, excluded))
         return self.cohort
 
     def weight(self, client: int) -> float:

@@ -132,6 +132,7 @@ class TaskLedger(Stateful):
         )
         self._next_task += 1
         self.turns[client] += 1
+        self.bad_clients.count_tasks(client, int(self.turns[client]))
         self.stats.sent[self.index(fragment)] += 1
         self.in_flight[dispatch.task] = dispatch
         return dispatch

@@ -31,7 +31,7 @@ class Audit:
         """Check one line."""
         if self.end is not None:
             raise line.wrong(f"no line may follow the end in line {self.end.number}")
-        if self._ledger.bad_clients.stop and self._ledger.bad_clients.left_out:
+        if self._ledger.bad_clients.stopped:
             raise line.wrong("no line may follow a bad client that stops the run")
         if line.kind not in self.lines:
             raise line.wrong(f"the kind of a line must be one of {', '.join(KINDS)}")
@@ -138,6 +138,9 @@ class Audit:
             return "steps", t
         if time_limit is not None:
             return "time", t
+        is_idle = not self._clock.waiting and not self._ledger.in_flight
+        if is_idle and len(self._ledger.bad_clients.excluded) == self._ledger.clients:
+            return "participations", t
         raise line.field_error("reason", f"no end yet, because the limits are {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:

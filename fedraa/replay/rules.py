@@ -118,6 +118,7 @@ class Rules:
             self.experiment.client_retries,
             stop=self.experiment.on_bad_client == "stop",
             needed=find_needed_client(self.method["update"].get("aggregator")),
+            max_tasks=self.experiment.max_participations,
         )
 
     @property

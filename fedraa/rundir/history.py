@@ -63,7 +63,8 @@ class History:
                 (its local steps) in its `dispatch` line.
     fault       A failure of a worker: `task` and `worker` (NaN if none), `error`, `action` (retry, give up, none)
     checkpoint  With `checkpoint_every`: `step`
-    end         `reason` (steps, time, accuracy, target or callback), `step`, `model_sha256`
+    end         `reason` (steps, time, accuracy, target, callback, or participations: no client may train any more),
+                `step`, `model_sha256`
 
     `evals` has one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result),
     `wall`, `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set. `client_mean`, `client_std` and

@@ -382,3 +382,32 @@ def test_plan_and_memory_check_count_the_noise() -> None:
     local = build_run(Experiment(**fields, privacy="local(noise=1.0, clip=1.0)"))
     assert Need.of(local).server == Need.of(plain).server
     assert Need.of(local).task >= 36 * size
+
+
+def test_plan_counts_no_sampling_for_local_privacy(library: Any) -> None:
+    """The server sees which clients send an update, so that Poisson rounds hide no client."""
+    fields: dict[str, Any] = {"engine": "local", "dataset": "digits", "method": "fedavg", "clients": 8, "rounds": 9}
+    spec = build_run(Experiment(**fields, privacy="local(noise=4.0)", participation="poisson:0.5", privacy_delta=DELTA))
+    rounds = [draw_cohort(PARTICIPATION.resolve("poisson:0.5"), 8, number, 0) for number in range(9)]
+    tasks = max(sum(client in cohort for cohort in rounds) for client in range(8))
+    assert f"epsilon {gaussian_epsilon(4.0, tasks, DELTA):.4g}" in privacy_lines(spec, None)[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "squared"),
+    [
+        ({"method": "fedavg", "weights": "uniform", "privacy": "central(noise=4.0)"}, 3),
+        ({"method": "fedavg", "weights": "uniform", "privacy": "central(noise=4.0)", "time": 5.0}, 3),
+        ({"method": "fedavg", "privacy": "local(noise=4.0)", "participation": "round-robin:2"}, 3),
+        ({"method": "fed-raa", "privacy": "central(noise=4.0)", "clock": "wall"}, 3),
+        ({"method": "fedbuff", "privacy": "central(noise=4.0)", "buffer_size": 2}, 6),
+        ({"method": "fedbuff", "privacy": "central(noise=4.0)", "buffer_size": 10}, 9),
+    ],
+    ids=str,
+)
+def test_plan_bounds_epsilon_by_the_participations(library: Any, fields: dict[str, Any], squared: int) -> None:
+    """Three updates, of which up to K are in one buffer of K: at most min(3, K) * 3 in the sum of squares."""
+    common: dict[str, Any] = {"engine": "local", "dataset": "digits", "clients": 8, "max_participations": 3}
+    spec = build_run(Experiment(**common, **fields, privacy_delta=DELTA))
+    assert f"epsilon {gaussian_epsilon(4.0, squared, DELTA):.4g}" in privacy_lines(spec, None)[0]
+    assert f"noise {find_gaussian_noise(2.0, squared, DELTA):.4g}" in privacy_lines(spec, 2.0)[1]

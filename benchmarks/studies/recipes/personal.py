@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.studies.metrics import ACCURACY, SHARE, Metric, read_last
+from benchmarks.studies.metrics import SHARE, Metric, read_last
 from benchmarks.studies.race.shakespeare import ROLES
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
@@ -15,13 +15,20 @@ ROWS: dict[str, dict[str, Any]] = {
     "fedbn": {"method": "fedbn"},
     "ditto": {"method": "ditto"},
 }
-PERSONAL_MEAN = Metric("personal accuracy %", read_last("personal_mean", 100), within=SHARE)
-PERSONAL_WORST = Metric("worst client %", read_last("personal_worst", 100), within=SHARE)
+ACCURACIES = (
+    Metric("personal models, accuracy %", read_last("personal_mean", 100), within=SHARE),
+    Metric("worst client %", read_last("personal_worst", 100), within=SHARE),
+    Metric("global model, accuracy %", read_last("client_mean", 100), within=SHARE),
+)
+PERPLEXITIES = (
+    Metric("personal models, perplexity", read_last("personal_mean"), "less"),
+    Metric("worst client", read_last("personal_worst"), "less"),
+    Metric("global model, perplexity", read_last("client_mean"), "less"),
+)
 NOTES = (
-    "The personal accuracy is the mean over the clients, each with its personal model on its own test samples. The "
-    "row of fedavg trains the global model on the client's samples before each evaluation, for the epochs of a task.",
-    "The last column is the accuracy of the global model on all test samples. The head of fedrep's global model is "
-    "not trained.",
+    "All columns are over the clients, each with its own test samples. The personal models of the row of fedavg are "
+    "the global model after training on the client's samples, for the epochs of a task.",
+    "The head of fedrep's global model is not trained.",
     "All rows have the same learning rate. fedrep trains the head for one more epoch per task, and ditto takes twice "
     "the steps of fedavg.",
 )
@@ -42,7 +49,7 @@ def personal_cifar10(scale: Scale) -> Study:
         {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 10},
         {"dataset": "cifar10", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 200},
     )
-    return _personal_study(scale, "personal_cifar10", "Personal methods on CIFAR-10", common)
+    return _personal_study(scale, "personal_cifar10", "Personal methods on CIFAR-10", common, ACCURACIES)
 
 
 def personal_shakespeare(scale: Scale) -> Study:
@@ -56,10 +63,10 @@ def personal_shakespeare(scale: Scale) -> Study:
         "lr": 0.7,
         "rounds": scale.pick_value(2, 15, 100),
     }
-    return _personal_study(scale, "personal_shakespeare", "Personal methods on Shakespeare", common)
+    return _personal_study(scale, "personal_shakespeare", "Personal methods on Shakespeare", common, PERPLEXITIES)
 
 
-def _personal_study(scale: Scale, name: str, title: str, common: dict[str, Any]) -> Study:
+def _personal_study(scale: Scale, name: str, title: str, common: dict[str, Any], metrics: tuple[Metric, ...]) -> Study:
     """Return a study of the personal methods with the same local work.
 
     Args:
@@ -67,9 +74,9 @@ def _personal_study(scale: Scale, name: str, title: str, common: dict[str, Any])
         name: The study's name.
         title: Its title.
         common: The fields of all its experiments.
+        metrics: Its metrics.
     """
     rounds = common["rounds"]
     common |= {"weights": "samples", "batch_size": 32, "momentum": 0.0, "eval_every": rounds}
     cells = [Cell(row, scale.experiment(**common, **own)) for row, own in ROWS.items()]
-    metrics = (PERSONAL_MEAN, PERSONAL_WORST, ACCURACY)
     return Study(name, title, cells, metrics, reference=FINE_TUNED, notes=NOTES)

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from refusals import refuses
@@ -17,7 +18,7 @@ from benchmarks.studies.options import RunOptions
 from benchmarks.studies.picture import NAMED, _choose_styles
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale, Size
-from benchmarks.studies.study import Cell, Claim, Finished, Study, execute_study, seed_experiment
+from benchmarks.studies.study import Cell, Claim, Finished, Study, execute_study, has_ended, seed_experiment
 from benchmarks.studies.tables import (
     describe_findings,
     format_caption,
@@ -27,6 +28,7 @@ from benchmarks.studies.tables import (
     make_frame,
 )
 from fedraa.config.experiment import Experiment
+from fedraa.data import FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
@@ -254,6 +256,23 @@ def test_a_second_one_does_not_touch_the_runs_of_the_first(tmp_path: Path):
     with lock_directory(tmp_path, "running it"), refuses("out", str(tmp_path)):
         execute_study(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran"))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+def clients_of_data() -> FederatedDataset:
+    """Return data that define two clients."""
+    samples = (np.eye(4, dtype=np.float32), np.arange(4) % 2)
+    return FederatedDataset.of_clients(
+        "two", {"a": samples, "b": samples}, None, test_of_clients={"a": samples}, classes=2
+    )
+
+
+def test_a_finished_run_on_clients_of_the_data_is_not_repeated(tmp_path: Path):
+    named = Experiment(method="fedavg", dataset=f"{__name__}:clients_of_data", hidden=(8,), rounds=1)
+    cell = Cell("a", named)
+    execute_study(Study("s", "A study", [cell], (ACCURACY,), "a", seeds=(0,)), tmp_path, 1, lambda run, left: None)
+    assert has_ended(seed_experiment(cell, 0, tmp_path))
+    longer = Cell("a", named.model_copy(update={"rounds": 2}))
+    assert not has_ended(seed_experiment(longer, 0, tmp_path))
 
 
 def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):

@@ -229,7 +229,7 @@ def test_every_field_that_can_be_without_effect_is_listed() -> None:
         *("local_epochs", "time", "target_accuracy", "target", "eval_every", "metrics", "validation"),
         *("checkpoint_every", "max_update_norm", "client_retries", "on_bad_client", "seed", "engine"),
         *("threads_per_worker", "device", "bf16", "vmap_batch", "clock", "out", "quiet", "client_evals", "standardise"),
-        *("attack", "attackers", "personal_layers", "privacy", "privacy_delta"),
+        *("attack", "attackers", "personal_layers", "privacy", "privacy_delta", "max_participations"),
         *("next_client", "over_selection", "deadline", "late"),
     }
     assert Experiment.model_fields.keys() - listed - always == set()

@@ -1,0 +1,106 @@
+"""A bound on the tasks of each client: the run ends when all have had theirs, resumes exactly, and replays."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import refuses
+
+import fedraa
+from benchmarks.system.killing import KillAt, Killed
+from fedraa import Experiment, resume, run
+from fedraa.client.trainer import Trainer
+from fedraa.engine.build import build_run
+from fedraa.messages import Task, Update
+from fedraa.rundir.history import History
+
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "hidden": (8,),
+    "clients": 6,
+    "local_steps": 2,
+    "checkpoint_every": 2,
+    "seed": 5,
+    "quiet": True,
+    "compute": "lognormal:1",
+    "max_participations": 3,
+}
+
+
+def events(directory: Path) -> list[dict[str, object]]:
+    """Return the log without real times."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+def count_kind(history: History, kind: str) -> Counter[int]:
+    """Return the number of lines of this kind by client."""
+    return Counter(int(line["client"]) for line in history.lines() if line["kind"] == kind)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "rounds": 50},
+        {"method": "fedavg", "participation": "uniform:4", "rounds": 50},
+        {"method": "heterofl", "participation": "oort:2", "over_selection": 1.5, "rounds": 50},
+        {"method": "fednova", "deadline": 0.2, "late": "partial", "local_steps": 8, "rounds": 50},
+        {"method": "fed-raa", "updates": 500},
+        {"method": "fedbuff", "buffer_size": 4, "concurrency": 2, "updates": 500},
+        {"method": "fed-raa", "concurrency": 3, "next_client": "oort", "updates": 500},
+        {"method": "heterofl-async", "updates": 500},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_run_ends_when_every_client_has_had_its_tasks(fields: dict[str, Any], tmp_path: Path) -> None:
+    whole = run(Experiment(**{**SMALL, **fields}, out=tmp_path / "whole"))
+    assert whole.summary["reason"] == "participations"
+    assert count_kind(whole, "dispatch") == dict.fromkeys(range(6), 3)
+    with pytest.raises(Killed):
+        run(Experiment(**{**SMALL, **fields}, out=tmp_path / "killed"), callbacks=[KillAt(7)])
+    resumed = resume(tmp_path / "killed")
+    assert events(resumed.directory) == events(whole.directory)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    assert "consistent" in fedraa.replay(whole.directory)
+    with refuses("run"):
+        resume(tmp_path / "whole", **{name: 1000 for name in ("rounds", "updates") if name in fields})
+
+
+@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
+@pytest.mark.parametrize("fields", [{"method": "fedavg", "rounds": 50}, {"method": "fed-raa", "updates": 500}], ids=str)
+def test_failed_tasks_count(fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last task of client 2 fails, so that it is not retried."""
+    train = Trainer.train
+
+    def fail_last(self: Trainer, task: Task, *data: Any) -> Update:
+        if task.client == 2 and task.turn == 2:
+            raise RuntimeError("the battery is empty")
+        return train(self, task, *data)
+
+    monkeypatch.setattr(Trainer, "train", fail_last)
+    history = run(Experiment(**SMALL, **fields, out=tmp_path / "run"))
+    assert history.summary["reason"] == "participations"
+    assert count_kind(history, "dispatch") == dict.fromkeys(range(6), 3)
+    assert count_kind(history, "commit")[2] == 2
+    assert "consistent" in fedraa.replay(history.directory)
+
+
+def test_a_larger_bound_than_the_run_needs_changes_nothing(tmp_path: Path) -> None:
+    fields = {**SMALL, "method": "fedavg", "rounds": 3}
+    bounded = run(Experiment(**fields | {"max_participations": 4}, out=tmp_path / "bounded"))
+    free = run(Experiment(**fields | {"max_participations": None}, out=tmp_path / "free"))
+    assert bounded.summary["reason"] == "steps"
+    assert events(bounded.directory) == events(free.directory)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "ace"},
+        {"method": "fedavg", "weights": "uniform", "privacy": "central(noise=1.0)", "participation": "poisson:0.5"},
+    ],
+    ids=lambda fields: str(fields["method"]),
+)
+def test_bound_that_breaks_a_method_or_its_privacy_is_refused(fields: dict[str, Any]) -> None:
+    with refuses("max_participations"):
+        build_run(Experiment(**SMALL, **fields))
