@@ -64,6 +64,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         attack=spec.attack,
         privacy=None if spec.privacy is None or spec.privacy.local else spec.privacy,
         shared=spec.shared,
+        rounds=spec.limits.steps,
     )
     server = method.schedule.server(method.update, setup)
     average = method.schedule.polyak_fraction

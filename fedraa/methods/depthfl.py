@@ -7,15 +7,16 @@ Server, for each tensor: theta <- mean of the clients that trained it
 The model predicts with the mean of the logits of all classifiers.
 
 L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks has
-depth 1: every client trains all of it, as in fedavg. The authors' code also uses FedDyn, which is not in this method.
+depth 1: every client trains all of it, as in fedavg. depthfl-feddyn adds the linear and the proximal term of FedDyn, as
+the authors' code does.
 
 Read next: models/exits.py (the model), client/local_algorithm.py (the interface of local training),
-aggregation/coverage_mean.py (the mean).
+aggregation/coverage_mean.py (the mean), methods/feddyn.py (the terms of FedDyn).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp
 from typing import Any, ClassVar
@@ -29,6 +30,7 @@ from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
+from fedraa.methods.feddyn import DriftSum, DynamicRegularizer
 from fedraa.models.exits import EarlyExits
 from fedraa.numbers import Count
 from fedraa.server.round_update import Mean
@@ -165,11 +167,16 @@ def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
     return total
 
 
-register(
+@dataclass(frozen=True)
+class DynamicDistillation(DynamicRegularizer, SelfDistillation):
+    """The steps of SelfDistillation with the terms of FedDyn."""
+
+
+DEPTHFL = register(
     Method(
         name="depthfl",
         paper="Kim et al. 2023",
-        note="without FedDyn, which the authors' code adds",
+        note="without FedDyn, which depthfl-feddyn adds",
         formula="Clients train the first blocks, each with a classifier; each tensor becomes the mean of its clients.",
         when=(
             "Devices of unequal memory, and a model with a classifier after each block, such as resnet18-exits. With "
@@ -192,5 +199,19 @@ register(
             client_fraction=0.1,
             unstated="the momentum, which we have not read",
         ),
+    )
+)
+assert DEPTHFL.paper_settings is not None
+register(
+    replace(
+        DEPTHFL,
+        name="depthfl-feddyn",
+        variant_of="depthfl",
+        note="",
+        formula="The submodels and the distillation of depthfl, with the terms and the server step of feddyn.",
+        when="As depthfl, with unequal data, and clients that take part often.",
+        local=replace(DEPTHFL.local, prox_mu=0.1, algorithm=DynamicDistillation()),
+        update=Mean(auxiliary=DriftSum()),
+        paper_settings=replace(DEPTHFL.paper_settings, values={**DEPTHFL.paper_settings.values, "prox_mu": 0.1}),
     )
 )

@@ -12,9 +12,10 @@ Round, with c_i, c, m = 0 and theta_prev = theta at first; eta = lr, K local ste
         c <- c + 1/N * sum of (c_i' - c_i)
 
 The source (ICLR 2025) is known to us by its abstract and by the code of one other project, whose formulas these are; we
-have not found the formulas of the variant without variance reduction. That code has eta = 1 / (K T): give it as `lr`. T
-and S are settings, because beta and gamma need them before the run. A client receives theta, b and theta_prev, and
-sends w and c_i': 3 d down and 2 d up.
+have not found the formulas of the variant without variance reduction. That code has eta = 1 / (K T): give it as `lr`.
+T, S and K are known before the run: its limit of rounds, the participation, and the mean number of local steps. beta
+stays the same if the run is extended later. A client receives theta, b and theta_prev, and sends w and c_i': 3 d down
+and 2 d up.
 
 Read next: client/local_algorithm.py (the interface of local training), server/round_state.py (the state of rounds).
 """
@@ -32,6 +33,7 @@ from fedraa.client.gradient_transforms import EPSILON, ControlVariate, gradient_
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
+from fedraa.errors import InputError
 from fedraa.messages import Extra, ExtraBuffers, MadeBuffer, Update, Vector
 from fedraa.numbers import Count
 from fedraa.server.round_state import RoundState, RoundStateContext
@@ -85,12 +87,12 @@ class MomentumAndControls(RoundState):
     """c, m, c_i and theta_prev of PAdaMFed. The step of the server's optimizer is multiplied by gamma / (eta K).
 
     Attributes:
-        rounds: T, the number of rounds of the run.
-        cohort: S, the number of clients in a round.
+        rounds: T, the number of rounds; None: the limit of the run.
+        cohort: S, the number of clients in a round; None: those of the participation.
     """
 
-    rounds: Count = 100
-    cohort: Count = 10
+    rounds: Count | None = None
+    cohort: Count | None = None
 
     keeps: ClassVar[str] = "c, m, theta_prev, theta [d], c_n [N, d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"compress": _GRADIENTS, "aggregator": _GRADIENTS})
@@ -99,6 +101,7 @@ class MomentumAndControls(RoundState):
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=2, up=1)
     asks: ClassVar[tuple[str, ...]] = ("gradient",)
     state_fields: ClassVar[tuple[str, ...]] = (
+        "_beta",
         "_control",
         "_momentum",
         "_previous",
@@ -109,9 +112,10 @@ class MomentumAndControls(RoundState):
     )
 
     def start(self, run: RoundStateContext) -> None:
-        assert run.params is not None
+        rounds = _known(self.rounds or run.rounds, "rounds", "the run has no limit of rounds")
+        cohort = _known(self.cohort or run.cohort, "cohort", "the participation has no fixed number of clients")
         self._clients = run.clients
-        self._beta = min(1.0, float((self.cohort * run.steps) ** (1 / 3) / self.rounds ** (2 / 3)))
+        self._beta = min(1.0, float((cohort * run.steps) ** (1 / 3) / rounds ** (2 / 3)))
         self._control = np.zeros(run.size, np.float32)
         self._momentum = np.zeros(run.size, np.float32)
         self._previous = run.params.copy()
@@ -157,11 +161,25 @@ class MomentumAndControls(RoundState):
         return 4 * size * (clients + 5)
 
 
+def _known(value: float | None, name: str, problem: str) -> float:
+    """Return a number that PAdaMFed needs before the run. Raise InputError if it is unknown.
+
+    Args:
+        value: The number, or None.
+        name: The name of its setting.
+        problem: The reason why the run does not determine it.
+    """
+    if value is None:
+        hint = f"give --override update.auxiliary.{name}=NUMBER"
+        raise InputError(f"update.auxiliary.{name}", f"beta and gamma depend on it, and {problem}", hint=hint)
+    return value
+
+
 register(
     Method(
         name="padamfed",
         paper="Yan et al. 2025",
-        note="the variance-reduced variant, by the code of one other project; T and S are settings",
+        note="the variance-reduced variant, by the code of one other project",
         formula="`theta ← theta + gamma · mean delta / (lr · steps)`; steps of length lr along a corrected gradient.",
         when="Unequal data and partial participation, and the number of rounds is known before the run.",
         local=replace(PLAIN_SGD, algorithm=NormalisedSteps()),

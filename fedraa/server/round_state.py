@@ -26,6 +26,8 @@ class RoundStateContext:
         grad_mix: The weight of a client's gradient beside the server's momentum.
         params: The initial model [d].
         steps: Local steps of a task on the whole model, as the mean over the clients.
+        rounds: The limit of rounds of the run, None without such a limit.
+        cohort: Expected number of clients in a round, None if it is unknown.
     """
 
     size: int
@@ -33,6 +35,8 @@ class RoundStateContext:
     grad_mix: float
     params: Vector
     steps: float
+    rounds: int | None
+    cohort: float | None
 
 
 @dataclass

@@ -104,6 +104,7 @@ class ServerSetup:
         attack: The attack of some clients, if there is one.
         privacy: Central privacy, if the run has it.
         shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
+        rounds: The limit of server updates of the run, None without such a limit.
     """
 
     params: Vector
@@ -122,6 +123,7 @@ class ServerSetup:
     attack: AttackPlan | None = None
     privacy: Privacy | None = None
     shared: Mask | None = None
+    rounds: int | None = None
 
     @property
     def mean_steps(self) -> float:

@@ -64,6 +64,33 @@ def test_rounds_follow_the_formula() -> None:
         close(stepped.server.params, theta.numpy())
 
 
+def test_rounds_with_feddyn_follow_the_formula() -> None:
+    """h <- h - alpha * (sum of deltas) / N and theta <- mean - h / alpha, for each tensor."""
+    run, alpha = spec("depthfl-feddyn", **FIELDS, prox_mu=0.3), 0.3
+    stepped, theta = Stepped(run), torch.from_numpy(run.params).double()
+    h, drifts = torch.zeros_like(theta), torch.zeros(3, len(theta), dtype=torch.float64)
+    for turn in range(2):
+        kd = np.exp(-5 * (1 - turn / 300) ** 2)
+        deltas = torch.zeros(3, len(theta), dtype=torch.float64)
+        for client, depth in enumerate((1, 2, 2)):
+            w = theta.clone()
+            for x, y in minibatches(run, client, turn):
+                w.requires_grad_(True)
+                loss = loss_of(exits(w, torch.from_numpy(x).double(), depth), torch.from_numpy(y), kd)
+                loss = loss - drifts[client] @ w + alpha / 2 * ((w - theta) ** 2).sum()
+                (g,) = torch.autograd.grad(loss, w)
+                g[FIRST : FIRST + SECOND] *= depth == 2
+                w = (w - LR * g).detach()
+            deltas[client] = w - theta
+            drifts[client] -= alpha * deltas[client]
+        counts = torch.full((len(theta),), 3.0, dtype=torch.float64)
+        counts[FIRST : FIRST + SECOND] = 2
+        h = h - alpha * deltas.sum(0) / 3
+        theta = theta + deltas.sum(0) / counts - h / alpha
+        stepped.round()
+        np.testing.assert_allclose(stepped.server.params, theta.numpy(), atol=5e-6)
+
+
 def test_weight_of_the_distillation_rises_to_1() -> None:
     weight = SelfDistillation().distillation_weight
     np.testing.assert_allclose([weight(round) for round in (0, 100, 300, 900)], [0.006738, 0.108368, 1, 1], atol=1e-6)

@@ -1,5 +1,7 @@
 """PAdaMFed with variance reduction against its formulas in NumPy: unequal cohorts, means, controls and momentum."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy_mlp import loss_gradient
@@ -24,7 +26,8 @@ def test_rounds_follow_the_formula() -> None:
         lr=ETA,
         partition="iid",
         participation=Growing(),
-        override={"update.auxiliary.rounds": ROUNDS, "update.auxiliary.cohort": COHORT},
+        rounds=ROUNDS,
+        override={"update.auxiliary.cohort": COHORT},
     )
     beta = (COHORT * STEPS) ** (1 / 3) / ROUNDS ** (2 / 3)
     stepped, theta = Stepped(run), start(run)
@@ -84,3 +87,17 @@ def test_settings_that_break_the_formula_are_refused(field: str) -> None:
     values |= {"sam_rho": {"override": {"local.sam_rho": 0.1}}, "local_optimizer": {"local_optimizer": "adam"}}
     with refuses(field):
         spec("padamfed", **values[field])
+
+
+def test_numbers_of_rounds_and_clients_follow_from_the_run() -> None:
+    run = spec("padamfed", partition="iid", rounds=50, participation="bernoulli:0.5")
+    auxiliary = Stepped(run).server._auxiliary  # type: ignore[attr-defined]  # of a RoundServer
+    assert auxiliary._beta == pytest.approx((0.5 * CLIENTS * STEPS) ** (1 / 3) / 50 ** (2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"), [("rounds", {"time": 3.0}), ("cohort", {"rounds": 9, "participation": Growing()})]
+)
+def test_unknown_numbers_are_refused(field: str, fields: dict[str, Any]) -> None:
+    with refuses(f"update.auxiliary.{field}"):
+        spec("padamfed", **fields)

@@ -109,6 +109,9 @@ STATED = [
     ("subdismo", "update.optimizer.server_lr", 1.0),
     ("bernoulli", "local.momentum", 0.0),
     ("shuffled", "submodel.shuffled", True),
+    ("depthfl", "local.algorithm.ramp_up", 300),
+    ("depthfl", "update.weights", "uniform"),
+    ("depthfl-feddyn", "local.prox_mu", 0.1),
 ]
 
 STATED_TERMS = [
@@ -135,6 +138,12 @@ STATED_TERMS = [
     ("ra-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
     ("ram-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
     ("subdismo", {"local.sam_rho": 0.1}),
+    ("delta-sgd", {"lr": 0.2}),
+    ("salf", {"lr": 0.1, "momentum": 0.5, "batch_size": 16}),
+    (
+        "depthfl",
+        {"lr": 0.1, "lr_schedule": "exponential:0.998", "local_epochs": 5, "batch_size": 50, "weight_decay": 1e-3},
+    ),
 ]
 
 
@@ -155,7 +164,7 @@ def test_paper_terms_are_what_the_paper_states(name: str, values: dict[str, Any]
 def test_a_tenth_of_the_clients_takes_part_where_papers_say_so() -> None:
     assert {name for name, paper in PAPERS.items() if paper.client_fraction == 0.1} == {
         *("fedavg", "heterofl", "fedrolex", "fedper", "fedrep", "lg-fedavg"),
-        *("bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels"),
+        *("bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels", "depthfl", "depthfl-feddyn"),
     }
     assert {paper.client_fraction for paper in PAPERS.values()} == {None, 0.1}
 
