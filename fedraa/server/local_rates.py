@@ -13,8 +13,8 @@ from fedraa.messages import Update
 
 # The rate stays within this factor of its start, in both directions.
 MAX_FACTOR = 1e4
-# A client's loss has risen if it exceeds its lowest value by this share of the difference to its first value.
-RISE = 0.5
+# A client's loss has risen if it exceeds its lowest value by this share of its first value.
+RISE = 0.1
 # Maximum growth of the logarithm of the rate per update of each client, after losses have risen for the first time.
 CAUTIOUS_GROWTH = 0.1
 
@@ -25,15 +25,15 @@ class AdaptiveFactor(Stateful):
     After each client update, with the median c of the last N cosines:
         factor <- factor * exp((c - target) / N)
     If the losses of most of the last N updates have risen, the next N updates instead do:
-        factor <- factor / exp(1 / N)
+        factor <- factor / 2^(1 / N)
 
     A cosine compares the two halves of a task's path (`HalfwayCosine`). Its expectation decreases as the rate grows, so
     this is hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. N
     is the number of clients that train at the same time, because their updates depend on earlier rates. If clients have
     different labels, the halves of short tasks point the same way although the model gains nothing. The losses then
-    limit the rate: a loss has risen if it exceeds the client's lowest loss since the last such fall of the rate by half
-    of the difference to its first loss. From then on the rate grows more slowly (`CAUTIOUS_GROWTH`). Medians ignore
-    clients that are far from all others.
+    limit the rate. A loss has risen if it exceeds the client's lowest loss since the last such fall of the rate by a
+    tenth of the client's first loss (`RISE`). From then on the rate grows more slowly (`CAUTIOUS_GROWTH`).
+    Medians ignore clients that are far from all others.
 
     Args:
         target: The cosine at which the rate stays constant.
@@ -85,7 +85,7 @@ class AdaptiveFactor(Stateful):
             change = min(change, CAUTIOUS_GROWTH)
         if self._falling:
             self._falling -= 1
-            change = -1.0
+            change = -math.log(2)
         limit = math.log(MAX_FACTOR)
         self._log_factor = min(limit, max(-limit, self._log_factor + change / self._at_work))
 
@@ -96,7 +96,7 @@ class AdaptiveFactor(Stateful):
         if math.isnan(self._lowest[client]):
             self._lowest[client] = loss
         self._lowest[client] = lowest = min(self._lowest[client], loss)
-        return int(loss > lowest + RISE * max(0.0, self._first[client] - lowest))
+        return int(loss > lowest + RISE * abs(self._first[client]))
 
 
 class LocalRates(Stateful):

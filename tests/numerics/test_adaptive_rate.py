@@ -64,7 +64,7 @@ def test_the_factor_falls_for_one_update_per_client_if_most_losses_have_risen() 
             factor.receive(client, 0.5, loss)
     before = math.log(factor.value)
     assert before == pytest.approx(4 * 0.5 / 2)
-    limit = 0.2 + RISE * (1.0 - 0.2)
+    limit = 0.2 + RISE * 1.0
     factor.receive(0, 0.5, limit + 0.01)
     assert math.log(factor.value) == pytest.approx(before + 0.5 / 2)
     logs = [math.log(factor.value)]
@@ -72,7 +72,7 @@ def test_the_factor_falls_for_one_update_per_client_if_most_losses_have_risen() 
         factor.receive(client, 0.5, loss)
         logs.append(math.log(factor.value))
     # Two updates of two clients; then the loss is compared with the new lowest one, and the rate grows more slowly.
-    assert np.diff(logs) == pytest.approx([-1 / 2, -1 / 2, 0.1 / 2, 0.1 / 2])
+    assert np.diff(logs) == pytest.approx([-math.log(2) / 2, -math.log(2) / 2, 0.1 / 2, 0.1 / 2])
 
 
 def test_the_factor_is_bounded() -> None:
