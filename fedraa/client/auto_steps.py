@@ -11,7 +11,7 @@ from fedraa.errors import InputError
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # Default number of batches of a task if sending takes no time.
-SHORT = 20
+SHORT = 10
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class LocalOptions(Section):
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless steps are set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of epochs; auto is 20 or one pass, whichever is less, or more if sending would
+    """Local steps per task, instead of epochs; auto is 10 or one pass, whichever is less, or more if sending would
     take over half of a task (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""

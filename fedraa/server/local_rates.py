@@ -15,7 +15,7 @@ from fedraa.messages import Update
 MAX_FACTOR = 1e4
 # A client's loss has risen if it exceeds its lowest value by this share of its first value.
 RISE = 0.1
-# Maximum growth of the logarithm of the rate per update of each client, after losses have risen for the first time.
+# Maximum growth of the logarithm of the rate per update of each client, after its first fall because of the losses.
 CAUTIOUS_GROWTH = 0.1
 
 
@@ -24,16 +24,17 @@ class AdaptiveFactor(Stateful):
 
     After each client update, with the median c of the last N cosines:
         factor <- factor * exp((c - target) / N)
-    If the losses of most of the last N updates have risen, the next N updates instead do:
-        factor <- factor / 2^(1 / N)
+    If the losses of most of the last N updates have risen:
+        factor <- half of the smaller of factor and the factor at which the losses were lowest
 
     A cosine compares the two halves of a task's path (`HalfwayCosine`). Its expectation decreases as the rate grows, so
     this is hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. N
-    is the number of clients that train at the same time, because their updates depend on earlier rates. If clients have
-    different labels, the halves of short tasks point the same way although the model gains nothing. The losses then
-    limit the rate. A loss has risen if it exceeds the client's lowest loss since the last such fall of the rate by a
-    tenth of the client's first loss (`RISE`). From then on the rate grows more slowly (`CAUTIOUS_GROWTH`).
-    Medians ignore clients that are far from all others.
+    is the number of clients that train at the same time, because their updates depend on earlier rates.
+
+    If clients have different labels, the halves of short tasks point the same way although the model gains nothing. The
+    losses then limit the rate. A loss has risen if it exceeds the client's lowest loss since the last such fall of the
+    rate by a tenth of the client's first loss (`RISE`). After the first fall the rate grows more slowly
+    (`CAUTIOUS_GROWTH`). Medians ignore clients that are far from all others.
 
     Args:
         target: The cosine at which the rate stays constant.
@@ -44,11 +45,13 @@ class AdaptiveFactor(Stateful):
     state_fields: ClassVar[tuple[str, ...]] = (
         "_log_factor",
         "_cosines",
+        "_relative_losses",
         "_rises",
         "_first",
         "_lowest",
-        "_rose",
-        "_falling",
+        "_best_loss",
+        "_best_log_factor",
+        "_has_fallen",
     )
 
     def __init__(self, target: float, at_work: int, clients: int) -> None:
@@ -56,14 +59,17 @@ class AdaptiveFactor(Stateful):
         self._at_work = at_work
         self._log_factor = 0.0
         self._cosines: list[float] = []
-        # 1 for each of the last updates whose loss has risen, 0 for the others.
+        # The last losses as shares of the clients' first losses.
+        self._relative_losses: list[float] = []
+        # 1 for each update since the last fall of the rate whose loss has risen, 0 for the others; at most N.
         self._rises: list[int] = []
-        # The first and the lowest loss of each client, NaN before its first task.
+        # The first loss of each client, and its lowest one since the last fall. NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
-        self._rose = False
-        # The number of updates in which the rate still falls.
-        self._falling = 0
+        # The lowest median of the relative losses, and the factor at that time.
+        self._best_loss = math.inf
+        self._best_log_factor = 0.0
+        self._has_fallen = False
 
     @property
     def value(self) -> float:
@@ -74,29 +80,32 @@ class AdaptiveFactor(Stateful):
         if cosine is None or not math.isfinite(cosine):
             return
         self._cosines = [*self._cosines, cosine][-self._at_work :]
-        self._rises = [*self._rises, self._has_risen(client, loss)][-self._at_work :]
-        if not self._falling and sum(self._rises) > self._at_work / 2:
-            self._rose = True
-            self._falling = self._at_work
+        self._record_loss(client, loss)
+        if sum(self._rises) > self._at_work / 2:
+            self._has_fallen = True
             self._rises = []
             self._lowest[:] = np.nan
+            self._log_factor = min(self._log_factor, self._best_log_factor) - math.log(2)
+            return
         change = median(self._cosines) - self._target
-        if self._rose:
+        if self._has_fallen:
             change = min(change, CAUTIOUS_GROWTH)
-        if self._falling:
-            self._falling -= 1
-            change = -math.log(2)
         limit = math.log(MAX_FACTOR)
         self._log_factor = min(limit, max(-limit, self._log_factor + change / self._at_work))
 
-    def _has_risen(self, client: int, loss: float) -> int:
-        """Return 1 if the loss has risen above the client's lowest loss, and 0 otherwise. Update the lowest loss."""
+    def _record_loss(self, client: int, loss: float) -> None:
+        """Add a loss to the records, and keep the factor if the losses are lower than before."""
         if math.isnan(self._first[client]):
             self._first[client] = loss
         if math.isnan(self._lowest[client]):
             self._lowest[client] = loss
         self._lowest[client] = lowest = min(self._lowest[client], loss)
-        return int(loss > lowest + RISE * abs(self._first[client]))
+        first = abs(float(self._first[client]))
+        self._rises = [*self._rises, int(loss > lowest + RISE * first)][-self._at_work :]
+        self._relative_losses = [*self._relative_losses, loss / (first or 1.0)][-self._at_work :]
+        if len(self._relative_losses) == self._at_work and median(self._relative_losses) < self._best_loss:
+            self._best_loss = median(self._relative_losses)
+            self._best_log_factor = self._log_factor
 
 
 class LocalRates(Stateful):

@@ -57,22 +57,28 @@ def test_the_factor_follows_the_median_cosine() -> None:
     assert math.log(factor.value) == pytest.approx(expected)
 
 
-def test_the_factor_falls_for_one_update_per_client_if_most_losses_have_risen() -> None:
+def test_the_factor_falls_if_most_losses_have_risen() -> None:
     factor = AdaptiveFactor(0.0, 2, 2)
-    for loss in (1.0, 0.2):
-        for client in range(2):
-            factor.receive(client, 0.5, loss)
-    before = math.log(factor.value)
-    assert before == pytest.approx(4 * 0.5 / 2)
-    limit = 0.2 + RISE * 1.0
-    factor.receive(0, 0.5, limit + 0.01)
-    assert math.log(factor.value) == pytest.approx(before + 0.5 / 2)
-    logs = [math.log(factor.value)]
-    for client, loss in ((1, limit + 0.01), (0, 2.0), (1, 2.0), (0, 2.0)):
+    logs = [0.0]
+
+    def receive(client: int, loss: float) -> None:
         factor.receive(client, 0.5, loss)
         logs.append(math.log(factor.value))
-    # Two updates of two clients; then the loss is compared with the new lowest one, and the rate grows more slowly.
-    assert np.diff(logs) == pytest.approx([-math.log(2) / 2, -math.log(2) / 2, 0.1 / 2, 0.1 / 2])
+
+    for client, loss in ((0, 1.0), (1, 1.0), (0, 0.2), (1, 0.2)):
+        receive(client, loss)
+    # The fourth update has the lowest losses, with the factor of the third.
+    best = logs[3]
+    assert np.diff(logs) == pytest.approx([0.25] * 4)
+    limit = 0.2 + RISE * 1.0
+    receive(0, limit + 0.01)
+    assert logs[-1] == pytest.approx(logs[-2] + 0.25)
+    receive(1, limit + 0.01)
+    assert logs[-1] == pytest.approx(best - math.log(2))
+    # The next losses are compared with new lowest ones, and the rate grows more slowly.
+    receive(0, 2.0)
+    receive(1, 2.0)
+    assert np.diff(logs[-3:]) == pytest.approx([0.1 / 2, 0.1 / 2])
 
 
 def test_the_factor_is_bounded() -> None:

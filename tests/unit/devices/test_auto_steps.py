@@ -54,11 +54,11 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
 
 
 def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
-    """Sending takes no time, so H is 20 or, on a shard of fewer batches, all of them: three of 8, 8 and 4 samples."""
+    """Sending takes no time, so H is 10 or, on a shard of fewer batches, all of them: three of 8, 8 and 4 samples."""
     default = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1"))
     assert [default.steps((2,), client) for client in range(3)] == [3, 3, 3]
     many = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1", batch_size=1, clients=2))
-    assert [many.steps((2,), client) for client in range(2)] == [20, 20]
+    assert [many.steps((2,), client) for client in range(2)] == [10, 10]
     minimum = make_cost_model(spec(tmp_path, local_steps="auto:20", compute="1:1"))
     assert minimum.steps((2,), 0) == 20
 
