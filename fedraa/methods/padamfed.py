@@ -39,6 +39,7 @@ from fedraa.numbers import Count
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_runs import where_of
 
@@ -127,8 +128,8 @@ class MomentumAndControls(RoundState):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         where = where_of(assignment.submodel)
         return {
-            "shift": MadeBuffer(lambda: self._make_shift(client)[where]),
-            "previous": MadeBuffer(lambda: self._previous[where].copy()),
+            "shift": MadeBuffer(lambda: copy_coordinates(self._make_shift(client), where)),
+            "previous": MadeBuffer(lambda: copy_coordinates(self._previous, where)),
             "beta": np.array(self._beta, np.float32),
         }
 
