@@ -337,7 +337,7 @@ def test_region_schedule_sets_coverage_regions_and_spells(
 
 
 @pytest.mark.parametrize(
-    ("field", "values"), [("trained", {"trained": 5}), ("tau", {"tau": 3}), ("coverage", {"coverage": 2})]
+    ("field", "values"), [("trained", {"trained": 5}), ("tau", {"tau": 3}), ("submodel.coverage", {"coverage": 2})]
 )
 def test_region_schedule_refuses_impossible_settings(net: Traced, field: str, values: dict[str, int]) -> None:
     with refuses(field):
