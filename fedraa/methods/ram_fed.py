@@ -104,7 +104,10 @@ RA_FED = register(
             "Clients train regions of the model; each weight moves by the mean delta of the clients that trained it, "
             "and stays if there are none."
         ),
-        when="To study coverage: how many clients train which regions.",
+        when=(
+            "To study coverage: how many clients train which regions. `--submodel region-schedule` sets the coverage "
+            "instead of drawing it, and `--capacities auto` lets the speed of each device set its number of regions."
+        ),
         submodel=Arbitrary(),
         paper_settings=PaperSettings(
             source="RAM-Fed, Section 6, MNIST",

@@ -21,7 +21,7 @@ register(
         formula="ra-fed on a random split into four parts that all clients share in a round, with fedsam's gradient.",
         when=(
             "Transformers on unequal devices. Masks choose single weights of the encoder blocks, so that a device "
-            "saves traffic but no computing."
+            "saves traffic but no computing. With `submodel.form=blocks` it leaves out whole blocks and saves both."
         ),
         submodel=FourWay(),
         local=replace(PLAIN_SGD, sam_rho=0.1),

@@ -10,6 +10,7 @@ from torch import nn
 from fedraa.data.tree import Tree
 from fedraa.errors import Uncuttable
 from fedraa.models.forward import forward
+from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.meter import Meter
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.recorder import iterate_tensors
@@ -17,7 +18,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 @dataclass(frozen=True)
 class RemovableBlock:
-    """A block that leaves its input unchanged if all of its parameters are 0.
+    """A block that leaves its input unchanged if all of its trainable parameters are 0.
 
     Attributes:
         name: Name of the module.
@@ -46,7 +47,8 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
     flops = dict.fromkeys(names, 0)
     with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
         torch.manual_seed(0)
-        for parameter in module.parameters():
+        # The module shares its frozen parameters with the traced module, so these must not change.
+        for parameter in trainable_parameters(module):
             parameter.normal_()
 
         def note_start(name: str) -> None:
@@ -59,7 +61,7 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
 
         for name in names:
             block = module.get_submodule(name)
-            for parameter in block.parameters():
+            for parameter in trainable_parameters(block):
                 parameter.zero_()
             block.register_forward_pre_hook(lambda block, inputs, name=name: note_start(name))
             block.register_forward_hook(lambda block, inputs, out, name=name: note_end(name, inputs, out))

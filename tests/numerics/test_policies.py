@@ -18,7 +18,7 @@ from fedraa.models import build_model
 from fedraa.rng import generator
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Assignment
-from fedraa.submodels.blocks import find_maskable_names
+from fedraa.submodels.blocks import find_maskable_names, find_removable_blocks
 from fedraa.submodels.masks import hidden_parts
 from fedraa.submodels.policies.masked import FourWay, Pruned, rank_parts
 from fedraa.submodels.policies.policy import Capacities, RoundContext, RunContext
@@ -337,7 +337,7 @@ def test_region_schedule_sets_coverage_regions_and_spells(
 
 
 @pytest.mark.parametrize(
-    ("field", "values"), [("trained", {"trained": 5}), ("tau", {"tau": 3}), ("coverage", {"coverage": 2})]
+    ("field", "values"), [("trained", {"trained": 5}), ("tau", {"tau": 3}), ("submodel.coverage", {"coverage": 2})]
 )
 def test_region_schedule_refuses_impossible_settings(net: Traced, field: str, values: dict[str, int]) -> None:
     with refuses(field):
@@ -392,6 +392,17 @@ def test_subdismo_without_a_block_is_the_model_without_it(transformer: tuple[Tra
     torch.nn.utils.vector_to_parameters(flat, short.parameters())
     module.blocks = nn.Sequential(*kept)
     torch.testing.assert_close(short(x), module(x))
+
+
+def test_blocks_with_frozen_parameters_stay_and_keep_their_values() -> None:
+    images = torch.zeros(2, 3, 32, 32)
+    module = build_model("vit-small", images, 10, seed=0)
+    for parameter in module.get_submodule("blocks.0").parameters():
+        parameter.requires_grad = False
+    traced = trace_module(module, images)
+    before = traced.module.get_parameter("blocks.0.norm1.weight").clone()
+    assert [block.name for block in find_removable_blocks(traced, images)] == ["blocks.1", "blocks.2", "blocks.3"]
+    assert torch.equal(traced.module.get_parameter("blocks.0.norm1.weight"), before)
 
 
 def test_subdismo_blocks_need_residual_connections(net: Traced) -> None:

@@ -191,7 +191,7 @@ def raa_in_flight(scale: Scale) -> Study:
         "minimum priority": "minimum-priority",
     }
     rows: dict[str, dict[str, Any]] = {row: {"scheduler": name} for row, name in schedulers.items()}
-    shorter: dict[str, Any] = scale.pick_value({"time": 4.0}, {"time": 8.0}, {})
+    shorter: dict[str, Any] = scale.pick_value({"time": 2.5}, {"time": 8.0}, {})
     cells = []
     for fragments in (2, 3, 4, 5):
         for row, own in rows.items():

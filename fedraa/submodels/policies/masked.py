@@ -124,11 +124,11 @@ class FourWay(SubmodelPolicy):
         def make_assignment(context: RoundContext, chosen: Parts) -> Assignment:
             order = generator(run.seed, "split", context.round).permutation(len(blocks))
             split = np.array_split(order, self.parts)
-            absent = [blocks[b] for part in range(self.parts) if part not in chosen for b in split[part]]
             mask = np.ones(run.traced.size, bool)
-            for block in absent:
-                mask[block.place] = False
-            work = 1 - sum(block.work for block in absent)
+            work = 1.0
+            for b in np.concatenate([split[part] for part in range(self.parts) if part not in chosen]):
+                mask[blocks[b].place] = False
+                work -= blocks[b].work
             return Assignment(label_parts(chosen), whole, mask, work=work)
 
         return make_assignment

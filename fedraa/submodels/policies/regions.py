@@ -170,7 +170,9 @@ class RegionSchedule(SubmodelPolicy):
     def bind(self, run: RunContext) -> SubmodelSampler:
         if self.coverage * self.trained > run.clients:
             problem = f"{self.trained} regions with {self.coverage} clients each need more than {run.clients} clients"
-            raise InputError("coverage", problem, got=self.coverage, hint="give a smaller coverage or more clients")
+            raise InputError(
+                "submodel.coverage", problem, got=self.coverage, hint="give a smaller coverage or more clients"
+            )
         whole = run.whole()
         region_of = masks.hidden_parts(run.traced, self.parts)
         crowd = run.clients - self.coverage * (self.trained - 1)

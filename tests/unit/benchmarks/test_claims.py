@@ -131,8 +131,8 @@ def test_comparisons_of_saturated_columns_and_of_rows_at_chance_are_weak() -> No
     }
     result = Result("raa_in_flight", "quick", "command", "", lines)
     claim = PaperClaim("p", "s", "t", "f", result.study, "accuracy %", (("a", "b"), ("c", "b")))
-    found = {(one.where, one.names[0]): one.weak for one in compare_results(claim, [result])}
-    assert found == {
+    reasons = {(one.where, one.names[0]): one.weak for one in compare_results(claim, [result])}
+    assert reasons == {
         ("quick, x", "a"): SATURATED,
         ("quick, y", "a"): AT_CHANCE,
         ("quick, x", "c"): SATURATED,

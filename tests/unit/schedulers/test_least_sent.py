@@ -42,18 +42,18 @@ def crowding(scheduler: GreRAA, fragments: int, tasks: int = 4000) -> float:
     runner, stats, rng = SchedulerRunner(scheduler), FragmentStats.start(fragments), np.random.default_rng(0)
     runner.plan(costs, None)
     due: list[tuple[float, int, int]] = []
-    others = []
+    crowd = []
     idle, now = list(range(10)), 0.0
     for _ in range(tasks):
         for client in idle:
             j = runner.choose(client, 0, now, runner.feasible(client), stats, rng)
-            others.append(sum(task[2] == j for task in due))
+            crowd.append(sum(task[2] == j for task in due))
             stats.sent[j] += 1
             heapq.heappush(due, (now + costs[client, j] * rng.uniform(0.9, 1.1), client, j))
         now, client, j = heapq.heappop(due)
         stats.counts[j] += 1
         idle = [client]
-    return float(np.mean(others))
+    return float(np.mean(crowd))
 
 
 @pytest.mark.parametrize(
