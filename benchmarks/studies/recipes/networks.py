@@ -77,7 +77,7 @@ def small_resnet(classes: int) -> nn.Sequential:
 
 def batch_norm_cnn(classes: int) -> nn.Sequential:
     """Return three convolutions with batch norm and a dense layer, for 32x32 images of three channels."""
-    return _build_batch_norm_cnn(3, (16, 32, 64), classes)
+    return _build_batch_norm_cnn(3, (8, 16, 32), classes)
 
 
 def digits_batch_norm_cnn(classes: int) -> nn.Sequential:

@@ -42,11 +42,11 @@ def personal_cifar10(scale: Scale) -> Study:
         "partition": "dirichlet",
         "dirichlet": 0.3,
         "local_epochs": 1,
-        "lr": 0.05,
+        "lr": 0.1,
     }
     common |= scale.pick_value(
         {"dataset": "digits", "model": f"{NETWORKS}:digits_batch_norm_cnn", "rounds": 10},
-        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 10},
+        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 8},
         {"dataset": "cifar10", "model": f"{NETWORKS}:batch_norm_cnn", "rounds": 200},
     )
     return _personal_study(scale, "personal_cifar10", "Personal methods on CIFAR-10", common, ACCURACIES)
