@@ -40,7 +40,7 @@ def show_values(method: Method) -> None:
 
 
 def describe_use(method: Method) -> dict[str, str]:
-    """Return the method's formula, its use and the settings of its paper, each under its heading. Texts may be empty."""
+    """Return the method's formula, use and paper settings, each under its heading. A text may be empty."""
     settings = ""
     paper = method.paper_settings
     if paper is not None:
