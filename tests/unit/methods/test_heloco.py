@@ -130,6 +130,6 @@ def test_an_update_is_split_by_tensor(where: np.ndarray | slice, expected: list[
 def test_heloco_trains_submodels(method: str, tmp_path: Path) -> None:
     base = list_methods()[method]
     own = base.replace(async_rule="heloco(server_lr=0.3)")
-    flags = {"dataset": "digits", "clients": 4, "hidden": (16,), "updates": 60, "local_steps": 5, "lr": 0.1, "seed": 1}
+    flags = {"dataset": "digits", "clients": 4, "hidden": (16,), "updates": 30, "local_steps": 5, "lr": 0.2, "seed": 1}
     history = run(Experiment(method=own, engine="local", quiet=True, out=tmp_path / "run", **flags))
-    assert history.evals["accuracy"].iloc[-1] > 0.5
+    assert history.evals["loss"].iloc[-1] < 0.8 * history.evals["loss"].iloc[0]
