@@ -30,6 +30,8 @@ class Routing(CountedSelection):
     that its staleness is lower than in the paper, which sends the model at the draw. In rounds, the clients are drawn
     without replacement.
 
+    The tasks of a client that is away wait until it returns, so that availability needs a period.
+
     The papers choose p_i by gradient descent on a bound that was not found. The family of powers is our decision.
 
     Attributes:

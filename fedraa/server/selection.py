@@ -78,7 +78,7 @@ def make_async_selector(
         problem = "the method chooses one client whenever another has finished"
         hint = "leave the number out, and give concurrency"
         raise InputError("next_client", problem, got=got, hint=hint)
-    if type(selection) is Routing:
+    if is_routing(selection):
         return None
     if concurrency is None or concurrency >= clients:
         problem = f"all {clients} clients train at the same time, so that there is no choice"
@@ -99,11 +99,19 @@ def make_routing(
         concurrency: Number of tasks, None for the number of clients.
     """
     selection = NEXT_CLIENT.own(source)
-    # A replay runs no custom code, so that a subclass chooses among the idle clients, without queues.
-    if type(selection) is not Routing:
+    if not is_routing(selection):
         return None
+    assert isinstance(selection, Routing)
     tasks = min(clients, concurrency or clients)
     return RoutedTasks(selection.find_probabilities(find_facts().durations, tasks), tasks, seed)
+
+
+def is_routing(source: object) -> bool:
+    """Return True if an asynchronous server with this selection has queues of tasks at the clients.
+
+    A replay runs no custom code, so a custom subclass of Routing has no queues, and chooses among the idle clients.
+    """
+    return type(NEXT_CLIENT.resolve(source)) is Routing
 
 
 def make_deadline(duration: float | None, late: str, timing: Timing) -> Deadline | None:

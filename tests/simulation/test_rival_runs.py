@@ -123,7 +123,7 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     assert server_bytes(spec) < size * (1 + (tables + 2) * CLIENTS) + 15 * size + size * CLIENTS * (method == "ca2fl")
 
 
-@pytest.mark.parametrize("method", ["ringleader", "ace"])
+@pytest.mark.parametrize("method", ["ringleader", "ace", "generalized-asyncsgd"])
 def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, tmp_path: Path) -> None:
     there = tmp_path / "there.csv"
     there.write_text("client,start,end\n0,0,1\n")
