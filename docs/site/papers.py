@@ -26,6 +26,8 @@ KEYS = {
     "ram-fed": "ramfed",
     "bernoulli": "shuffled",
     "mr-asyncfl": "mrasyncfl",
+    "ringmaster-lmo": "ringmasterlmo",
+    "generalized-asyncsgd": "asyncsgd",
 }
 # The papers whose claims the studies of the repository test, with their names on the page of claims.
 REPRODUCED = {

@@ -113,6 +113,9 @@ def _check_async_rule(name: str, rule: Any) -> None:
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")
+    if rule.uses_losses:
+        problem = f"the weights of {name} follow the losses of the clients, which are private"
+        raise InputError("privacy", problem, hint="give another method, or --privacy local")
     if getattr(rule, "aggregator", None) is not None:
         problem = "central privacy bounds a mean"
         got = text_of(rule.aggregator)

@@ -123,8 +123,8 @@ class MethodOptions(Section):
     mixing: Share | None = None
     """Weight of an update in the asynchronous mix, before staleness reduces it (default: the method's)."""
     staleness: Component | None = None
-    """Decrease of that weight with staleness: constant, polynomial, hinge, delay-adaptive, or a custom StalenessWeight
-    (default: the method's)."""
+    """Decrease of that weight with staleness: constant, polynomial, hinge, delay-adaptive, cosine-gate, or a custom
+    StalenessWeight (default: the method's)."""
     server_lr: Positive | None = None
     """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
@@ -132,7 +132,8 @@ class MethodOptions(Section):
     available:K, power-of-choice:K, oort:K, tifl:K, or a custom Selection (default: the method's)."""
     next_client: Component | None = None
     """Client that trains next, if --concurrency of an asynchronous method leaves a choice: uniform, weighted,
-    round-robin, available, power-of-choice, oort, or a custom Selection (default: the method's)."""
+    round-robin, available, power-of-choice, oort, or a custom Selection; or routing, also without --concurrency
+    (default: the method's)."""
     over_selection: AtLeastOne | None = None
     """Factor by which a round starts more clients than it needs; the work of the last ones is lost (default: 1)."""
     deadline: Positive | None = None
@@ -152,8 +153,8 @@ class MethodOptions(Section):
     trimmed-mean, krum, multi-krum, bulyan, geometric-median, centred-clipping or norm-bound, also for the buffer of
     fedbuff; fltrust), or a custom Aggregator (default: the method's)."""
     server_optimizer: Component | None = None
-    """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, or a custom ServerOptimizer (default: the
-    method's)."""
+    """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, corrected-adam, muon, normalized-momentum,
+    or a custom ServerOptimizer (default: the method's)."""
     weights: Literal["uniform", "samples"] | None = None
     """Weights of the clients in the mean of a round: equal, or by their number of training samples (default: the
     method's)."""

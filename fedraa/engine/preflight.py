@@ -29,6 +29,7 @@ from fedraa.models.statistics import has_statistics
 from fedraa.privacy.privacy import refuse_missing_library
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
+from fedraa.server.selection import is_routing
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
 from schedulers import TOLERANCE, delay_bound
@@ -56,7 +57,10 @@ def check_runnable(spec: RunSpec) -> None:
     _check_batch_norm(spec)
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
-    if spec.method.update.needs_all_clients:
+    if spec.method.update.needs_all_clients and spec.at_a_time < spec.experiment.client_count:
+        problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.client_count} clients"
+        raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
+    if spec.method.update.needs_all_clients or is_routing(getattr(spec.method.schedule, "next_client", "uniform")):
         _check_all_return(spec)
     memory_check.check_memory(spec)
     staleness = getattr(spec.method.update, "staleness", None)
@@ -106,10 +110,7 @@ def _check_feasible(spec: RunSpec) -> None:
 
 
 def _check_all_return(spec: RunSpec) -> None:
-    """Raise InputError if the method waits for every client and some clients may never return an update."""
-    if spec.at_a_time < spec.experiment.client_count:
-        problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.client_count} clients"
-        raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
+    """Raise InputError if some clients may never return an update. The method waits for them."""
     availability = spec.timing.availability
     if availability is not None and availability.period is None:
         problem = f"it does not repeat without a period, and {spec.experiment.method} waits for every client"

@@ -7,6 +7,7 @@ from fedraa.ledger.bad_clients import RETRY, BadClients
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.concurrency import Concurrency
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
+from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.task_ledger import TaskLedger, dispatch_rows, read_dispatches
 from fedraa.messages import State
 from schedulers import SchedulerRunner
@@ -24,6 +25,7 @@ class AsyncLedger(TaskLedger):
         concurrency: The limit on the number of clients that train at the same time.
         selector: Chooses the next client if `concurrency` has a limit. With None, the choice is uniform.
         staleness_clock: The updates on which the weight of an update depends: those of its fragment, or all (`server`).
+        routing: Replaces both of them by queues of tasks at the clients, None without queues.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class AsyncLedger(TaskLedger):
         concurrency: int | None = None,
         selector: ClientSelector | None = None,
         staleness_clock: str = "fragment",
+        routing: RoutedTasks | None = None,
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
         self.kept_tasks: dict[int, Dispatch] = {}
         self.concurrency = Concurrency(clients, concurrency, seed)
         self.selector = selector
         self.staleness_clock = staleness_clock
+        self.routing = routing
         self._busy: set[int] = set()
 
     def use_costs(self, costs: Costs, bound: float | None) -> None:
@@ -53,6 +57,8 @@ class AsyncLedger(TaskLedger):
 
     def first_clients(self) -> Sequence[int]:
         """Return the clients that get a task at the start."""
+        if self.routing is not None:
+            return self.routing.first()
         if self.selector is None or self.concurrency.limit is None:
             return self.concurrency.first()
         return self.selector.choose_first(self.concurrency.limit)
@@ -141,7 +147,10 @@ class AsyncLedger(TaskLedger):
 
     def state(self) -> State:
         selector = {} if self.selector is None else self.selector.state()
-        return super().state() | {"kept_tasks": dispatch_rows(self.kept_tasks.values()), "selector": selector}
+        state = super().state() | {"kept_tasks": dispatch_rows(self.kept_tasks.values()), "selector": selector}
+        if self.routing is not None:
+            state["routing"] = self.routing.state()
+        return state
 
     def restore(self, state: State) -> None:
         super().restore(state)
@@ -149,10 +158,14 @@ class AsyncLedger(TaskLedger):
         self._busy = {dispatch.client for dispatch in self.in_flight.values()}
         if self.selector is not None:
             self.selector.restore(state["selector"])
+        if self.routing is not None:
+            self.routing.restore(state["routing"])
 
     def _next_clients(self, dispatch: Dispatch, now: float) -> tuple[int, ...]:
         """Return the clients that get a task because this one has ended."""
         self._busy.discard(dispatch.client)
+        if self.routing is not None:
+            return self.routing.next(dispatch.client, dispatch.task, self.bad_clients.left_out)
         if self.selector is not None:
             excluded = self._busy | self.bad_clients.excluded
             return tuple(self.selector.choose_next(dispatch.task, step=self.step, now=now, excluded=excluded))

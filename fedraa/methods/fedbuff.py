@@ -106,7 +106,7 @@ class FedBuffRule(Buffered):
         self._stepping = None
         self._moved = np.zeros(0, bool)
         if self.optimizer is not None:
-            self._stepping = self.optimizer.bind(size)
+            self._stepping = self.optimizer.bind(size, model.tensors)
             self._moved = np.zeros(size, bool)
         self._robust: RobustAggregator | None = None
         self._weights: list[float] = []

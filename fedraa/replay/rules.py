@@ -28,6 +28,7 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.round_ledger import RoundLedger
+from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import ExtraBuffers
 from fedraa.numbers import expected_text, format_count
@@ -40,7 +41,13 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.partial_work import Deadline, RoundEnd, cut_task
 from fedraa.server.participation_correction import planned_balances
 from fedraa.server.schedule import SCHEDULER
-from fedraa.server.selection import make_async_selector, make_deadline, make_facts, make_round_selector
+from fedraa.server.selection import (
+    make_async_selector,
+    make_deadline,
+    make_facts,
+    make_round_selector,
+    make_routing,
+)
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import LayerCut
@@ -263,6 +270,7 @@ class Rules:
             concurrency=self.concurrency,
             selector=self._async_selector(),
             staleness_clock=self.method["schedule"].get("staleness_clock", "fragment"),
+            routing=self._routing(),
         )
 
     def async_rule(self) -> AsyncRule | None:
@@ -343,6 +351,18 @@ class Rules:
         if self.is_custom("schedule", "next_client"):
             return LoggedSelector(self.directory, self.clients)
         return make_async_selector(
+            self.method["schedule"].get("next_client", "uniform"),
+            self._client_facts,
+            clients=self.clients,
+            seed=self.experiment.seed,
+            concurrency=self.concurrency,
+        )
+
+    def _routing(self) -> RoutedTasks | None:
+        """Return the queues of tasks at the clients, or None without routing."""
+        if self.is_custom("schedule", "next_client"):
+            return None
+        return make_routing(
             self.method["schedule"].get("next_client", "uniform"),
             self._client_facts,
             clients=self.clients,

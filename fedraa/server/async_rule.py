@@ -20,7 +20,7 @@ from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.dispatch import Dispatch
-from fedraa.messages import Index, Vector
+from fedraa.messages import Index, Shapes, Vector
 from fedraa.numbers import NotNegative
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import is_finite
@@ -29,6 +29,8 @@ from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
 # Largest absolute weight of an update that is accepted. Usual weights are in [0, 1].
 MAX_WEIGHT = 1e3
 NO_VALUES = np.zeros(0, np.float32)
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +93,8 @@ class AsyncModel:
         fragments: Number of fragments.
         at_a_time: Clients that train at a time. None means all.
         common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
+        tensors: The shape of each tensor of the model, in the order of `params`. If empty, the shapes are unknown.
+        probabilities: The probability with which the server draws each client [N]; None: unknown.
         sent: Number of coordinates that clients send. None means all; personal layers are not sent.
         release_noise: Returns the noise [d] of central privacy for the sum of a full buffer, and the mask [d] of the
             coordinates that it covers. None without central privacy, and for a rule that does not add it.
@@ -101,6 +105,8 @@ class AsyncModel:
     fragments: int
     at_a_time: int | None = None
     common: tuple[Index, ...] = ()
+    tensors: Shapes = ()
+    probabilities: Floats | None = None
     sent: int | None = None
     release_noise: Callable[[], tuple[Vector, npt.NDArray[np.bool_]]] | None = None
 
@@ -153,6 +159,7 @@ class AsyncRule(Stateful, ABC):
         needs_all_clients: True if the model does not change while one client is away.
         adds_noise: True if the rule adds `model.release_noise` to each full buffer. With central privacy, the updates
             of other rules get noise one by one.
+        uses_losses: True if weights depend on training losses, which central privacy does not protect.
         participation_correction: Power of a client's data against its speed in the weights; 0 turns it off.
     """
 
@@ -188,6 +195,10 @@ class AsyncRule(Stateful, ABC):
     def per_step(self) -> int:
         return 1
 
+    @property
+    def uses_losses(self) -> bool:
+        return False
+
     def bind(self, model: AsyncModel) -> Self:
         own = deepcopy(self)
         own.start(model)
@@ -199,6 +210,14 @@ class AsyncRule(Stateful, ABC):
     @abstractmethod
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         """Apply one update: change `model.params` in place, on the coordinates `update.where` or on any others."""
+
+    def look_ahead(self, values: Vector, where: CoordinateSet) -> None:
+        """Change the values [k] that the server sends to a client, in place. By default the server sends the model.
+
+        Args:
+            values: The current values of the model on the coordinates.
+            where: The coordinates in the model.
+        """
 
     def leave(self, client: int) -> None:
         """Remove a client after failed tasks. A rule that `needs_all_clients` then waits only for the other clients."""
@@ -217,7 +236,14 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
     """Return a model without parameters, on which a rule can make its decisions without training."""
-    return AsyncModel(NO_VALUES, ledger.clients, len(ledger.stats.counts), ledger.concurrency.limit)
+    probabilities = None if ledger.routing is None else ledger.routing.probabilities
+    return AsyncModel(
+        NO_VALUES,
+        ledger.clients,
+        len(ledger.stats.counts),
+        ledger.concurrency.limit,
+        probabilities=probabilities,
+    )
 
 
 def update_without_values(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
-from fedraa.messages import Vector
+from fedraa.messages import Shapes, Vector
 from fedraa.numbers import Decay, Positive
 from fedraa.vectors.chunked import map_chunks, mask_or_true, scale_chunk
 
@@ -34,8 +34,11 @@ class ServerOptimizer(Stateful, ABC):
     server_lr: Positive = 1.0
     keeps: ClassVar[str] = ""
 
-    def bind(self, size: int) -> Self:
-        """Return a copy for one run of a model with `size` parameters."""
+    def bind(self, size: int, tensors: Shapes = ()) -> Self:
+        """Return a copy for one run of a model with `size` parameters.
+
+        An optimizer that needs the shapes of the tensors overrides this method and keeps them. They may be unknown.
+        """
         own = deepcopy(self)
         own.start(size)
         return own

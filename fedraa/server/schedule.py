@@ -24,7 +24,7 @@ from fedraa.server.async_server import AsyncServer
 from fedraa.server.round_server import RoundComponents, RoundServer
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
-from fedraa.server.selection import make_async_selector, make_deadline, make_round_selector
+from fedraa.server.selection import make_async_selector, make_deadline, make_round_selector, make_routing
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -91,15 +91,24 @@ class AsyncSchedule(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         sizes = setup.task_table.sizes
+        routing = make_routing(
+            self.next_client,
+            setup.client_facts,
+            clients=setup.run.clients,
+            seed=setup.run.seed,
+            concurrency=self.concurrency,
+        )
         store = setup.store or LocalStore(
             setup.params,
             setup.submodels,
             update,
             sizes,
-            setup.share,
-            self.concurrency,
-            setup.shared,
-            setup.make_noisy_sum(update.per_step, whole=False),
+            share=setup.share,
+            at_a_time=self.concurrency,
+            shared=setup.shared,
+            noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
+            tensors=setup.run.traced.shapes,
+            probabilities=None if routing is None else routing.probabilities,
         )
         ledger = AsyncLedger(
             clients=setup.run.clients,
@@ -116,6 +125,7 @@ class AsyncSchedule(Schedule):
                 concurrency=self.concurrency,
             ),
             staleness_clock=self.staleness_clock,
+            routing=routing,
         )
         server = AsyncServer(
             store,
@@ -165,9 +175,10 @@ class AsyncSampled(Schedule):
             (),
             update,
             setup.task_table.sizes,
-            setup.share,
+            share=setup.share,
             shared=setup.shared,
             noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
+            tensors=run.traced.shapes,
         )
         ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
         server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
@@ -256,7 +267,7 @@ class Barrier(Schedule):
         components = RoundComponents(
             submodels=submodels,
             aggregator=aggregator,
-            optimizer=update.resolve_optimizer().bind(size),
+            optimizer=update.resolve_optimizer().bind(size, run.traced.shapes),
             auxiliary=update.auxiliary.bind(
                 RoundStateContext(
                     size=size,

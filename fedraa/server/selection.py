@@ -11,7 +11,9 @@ from fedraa.devices.costs import CostModel, Widths
 from fedraa.errors import InputError
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Selection, count_of, needs_view
+from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.selection_context import ClientFacts
+from fedraa.selection.routing import Routing
 from fedraa.selection.simple import Uniform
 from fedraa.server.partial_work import Deadline
 
@@ -53,7 +55,7 @@ def make_round_selector(
 def make_async_selector(
     source: object, find_facts: Callable[[], ClientFacts], *, clients: int, seed: int, concurrency: int | None
 ) -> ClientSelector | None:
-    """Return the selector of an asynchronous schedule, or None for the uniform choice.
+    """Return the selector of an asynchronous schedule, or None for the uniform choice and for routing.
 
     Args:
         source: The selection in any form.
@@ -76,10 +78,40 @@ def make_async_selector(
         problem = "the method chooses one client whenever another has finished"
         hint = "leave the number out, and give concurrency"
         raise InputError("next_client", problem, got=got, hint=hint)
+    if is_routing(selection):
+        return None
     if concurrency is None or concurrency >= clients:
         problem = f"all {clients} clients train at the same time, so that there is no choice"
         raise InputError("next_client", problem, got=got, hint="give a concurrency below the number of clients")
     return ClientSelector(selection, find_facts(), clients=clients, seed=seed, field="next_client")
+
+
+def make_routing(
+    source: object, find_facts: Callable[[], ClientFacts], *, clients: int, seed: int, concurrency: int | None
+) -> RoutedTasks | None:
+    """Return the queues of tasks of an asynchronous schedule with the selection `routing`, or None with another one.
+
+    Args:
+        source: The selection in any form.
+        find_facts: Returns the facts about the clients.
+        clients: Number of clients.
+        seed: Seed of the run.
+        concurrency: Number of tasks, None for the number of clients.
+    """
+    selection = NEXT_CLIENT.own(source)
+    if not is_routing(selection):
+        return None
+    assert isinstance(selection, Routing)
+    tasks = min(clients, concurrency or clients)
+    return RoutedTasks(selection.find_probabilities(find_facts().durations, tasks), tasks, seed)
+
+
+def is_routing(source: object) -> bool:
+    """Return True if an asynchronous server with this selection has queues of tasks at the clients.
+
+    A replay runs no custom code, so a custom subclass of Routing has no queues, and chooses among the idle clients.
+    """
+    return type(NEXT_CLIENT.resolve(source)) is Routing
 
 
 def make_deadline(duration: float | None, late: str, timing: Timing) -> Deadline | None:

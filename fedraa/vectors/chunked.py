@@ -185,6 +185,11 @@ def sum_squares(delta: Vector) -> list[float]:
     return sums
 
 
+def scalar_product(left: Vector, right: Vector) -> float:
+    """Return the scalar product, summed in float64 in an order that does not depend on the number of threads."""
+    return float(np.einsum("i,i->", left, right, dtype=np.float64))
+
+
 @cache
 def _start_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MAX_THREADS, count_cores()), "pass")

@@ -26,6 +26,7 @@ from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.rundir.status import read_status
 from fedraa.server.schedule import Rounds
+from fedraa.server.selection import is_routing
 from fedraa.testing.samples import made_up
 
 METHODS = list_methods()
@@ -33,8 +34,12 @@ METHODS = list_methods()
 CLIENTS, BAD = 4, 2
 SMALL: dict[str, Any] = {"engine": "local", "clients": CLIENTS, "hidden": (8,), "local_steps": 2, "quiet": True}
 ROUNDS = [name for name, method in METHODS.items() if not method.asynchronous]
-IDLE = [name for name, method in METHODS.items() if method.asynchronous and not method.update.needs_all_clients]
-WAITING = [name for name, method in METHODS.items() if method.update.needs_all_clients]
+WAITING = [
+    name
+    for name, method in METHODS.items()
+    if method.update.needs_all_clients or is_routing(getattr(method.schedule, "next_client", "uniform"))
+]
+IDLE = [name for name, method in METHODS.items() if method.asynchronous and name not in WAITING]
 QUICK = (
     *("fedavg", "scaffold", "fedcm", "mimelite", "fedadam", "fedrobust", "prunefl", "splitfed", "ist"),
     *("heterofl", "ram-fed", "subdismo", "shuffled", "fed-raa-sync"),

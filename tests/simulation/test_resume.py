@@ -60,7 +60,7 @@ def killed(trial: Experiment, commit: int) -> None:
 
 # one of each thing that a checkpoint holds; the others are of the same parts
 VARIED = ("fed-raa", "fed-raa-sync", "fedbuff", "fedadam", "scaffold", "mofedsam", "prunefl", "splitfed", "ram-fed")
-VARIED += ("subdismo", "shuffled", "ca2fl", "ringleader", "fedgmr", "fed-quilt")
+VARIED += ("subdismo", "shuffled", "ca2fl", "ringleader", "fedgmr", "fed-quilt", "mr-asyncfl", "generalized-asyncsgd")
 KILLED = [pytest.param(name, marks=() if name in VARIED else pytest.mark.slow) for name in METHODS]
 
 

@@ -104,7 +104,7 @@ def test_ace_waits_for_every_client_once(tmp_path: Path) -> None:
     assert "consistent" in replay(tmp_path)
 
 
-@pytest.mark.parametrize("method", ["ringleader", "ringmaster", "ace", "ca2fl"])
+@pytest.mark.parametrize("method", ["ringleader", "ringmaster", "ace", "ca2fl", "area", "mr-asyncfl", "heloco"])
 def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     commits = of(simulate(method, tmp_path / "run", 60, **UNEVEN), "commit")
     flags: dict[str, Any] = {"clients": CLIENTS, "hidden": (100,), "updates": 60, "engine": "local", **UNEVEN}
@@ -118,12 +118,12 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
     assert (dry.steps, sum(dry.tasks), dry.staleness_max) == (60, len(commits), commits["staleness"].max())
     size = spec.params.nbytes
-    tables = {"ringleader": 2, "ringmaster": 0, "ace": 1, "ca2fl": 1}[method]
+    tables = {"ringleader": 2, "ringmaster": 0, "ace": 1, "ca2fl": 1, "area": 1, "mr-asyncfl": 1, "heloco": 0}[method]
     assert server_bytes(spec) >= size * (1 + tables * CLIENTS + 2 * CLIENTS)
     assert server_bytes(spec) < size * (1 + (tables + 2) * CLIENTS) + 15 * size + size * CLIENTS * (method == "ca2fl")
 
 
-@pytest.mark.parametrize("method", ["ringleader", "ace"])
+@pytest.mark.parametrize("method", ["ringleader", "ace", "generalized-asyncsgd"])
 def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, tmp_path: Path) -> None:
     there = tmp_path / "there.csv"
     there.write_text("client,start,end\n0,0,1\n")

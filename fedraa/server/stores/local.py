@@ -7,9 +7,9 @@ from typing import Protocol
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
 from fedraa.errors import InputError
-from fedraa.messages import Buffer, Index, SharedBuffer, State, Task, Update, Vector
+from fedraa.messages import Buffer, Index, Shapes, SharedBuffer, State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
-from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
+from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate, Floats
 from fedraa.server.running_mean import Mean, MeanHere
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
@@ -143,16 +143,19 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
 class LocalStore:
     """A store in this process. It cuts each version of a fragment once, for all tasks that carry it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a call names its arguments
         self,
         params: Vector,
         fragments: Sequence[Submodel],
         rule: AsyncRule,
         sizes: Sequence[int],
+        *,
         share: Share = SharedBuffer,
         at_a_time: int | None = None,
         shared: Mask | None = None,
         noisy_sum: NoisySum | None = None,
+        tensors: Shapes = (),
+        probabilities: Floats | None = None,
     ) -> None:
         """Bind the rule to the model.
 
@@ -165,6 +168,8 @@ class LocalStore:
             at_a_time: Number of clients that train at the same time. None means all.
             shared: True for the coordinates [d] that clients send; None: all.
             noisy_sum: The clipping and the noise of central privacy; None without it.
+            tensors: The shape of each tensor of the model.
+            probabilities: The probability with which the server draws each client [N]; None: unknown.
         """
         self.params = params
         self._fragments = fragments
@@ -174,7 +179,14 @@ class LocalStore:
             release = noisy_sum.release
         sent = None if shared is None else int(shared.sum())
         self._model = AsyncModel(
-            params, len(sizes), max(1, len(fragments)), at_a_time, sent=sent, release_noise=release
+            params,
+            len(sizes),
+            max(1, len(fragments)),
+            at_a_time,
+            tensors=tensors,
+            probabilities=probabilities,
+            sent=sent,
+            release_noise=release,
         )
         self._rule = rule.bind(self._model)
         self._sizes = sizes
@@ -194,6 +206,8 @@ class LocalStore:
         submodel = assignment.submodel
         if submodel not in self._cuts:
             values = copy_coordinates(self.params, where_of(submodel))
+            with convert_errors("async_rule", self._rule):
+                self._rule.look_ahead(values, where_of(submodel))
             # Read-only arrays need no copy for a checkpoint.
             values.flags.writeable = False
             self._cuts[submodel] = self._share(values)

@@ -12,7 +12,7 @@ METHODS = list_methods()
 ASYNCHRONOUS = [name for name, method in METHODS.items() if method.asynchronous]
 BUFFERED = [name for name in ASYNCHRONOUS if METHODS[name].path("buffer_size") and METHODS[name].update.per_step > 1]
 # Methods that ignore the update of a task in special cases.
-WAITING = ("ace", "ringmaster", "ringleader")
+WAITING = ("ace", "ringmaster", "ringmaster-lmo", "ringleader")
 SYNCHRONOUS = [name for name, method in METHODS.items() if not method.asynchronous]
 SMALL = {"engine": "local", "hidden": (20,), "clients": 5, "local_epochs": 1, "quiet": True}
 Log = list[dict[str, Any]]

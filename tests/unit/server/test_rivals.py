@@ -14,12 +14,17 @@ from fedraa.methods.ace import ACE
 from fedraa.methods.area import Area
 from fedraa.methods.asyncfeded import AsyncFedED
 from fedraa.methods.ca2fl import CA2FL
+from fedraa.methods.cgad import CorrectedAdam
 from fedraa.methods.fadas import Fadas
+from fedraa.methods.fedasmu import FedASMU
 from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.methods.fedgmr import FedGMR
+from fedraa.methods.generalized_asyncsgd import RoutedSGD
+from fedraa.methods.heloco import HeLoCo
 from fedraa.methods.mr_asyncfl import ModelReplacement
 from fedraa.methods.ringleader import Ringleader
 from fedraa.methods.ringmaster import Ringmaster
+from fedraa.methods.ringmaster_lmo import RingmasterLMO
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
 from fedraa.server.staleness import DelayAdaptive
@@ -293,7 +298,12 @@ RULES = [
     ACE(),
     Area(3),
     ModelReplacement(),
+    HeLoCo(),
     Ringmaster(3),
+    RingmasterLMO(2),
+    FedBuffRule(1, "cosine-gate", optimizer=CorrectedAdam()),
+    FedASMU(),
+    RoutedSGD(),
     Fadas(3),
     AsyncFedED(),
     Ringleader(),

@@ -1,0 +1,64 @@
+"""Generalized AsyncSGD: route tasks to clients with unequal probabilities, unbiased (Leconte et al. 2024).
+
+m tasks are in the network. When delta of client i arrives:
+    theta <- theta + server_lr / (N * p_i) * delta
+    the next task goes to client j with the probability p_j, and waits if client j trains
+
+Source: abstracts and introductions of three papers, which state the closed network of queues and an unbiased step. The
+factor 1 / (N * p_i) is from general knowledge. The choice of p_i, by selection/routing.py, is a decision of fedraa.
+
+Read next: selection/routing.py (p_i, and the mean staleness), ledger/routed_tasks.py (the queues).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
+from fedraa.composition.registry import register
+from fedraa.numbers import Positive
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
+from fedraa.server.schedule import AsyncSchedule
+from fedraa.vectors.chunked import add_scaled
+
+
+@ASYNC_RULE.register("routed-sgd")
+@dataclass
+class RoutedSGD(AsyncRule):
+    """Generalized AsyncSGD (Leconte et al. 2024): theta += server_lr / (N p_i) * delta, at any staleness.
+
+    p_i is the probability with which the server draws client i. It is known with the selection `routing`. Its
+    `min_share` bounds the factor. With another selection the factor is 1. With fragments, the scheduler chooses the
+    fragment of the drawn client, and p_i is the same for all of them.
+
+    Attributes:
+        server_lr: Length of the step of a client with the probability 1/N.
+    """
+
+    server_lr: Positive = 1.0
+
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        weight = self.server_lr
+        if model.probabilities is not None:
+            weight /= model.clients * float(model.probabilities[update.client])
+        add_scaled(model.params, update.coordinates, weight, update.new, update.sent)
+        return ApplyResult(weight)
+
+
+register(
+    Method(
+        name="generalized-asyncsgd",
+        paper="Leconte et al. 2024",
+        note=(
+            "probabilities are powers of the speed; a waiting client receives the newest model; any number of local "
+            "steps (the papers: one)"
+        ),
+        formula="`theta ← theta + server_lr / (N · p_i) · delta`; the next task goes to client j with p_j.",
+        when="Very unequal speeds and many clients: fast clients train more often, and the mean stays unbiased.",
+        local=PLAIN_SGD,
+        update=RoutedSGD(),
+        schedule=AsyncSchedule(next_client="routing"),
+        paper_settings=ONE_STEP_THEORY,
+    )
+)

@@ -1,0 +1,109 @@
+"""Ringmaster LMO: ignore stale updates, and step along the orthogonalised momentum of the others (Sadiev et al. 2026).
+
+When delta arrives with staleness t, after k accepted updates:
+    if t < R:  m <- beta * m + (1 - beta) * delta;  theta <- theta + server_lr * lmo(m)
+    else:      ignore the update; the client starts again from the current theta
+With `agnostic`: R = max(1, floor(sqrt(k))), beta = 1 - min(1, 1 / sqrt(k)), server_lr / (k + 1)^0.75 as the length
+
+Source: an author's code, which has the variant that stops tasks, and transcriptions.
+
+Read next: server/muon.py (lmo), methods/ringmaster.py (the same without momentum), methods/fedbuff.py (the base class).
+"""
+
+from dataclasses import dataclass, field
+from math import isqrt, sqrt
+from typing import Any, ClassVar
+
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.errors import InputError
+from fedraa.methods.fedbuff import FedBuffRule
+from fedraa.numbers import Count
+from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
+from fedraa.server.muon import Muon
+from fedraa.server.schedule import AsyncSchedule
+
+
+@ASYNC_RULE.register("ringmaster-lmo")
+@dataclass
+class RingmasterLMO(FedBuffRule):
+    """Ringmaster LMO (Sadiev et al. 2026): a step of fixed length along the momentum, if staleness < R.
+
+    Staler updates are ignored: their weight is 0, and they make no new version. R is `delay_limit`. None means the
+    number of clients. Running tasks are not stopped, as they are in the authors' code. With the optimizer
+    `normalized-momentum` the step is m / |m|.
+
+    With `agnostic` the limit, the length of the step and the momentum follow from the number k of steps so far, and
+    only `server_lr` is set. The first steps then accept only fresh updates, as if one client trained at a time.
+
+    Attributes:
+        size: Client updates per step.
+        staleness: The weight of an accepted delta.
+        optimizer: Takes the step.
+        delay_limit: R: an update of this staleness or more is ignored; None is the number of clients.
+        agnostic: True for R_k, beta_k and the length of the step of the parameter-agnostic variant.
+    """
+
+    size: Count = 1
+    staleness: Any = "constant"
+    optimizer: Any = field(default_factory=Muon)
+    delay_limit: Count | None = None
+    agnostic: bool = False
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_steps",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimizer is None:
+            raise InputError("optimizer", got=None, expected="a server optimizer, such as muon")
+
+    def start(self, model: AsyncModel) -> None:
+        super().start(model)
+        self._steps = 0
+
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        assert self._stepping is not None
+        limit = self.delay_limit or model.clients
+        if self.agnostic:
+            limit, self._stepping.beta, factor = find_agnostic_values(self._steps)
+            self._stepping.server_lr = factor * self.optimizer.server_lr
+        if update.staleness >= limit:
+            return ApplyResult(0.0, False)
+        result = super().apply_update(update, model)
+        self._steps += result.new_version
+        return result
+
+
+def find_agnostic_values(steps: int) -> tuple[int, float, float]:
+    """Return R, beta and the factor of the step's length after this number of steps."""
+    beta = 0.0
+    if steps > 1:
+        beta = 1 - 1 / sqrt(steps)
+    return max(1, isqrt(steps)), beta, (steps + 1) ** -0.75
+
+
+register(
+    Method(
+        name="ringmaster-lmo",
+        paper="Sadiev et al. 2026",
+        note="tasks are not stopped; any number of local steps (the paper: one)",
+        formula=(
+            "`m ← beta · m + (1 − beta) · delta; theta ← theta + server_lr · lmo(m)` if the staleness is below "
+            "delay_limit, else no change."
+        ),
+        when="Equal data, models of large matrices such as transformers, and a few very slow devices.",
+        local=PLAIN_SGD,
+        update=RingmasterLMO(),
+        schedule=AsyncSchedule(),
+        paper_settings=PaperSettings(
+            source="an author's code, 8 workers",
+            values={
+                "local_steps": 1,
+                "momentum": 0.0,
+                "update.delay_limit": 2,
+                "server_optimizer": "muon(server_lr=1.0, beta=0.95, nesterov=True, factors='per-step')",
+            },
+            unstated="the batch size",
+        ),
+    )
+)

@@ -1,0 +1,111 @@
+"""Routing: clients with probabilities that grow with their speed, limited by their mean staleness."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.errors import InputError
+from fedraa.ledger.participation import PARTICIPATION, CountedSelection
+from fedraa.ledger.selection_context import SelectionContext
+from fedraa.numbers import Positive, Share
+
+Floats = npt.NDArray[np.float64]
+
+BISECTIONS = 40
+
+
+@PARTICIPATION.register("routing")
+@dataclass
+class Routing(CountedSelection):
+    """Clients with the probabilities p_i, proportional to a power of their speed (Generalized AsyncSGD).
+
+    The power is the largest one up to 1 at which every p_i is at least min_share / N and every mean staleness is at
+    most `max_staleness`. With the power 1, all queues are equally long, so that the server receives the most updates.
+    At the power 0, all clients have the same probability.
+
+    An asynchronous server sends `concurrency` tasks, or as many as there are clients. Whenever a task ends, it draws a
+    client from all clients, and the task waits if this client trains. The client receives the model when it starts, so
+    that its staleness is lower than in the paper, which sends the model at the draw. In rounds, the clients are drawn
+    without replacement.
+
+    The tasks of a client that is away wait until it returns, so that availability needs a period.
+
+    The papers choose p_i by gradient descent on a bound that was not found. The family of powers is our decision.
+
+    Attributes:
+        min_share: Smallest p_i, as a share of 1/N. The step of generalized-asyncsgd is at most 1 / min_share times as
+            long for a slow client.
+        max_staleness: Largest mean staleness of a client, if tasks have exponential durations and receive the model at
+            the draw; None for no limit.
+    """
+
+    min_share: Share = 0.2
+    max_staleness: Positive | None = None
+
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
+        weights = self.find_probabilities(view.durations, view.count)[view.candidates]
+        drawn: list[int] = rng.choice(view.candidates, view.count, replace=False, p=weights / weights.sum()).tolist()
+        return drawn
+
+    def find_probabilities(self, durations: Floats, tasks: int) -> Floats:
+        """Return the probabilities [N] of clients whose tasks last this long.
+
+        Args:
+            durations: Duration of a task of each client [N].
+            tasks: Number of tasks in the network.
+
+        Raises:
+            InputError: Equal probabilities exceed `max_staleness`.
+        """
+        rates = durations.min() / durations
+        low, high = 0.0, 1.0
+        if self._is_allowed(rates**high, rates, tasks):
+            low = high
+        elif not self._is_allowed(rates**low, rates, tasks):
+            problem = "the mean staleness of a client is higher even with equal probabilities"
+            hint = "give a larger value, or a smaller concurrency"
+            raise InputError("next_client.max_staleness", problem, got=self.max_staleness, hint=hint)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            if self._is_allowed(rates**middle, rates, tasks):
+                low = middle
+            else:
+                high = middle
+        weights = rates**low
+        return np.asarray(weights / weights.sum())
+
+    def _is_allowed(self, weights: Floats, rates: Floats, tasks: int) -> bool:
+        """Return True if probabilities proportional to these weights keep both limits."""
+        probabilities = weights / weights.sum()
+        if probabilities.min() * len(weights) < self.min_share:
+            return False
+        if self.max_staleness is None:
+            return True
+        _, staleness = analyze_queues(probabilities, rates, tasks)
+        return float(staleness.max()) <= self.max_staleness
+
+
+def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[float, Floats]:
+    """Return the updates per unit of time, and the mean staleness of each client's updates [N].
+
+    This is mean value analysis (Reiser, Lavenberg 1980) of a closed network with exponential durations. A task that
+    arrives at a queue sees the mean queue of a network with one task less. The mean staleness is the number of these
+    tasks that an average update overtakes, which is the queue of the client over its probability.
+
+    Args:
+        probabilities: The probability with which a task goes to each client [N].
+        rates: Tasks of each client per unit of time while it trains [N].
+        tasks: Number of tasks in the network.
+    """
+    queues = before = np.zeros(len(rates))
+    throughput = 0.0
+    for count in range(1, tasks + 1):
+        before = queues
+        waits = (1 + queues) / rates
+        throughput = float(count / (probabilities @ waits))
+        queues = throughput * probabilities * waits
+    return throughput, before / probabilities

@@ -1,0 +1,177 @@
+"""Server optimizers with steps of a fixed length: normalised momentum, and Muon (Jordan et al. 2024).
+
+The direction is a linear minimization oracle (LMO): the longest step along the momentum within a unit ball. The length
+of the delta does not matter, so `server_lr` is in units of the weights.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedraa.messages import Shapes, Vector
+from fedraa.numbers import Decay, Positive
+from fedraa.server.optimizers import SERVER_OPTIMIZER, Mask, ServerOptimizer, move_params
+from fedraa.vectors.chunked import map_chunks, scalar_product
+
+Matrix = npt.NDArray[np.float32]
+
+NEWTON_SCHULZ_STEPS = 5
+# The factors p, q, r of each Newton-Schulz step: those of Muon, and those of the code of Ringmaster LMO.
+FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
+    "muon": ((3.4445, -4.7750, 2.0315),) * NEWTON_SCHULZ_STEPS,
+    "per-step": (
+        (8.156555, -22.483293, 15.878770),
+        (4.042930, -2.808917, 0.500018),
+        (3.891668, -2.772484, 0.506065),
+        (3.285754, -2.368129, 0.464490),
+        (2.346541, -1.709783, 0.423216),
+    ),
+}
+
+
+@dataclass
+class FixedLengthStep(ServerOptimizer):
+    """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta. A subclass defines the LMO.
+
+    Coordinates outside `moved` count as 0 in m, and their momentum does not change.
+
+    Attributes:
+        server_lr: Length of the step, in units of the weights.
+        beta: Decay of the momentum m.
+        nesterov: True to step along beta m + (1 - beta) delta instead of m.
+    """
+
+    server_lr: Positive = 0.02
+    beta: Decay = 0.95
+    nesterov: bool = True
+
+    keeps: ClassVar[str] = "m [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_m",)
+
+    def start(self, size: int) -> None:
+        self._m = np.zeros(size, np.float32)
+
+    def memory(self, size: int) -> int:
+        return 8 * size
+
+    def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
+        direction = np.zeros(len(params), np.float32)
+        old_weight = np.float32(self.beta)
+        new_weight = np.float32(1 - self.beta)
+
+        def mix_piece(piece: slice) -> None:
+            m = self._m[piece]
+            new = new_weight * delta[piece]
+            np.copyto(m, old_weight * m + new, where=moved[piece])
+            if self.nesterov:
+                np.copyto(direction[piece], old_weight * m + new, where=moved[piece])
+            else:
+                np.copyto(direction[piece], m, where=moved[piece])
+
+        map_chunks(len(params), mix_piece)
+        self._minimize(direction, moved)
+        move_params(params, self.server_lr, direction, moved)
+
+    @abstractmethod
+    def _minimize(self, direction: Vector, moved: Mask) -> None:
+        """Replace the direction [d] by the LMO's step along it, in place. It is 0 outside `moved` [d]."""
+
+
+@SERVER_OPTIMIZER.register("normalized-momentum")
+@dataclass
+class NormalizedMomentum(FixedLengthStep):
+    """theta += server_lr * m / |m|, m <- beta m + (1 - beta) delta: the LMO of the Euclidean ball."""
+
+    nesterov: bool = False
+
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def _minimize(self, direction: Vector, moved: Mask) -> None:
+        length = sqrt(scalar_product(direction, direction))
+        if length > 0:
+            direction /= np.float32(length)
+
+
+@SERVER_OPTIMIZER.register("muon")
+@dataclass
+class Muon(FixedLengthStep):
+    """Muon (Jordan et al. 2024): theta += server_lr * the orthogonalised momentum of each matrix.
+
+    For a matrix m = U S V^T the step is about sqrt(max(1, rows / columns)) * U V^T, by five Newton-Schulz steps. A
+    tensor of two or more dimensions counts as a matrix of its first dimension by its others, also an embedding or an
+    output layer. Other tensors step along the plain momentum with the same `server_lr`. With submodels, the block of
+    the rows and columns that some client trained is orthogonalised as one matrix, in which other coordinates are 0.
+
+    The Newton-Schulz steps, their factors and the scale are from transcriptions and from the code of Ringmaster LMO.
+
+    Attributes:
+        factors: Factors of the Newton-Schulz steps: `muon` has the same ones in each step, `per-step` has those of the
+            code of Ringmaster LMO, which come nearer to U V^T.
+    """
+
+    factors: Literal["muon", "per-step"] = "muon"
+
+    state_fields: ClassVar[tuple[str, ...]] = ()
+
+    def bind(self, size: int, tensors: Shapes = ()) -> Self:
+        own = super().bind(size, tensors)
+        own._tensors = tensors
+        return own
+
+    def _minimize(self, direction: Vector, moved: Mask) -> None:
+        start = 0
+        for shape in self._tensors:
+            stop = start + prod(shape)
+            if len(shape) > 1 and stop > start:
+                matrix = (shape[0], (stop - start) // shape[0])
+                self._orthogonalize_block(direction[start:stop].reshape(matrix), moved[start:stop].reshape(matrix))
+            start = stop
+
+    def _orthogonalize_block(self, matrix: Matrix, moved: Mask) -> None:
+        """Orthogonalise the moved rows and columns of a matrix in place. The matrix is 0 outside `moved`."""
+        block = np.ix_(moved.any(axis=1), moved.any(axis=0))
+        part = matrix[block]
+        if part.any():
+            rows, columns = part.shape
+            matrix[block] = np.float32(sqrt(max(1, rows / columns))) * orthogonalize(part, FACTORS[self.factors])
+
+
+def orthogonalize(matrix: Matrix, factors: tuple[tuple[float, float, float], ...]) -> Matrix:
+    """Return about U V^T of a matrix U S V^T other than 0.
+
+    Each Newton-Schulz step is X <- p X + (q X X^T + r (X X^T)^2) X, from X = the matrix over its Frobenius norm.
+
+    Args:
+        matrix: The matrix [rows, columns].
+        factors: p, q and r of each step.
+    """
+    rows, columns = matrix.shape
+    values = matrix.reshape(-1)
+    x = torch.from_numpy(matrix / np.float32(sqrt(scalar_product(values, values))))
+    if rows > columns:
+        x = x.T
+    with _one_thread():
+        for p, q, r in factors:
+            gram = x @ x.T
+            x = p * x + (q * gram + r * gram @ gram) @ x
+    if rows > columns:
+        x = x.T
+    return np.ascontiguousarray(x.numpy())
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute products of matrices in one thread, because their bits may depend on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
