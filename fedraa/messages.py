@@ -163,6 +163,7 @@ class Update:
         steps: Number of local steps.
         loss: Mean training loss.
         seconds: The worker's real time.
+        waited: On the wall clock, the real time from the dispatch to the arrival in which no worker trained the task.
         receipt: The check of the buffer. If there is a receipt, the buffer stays in the process that wrote the receipt,
             and `params` is empty.
     """
@@ -177,6 +178,7 @@ class Update:
     seconds: float
     extras: Mapping[str, Vector] = field(default_factory=dict)
     receipt: Receipt | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
