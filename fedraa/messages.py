@@ -168,6 +168,7 @@ class Update:
         loss: Mean training loss.
         seconds: The worker's real time.
         cosine: The cosine of the halves of the task's path, if the learning rate is adaptive.
+        waited: On the wall clock, the real time from the dispatch to the arrival in which no worker trained the task.
         receipt: The check of the buffer. If there is a receipt, the buffer stays in the process that wrote the receipt,
             and `params` is empty.
     """
@@ -183,6 +184,7 @@ class Update:
     extras: Mapping[str, Vector] = field(default_factory=dict)
     receipt: Receipt | None = None
     cosine: float | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

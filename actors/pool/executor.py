@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, Self
 
 import ray
-from ray.exceptions import ObjectLostError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError, RayTaskError
 
 from actors.cluster.placement import worker_options
 from actors.pool.data_host import DataHosts
@@ -23,6 +23,7 @@ from actors.pool.handles import (
     HangDetector,
     PendingEvaluation,
     WorkerHandle,
+    describe_death,
 )
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.queues import Queues
@@ -43,7 +44,6 @@ CALLS_PER_WORKER = 2
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
-DIED = "worker died"
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +126,12 @@ class RayExecutor:
         for number, group in enumerate(self.groups):
             for _ in range(group.workers):
                 self._start_worker(next(numbers), number, deaths=0)
+
+    def await_workers(self, timeout: float) -> bool:
+        give_up = time.monotonic() + timeout
+        while len(self._ready_workers()) < self.workers and self.receive(give_up):
+            pass
+        return len(self._ready_workers()) == self.workers
 
     def share(self, params: Vector) -> SharedBuffer:
         return self._serializer.share(params)
@@ -268,13 +274,13 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # Calls end in order. The first call of the worker either ended well or is the one that killed it.
-            elif handle.calls[0] is not call:
+            # A worker makes its calls in order. The first call either ended well or is the one that killed the worker.
+            elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
                 if self.hosts is not None and (lost or call.kind == LOAD):
                     self.hosts.drop(handle.node, handle.host)
-                return self._replace_worker(handle, self._death_cause(call, error))
+                return self._replace_worker(handle, describe_death(call, error))
         now = time.monotonic()
         if handle.calls[0] is call:
             if call.kind not in STARTUP_CALLS:
@@ -286,13 +292,6 @@ class RayExecutor:
         if call.kind in STARTUP_CALLS and result is not None:
             self._ready_or_load(handle, result)
         self._deliver_outcome(call, result, wrong, of_client=of_client)
-
-    def _death_cause(self, call: Call, error: RayError) -> str:
-        """Return the cause of a worker's death."""
-        if call.kind not in STARTUP_CALLS:
-            return DIED
-        cause = getattr(error, "cause", error)
-        return f"worker did not start: {(str(cause).strip().splitlines() or [''])[-1].strip()}"
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
         """Handle a worker's answer to its first calls: the id of its node, or the data blocks that the node has loaded.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.exceptions import ActorUnavailableError, RayError
 
 from actors.pool.pulse import LivenessProbe
 from actors.pool.serializer import Blocks
@@ -51,6 +52,16 @@ class WorkerHandle:
     host: Any = None
     since: float = field(default_factory=time.monotonic)
     calls: deque[Call] = field(default_factory=deque)
+
+
+def describe_death(call: Call, error: RayError) -> str:
+    """Return the cause of a worker's death. A worker that does not answer a repeated call counts as dead."""
+    if isinstance(error, ActorUnavailableError):
+        return "worker could not be reached"
+    if call.kind not in STARTUP_CALLS:
+        return "worker died"
+    cause = getattr(error, "cause", error)
+    return f"worker did not start: {(str(cause).strip().splitlines() or [''])[-1].strip()}"
 
 
 @dataclass

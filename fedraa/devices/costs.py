@@ -22,6 +22,8 @@ BYTES = 4
 REMEMBERED = 5
 # Maximum number of new tables while every client is observed once. A new table is expensive: it covers all clients.
 TABLES = 64
+# Number of recent tasks, of any clients, of which the fastest determines the speed of the workers.
+PACES = 20
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,19 @@ class CostSettings:
     download: object = "none"
 
 
+def training_time(duration: float, cost: float, waited: float) -> float:
+    """Return the time that a task took its device, without the time in which the task waited for a worker.
+
+    It is at least the modelled duration, for which an update is held back, unless the task returned earlier.
+
+    Args:
+        duration: Time from the dispatch of the task to its update.
+        cost: The modelled duration of the task.
+        waited: Time in which no worker trained the task.
+    """
+    return min(duration, max(cost, duration - waited))
+
+
 class CostModel(Stateful):
     """A model of the duration, FLOPs and bytes of any task. FLOPs are only those on the client.
 
@@ -57,7 +72,7 @@ class CostModel(Stateful):
         settings: The properties of the run that change its costs.
     """
 
-    state_fields: ClassVar[tuple[str, ...]] = ("_ratios", "_fresh")
+    state_fields: ClassVar[tuple[str, ...]] = ("_ratios", "_fresh", "_paces")
 
     def __init__(
         self,
@@ -83,6 +98,8 @@ class CostModel(Stateful):
         self.download = COMPRESSOR.resolve(settings.download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
+        # Seconds of a worker per sample pass in recent tasks.
+        self._paces: list[float] = []
 
     def load(
         self,
@@ -295,18 +312,25 @@ class CostModel(Stateful):
         durations[~held.any(axis=1)] = durations.max()
         return np.asarray(durations)
 
-    def observe(self, widths: Widths, client: int, real: float) -> bool:
+    def observe(self, widths: Widths, client: int, real: float, seconds: float = 0.0) -> bool:
         """Record a real duration of a task; return True if the cost table changed.
 
         The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of real to modelled
-        durations. If there are more than `TABLES` clients, the table changes only after several observations.
+        durations. A machine may need longer for a task than the fastest devices do. This is no slowness of a device, so
+        that the modelled duration is at least the time that the fastest of the recent tasks would have taken for these
+        samples. If there are more than `TABLES` clients, the table changes only after several observations.
 
         Args:
             widths: The shape of the submodel.
             client: The client.
             real: The duration on the run's clock.
+            seconds: The worker's real time.
         """
-        self._fresh.append((client, real / self.cost(widths, client, *self.moved_bytes(widths))))
+        passes = self._sample_passes(widths, client)
+        self._paces.append(seconds / passes)
+        del self._paces[:-PACES]
+        modelled = max(self.cost(widths, client, *self.moved_bytes(widths)), passes * min(self._paces))
+        self._fresh.append((client, real / modelled))
         if len(self._fresh) < -(-len(self._sizes) // TABLES):
             return False
         for observed, ratio in self._fresh:

@@ -48,6 +48,9 @@ class Executor(Protocol):
 
     workers: int
 
+    def await_workers(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds until all workers have started, and return True if they have."""
+
     def share(self, params: Vector) -> SharedBuffer:
         """Return a constant buffer for several tasks.
 
@@ -132,6 +135,9 @@ class LocalExecutor:
         # the task that fails.
         self._alone: set[int] = set()
         self._training = False
+
+    def await_workers(self, timeout: float) -> bool:
+        return True
 
     def share(self, params: Vector) -> SharedBuffer:
         return SharedBuffer(params)

@@ -296,9 +296,9 @@ class Loop:
         for outcome in outcomes:
             number = None if self._tasks.has_arrived(outcome.task) else outcome.task
             accepted = self._accept_outcome(outcome, number)
-            if accepted is not None:
-                assert number is not None
-                self._tasks.add_outcome(number, accepted)
+            if accepted is not None and number is not None:
+                left = self.server.task_table.in_flight[number].left
+                self._tasks.add_outcome(number, accepted, self.clock.elapsed_seconds() - left)
         if self.evaluations.pending:
             self._collect_evaluation(0)
         self.clock.now = self.clock.elapsed_seconds()

@@ -22,8 +22,12 @@ class RunClock:
         self._started_at = time.monotonic()
 
     def elapsed_seconds(self) -> float:
-        """Return the real seconds since the start, without the time between an interruption and the resumption."""
+        """Return the real seconds since the start, without interruptions."""
         return time.monotonic() - self._started_at
+
+    def exclude(self, seconds: float) -> None:
+        """Exclude the last real seconds, an interruption in which no client could train."""
+        self._started_at += seconds
 
     def due(self, task: Task) -> float:
         """Return the time at which a task that is sent now is due."""

@@ -36,6 +36,11 @@ from fedraa.rundir.profile import PROFILE, Spent
 from fedraa.rundir.summary import summarise_run
 from fedraa.server.stores.local import Store
 
+# The wall clock starts when all workers have started, but at most this many seconds late: some may lack resources.
+MAX_START_S = 60.0
+# Seconds between two checks for a request to stop.
+CHECK_SECONDS = 0.1
+
 
 class RunSession:
     """The host of a run's loop. It lives in the driver, or in the server actor."""
@@ -74,6 +79,7 @@ class RunSession:
         self._asked: dict[str, Any] = {}
         self._workers = executor.workers
         self._store = store
+        self._stop = stop
         self._saver = Saver()
         self._loop = Loop(
             make_server(spec, self._log.record, store, executor.share),
@@ -141,7 +147,18 @@ class RunSession:
                 self._saver.wait()
             self._log.close()
 
+    def _await_workers(self) -> None:
+        """Start the wall clock when the workers have started, because their start is no slowness of the clients."""
+        clock = self._loop.clock
+        start = clock.elapsed_seconds()
+        while not self._loop.executor.await_workers(CHECK_SECONDS):
+            if self._stop.is_set() or clock.elapsed_seconds() - start > MAX_START_S:
+                break
+        clock.exclude(clock.elapsed_seconds() - start)
+
     def _run_loop(self) -> StopReason | None:
+        if self._spec.wall:
+            self._await_workers()
         try:
             reason = self._loop.run()
         except CallbackRaised:

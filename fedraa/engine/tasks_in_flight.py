@@ -1,6 +1,6 @@
 """The tasks that were sent and are not finished, in the order of their due times."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from fedraa.ledger.due_queue import DueQueue
@@ -76,8 +76,16 @@ class TasksInFlight:
         """Return True if the outcome of this task has arrived."""
         return number in self._outcomes
 
-    def add_outcome(self, number: int, outcome: Update | Fault) -> None:
-        """Hold the outcome of a task until it is due."""
+    def add_outcome(self, number: int, outcome: Update | Fault, passed: float = 0.0) -> None:
+        """Hold the outcome of a task until it is due.
+
+        Args:
+            number: The number of the task.
+            outcome: The outcome.
+            passed: The seconds since the dispatch of the task. A worker trained it in some of them.
+        """
+        if isinstance(outcome, Update):
+            outcome = replace(outcome, waited=max(0.0, passed - outcome.seconds))
         self._outcomes[number] = outcome
         self._arrived_by_due_time.push(self._sent[number].due, number)
 

@@ -38,14 +38,13 @@ class AsyncLedger(TaskLedger):
         scheduler: SchedulerRunner | None = None,
         concurrency: int | None = None,
         selector: ClientSelector | None = None,
-        staleness_clock: str = "fragment",
         routing: RoutedTasks | None = None,
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
         self.kept_tasks: dict[int, Dispatch] = {}
         self.concurrency = Concurrency(clients, concurrency, seed)
         self.selector = selector
-        self.staleness_clock = staleness_clock
+        self.staleness_clock = "fragment"
         self.routing = routing
         self._busy: set[int] = set()
 
@@ -165,7 +164,7 @@ class AsyncLedger(TaskLedger):
         """Return the clients that get a task because this one has ended."""
         self._busy.discard(dispatch.client)
         if self.routing is not None:
-            return self.routing.next(dispatch.client, dispatch.task, self.bad_clients.left_out)
+            return self.routing.next(dispatch.client, dispatch.task, self.bad_clients.excluded)
         if self.selector is not None:
             excluded = self._busy | self.bad_clients.excluded
             return tuple(self.selector.choose_next(dispatch.task, step=self.step, now=now, excluded=excluded))

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Generic, TypeVar
 
+from fedraa.devices.costs import training_time
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import RETRY
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
@@ -12,7 +13,7 @@ from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.replay.coverage_check import Coverage
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
-from fedraa.replay.task_clock import TaskClock
+from fedraa.replay.task_clock import LoggedTask, TaskClock
 from fedraa.server.async_rule import ApplyResult, AsyncRule, model_without_values, update_without_values
 from fedraa.server.partial_work import RoundEnd
 
@@ -154,9 +155,18 @@ class AsyncChecker(Checker[AsyncLedger]):
             weight = float(result.weight)
         self._check_update(line, done, weight)
         if self._rules.wall and self._rules.scheduled:
-            widths = self._rules.resolved.fragments[task.decision.fragment]
-            if self._rules.costs.observe(widths, task.decision.client, self.clock.now - task.started):
-                self._replan_tasks()
+            self._observe_duration(line, task)
+
+    def _observe_duration(self, line: Line, task: LoggedTask) -> None:
+        """Learn from the duration of a task. The first task of a client teaches nothing."""
+        real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
+        seconds = line.at_least("seconds", 0)
+        decision = task.decision
+        if decision.turn == 0:
+            return
+        widths = self._rules.resolved.fragments[decision.fragment]
+        if self._rules.costs.observe(widths, decision.client, real, seconds):
+            self._replan_tasks()
 
     def drop(self, line: Line) -> Dropped:
         dropped = super().drop(line)

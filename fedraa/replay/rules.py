@@ -261,7 +261,7 @@ class Rules:
 
     def async_ledger(self) -> AsyncLedger:
         """Return the ledger that decides for an asynchronous server, in its state at the start of a run."""
-        return AsyncLedger(
+        ledger = AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,
             bad_clients=self.bad_clients(),
@@ -269,9 +269,10 @@ class Rules:
             scheduler=self.planner() if self.scheduled else None,
             concurrency=self.concurrency,
             selector=self._async_selector(),
-            staleness_clock=self.method["schedule"].get("staleness_clock", "fragment"),
             routing=self._routing(),
         )
+        ledger.staleness_clock = self.method["schedule"]["staleness_clock"]
+        return ledger
 
     def async_rule(self) -> AsyncRule | None:
         """Return the built-in rule of an asynchronous server, None for a custom one.

@@ -49,7 +49,9 @@ class History:
     commit      Its update is applied: `task`, `client`, `fragment`, `base_version` (when sent), `version` (now),
                 `staleness` (updates of this fragment since it was sent), `staleness_total` (of any fragment),
                 `weight` (of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),
-                `flops` (of the task), `train_loss` (mean over the task), `unprotected` (as in `round`, of a buffer)
+                `flops` (of the task), `train_loss` (mean over the task), `unprotected` (as in `round`, of a buffer),
+                `seconds` and `waited` (on the wall clock, if durations are learned: the real time in which a worker
+                trained the task, and in which none did, until the update arrived)
     drop        Its task failed by its own fault: `task`, `client`, `fragment`, `error` (the reason), `action` (retry:
                 the client gets work again; quarantined: it gets no more work; stop: the run stops)
     round       A synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and

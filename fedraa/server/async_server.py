@@ -8,6 +8,7 @@ import numpy as np
 
 from fedraa.attacks.collusion import Collusion
 from fedraa.components.state import Stateful
+from fedraa.devices.costs import training_time
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import RETRY
 from fedraa.messages import State, Task, Update, Vector
@@ -123,9 +124,17 @@ class AsyncServer(Stateful):
             duration=now - flight.left,
             now=now,
         )
-        self.task_table.commit(update, done, result.weight, now, unprotected=result.unprotected)
-        if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
-            self._plan_scheduler()
+        optional: dict[str, float] = {}
+        if result.unprotected:
+            optional["unprotected"] = result.unprotected
+        if self._learn:
+            optional |= {"seconds": update.seconds, "waited": update.waited}
+        self.task_table.commit(update, done, result.weight, now, **optional)
+        # The first task of a client may include the first steps of a worker, which take longer.
+        if self._learn and task.turn > 0:
+            real = training_time(now - flight.left, task.cost, update.waited)
+            if self.task_table.costs.observe(task.widths, task.client, real, update.seconds):
+                self._plan_scheduler()
         return done.next_clients
 
     def end_empty_round(self, now: float) -> Iterable[int]:

@@ -124,9 +124,9 @@ class AsyncSchedule(Schedule):
                 seed=setup.run.seed,
                 concurrency=self.concurrency,
             ),
-            staleness_clock=self.staleness_clock,
             routing=routing,
         )
+        ledger.staleness_clock = self.staleness_clock
         server = AsyncServer(
             store,
             ledger,

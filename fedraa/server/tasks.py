@@ -165,7 +165,7 @@ class TaskTable(Stateful):
         self.in_flight[task.id] = InFlightTask(task, assignment, now)
         return task
 
-    def commit(self, update: Update, done: Committed, weight: float, now: float, *, unprotected: int = 0) -> None:
+    def commit(self, update: Update, done: Committed, weight: float, now: float, **optional: float) -> None:
         """Log an applied update, and remove its task from the tasks in flight.
 
         Args:
@@ -173,7 +173,7 @@ class TaskTable(Stateful):
             done: The result of the update in the ledger.
             weight: Weight of the update.
             now: Time on the run's clock.
-            unprotected: Number of coordinates that a robust aggregator could not protect; logged if there are any.
+            optional: Fields of the event that most runs lack: `unprotected`, `waited` (see History).
         """
         flight = self.in_flight.pop(update.task)
         task = flight.task
@@ -181,9 +181,6 @@ class TaskTable(Stateful):
         self._rates.receive(update)
         self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client, task.cut_at)
-        protection = {}
-        if unprotected:
-            protection["unprotected"] = unprotected
         self.staleness += STALENESS_EMA_WEIGHT * (done.staleness.fragment - self.staleness)
         self._record(
             "commit",
@@ -200,7 +197,7 @@ class TaskTable(Stateful):
             samples=self.sizes[task.client],
             flops=self._count_flops(flight),
             train_loss=update.loss,
-            **protection,
+            **optional,
         )
 
     def drop(self, dropped: Dropped, error: str, now: float) -> None:

@@ -8,6 +8,7 @@ from refusals import refuses
 
 from fedraa import Experiment
 from fedraa.devices.compute_speeds import make_fleet
+from fedraa.devices.costs import training_time
 from fedraa.devices.fleet import Fleet, Load
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model
@@ -146,3 +147,31 @@ def test_what_is_observed_changes_what_is_planned_but_not_what_is_simulated() ->
     assert costs.cost(shapes[0], 1, sent, sent) == modelled
     assert costs.table(shapes)[1] == pytest.approx(2 * before[1])
     assert costs.table(shapes)[[0, 2]].tolist() == before[[0, 2]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("duration", "cost", "waited", "expected"),
+    [
+        # A worker trained for 2 s, longer than the device needs.
+        (5.0, 1.0, 3.0, 2.0),
+        # A worker trained for 0.5 s, and the update was held back for the rest of the cost.
+        (5.0, 1.0, 4.5, 1.0),
+        # Nothing waited, and the device was faster than modelled.
+        (0.5, 1.0, 0.0, 0.5),
+    ],
+)
+def test_training_time_excludes_the_wait_for_a_worker(
+    duration: float, cost: float, waited: float, expected: float
+) -> None:
+    assert training_time(duration, cost, waited) == expected
+
+
+def test_time_that_every_task_takes_at_a_worker_is_no_slowness() -> None:
+    spec = build_run(Experiment(clients=3, fragments=2))
+    costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
+    before = costs.table(shapes)
+    # All clients have 479 samples. The worker of client 1 is twice as slow as the others.
+    for _ in range(5):
+        for client, seconds in enumerate((4.0, 8.0, 4.0)):
+            costs.observe(shapes[0], client, seconds, seconds)
+    assert costs.table(shapes) == pytest.approx(before * [[1.0], [2.0], [1.0]])

@@ -1,0 +1,121 @@
+"""The executor over a simulation of Ray: one seed is one interleaving of delays, losses, deaths and freezes.
+
+Every run must end with the log and the bits of a run without Ray, except for faults.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_ray import Faults, SimulatedRay, SimulatedWorker, evaluate, train
+
+from actors.pool import executor, handles, pulse, serializer
+from actors.pool.executor import RayExecutor
+from benchmarks.system.chaos_kills import comparable_log
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build_run
+from fedraa.engine.executor import Evaluated, LocalExecutor
+from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.session import RunSession
+from fedraa.messages import Fault, State, Task, Update, Vector
+from fedraa.rundir.history import History
+
+
+@dataclass
+class SimulatedExecutor(RayExecutor):
+    """The executor with simulated workers."""
+
+    simulation: Any = None
+
+    def _create_actor(self, number: int, group: int, device: str) -> Any:
+        return SimulatedWorker(self.simulation, number)
+
+
+class Direct(LocalExecutor):
+    """An executor without workers that trains as the simulated workers do."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, Task] = {}
+
+    def submit(self, task: Task, due: float) -> None:
+        self._sent[task.id] = task
+
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        return train(self._sent.pop(task))
+
+    def busy(self) -> tuple[int, int]:
+        return 1, 1
+
+    def evaluate(self, params: Vector, kept: State) -> Evaluated:
+        return Evaluated(params.copy(), kept, evaluate(params))
+
+
+@contextmanager
+def simulated(seed: int, faults: Faults) -> Iterator[SimulatedRay]:
+    """Replace Ray and the time in the modules of the executor."""
+    simulation = SimulatedRay(seed, faults)
+    with (
+        mock.patch.multiple(executor, ray=simulation, time=simulation),
+        mock.patch.multiple(handles, ray=simulation, time=simulation),
+        mock.patch.multiple(pulse, ray=simulation, time=simulation, load_factor=lambda: 1.0),
+        mock.patch.object(serializer, "ray", simulation),
+    ):
+        yield simulation
+
+
+def make_spec(method: str) -> RunSpec:
+    limits: dict[str, Any] = {"updates": 40}
+    if method == "fedavg":
+        limits = {"rounds": 8}
+    return build_run(Experiment(method=method, hidden=(8,), clients=5, local_steps=1, checkpoint_every=10, **limits))
+
+
+def execute(spec: RunSpec, directory: Path, pool: Any) -> History:
+    directory.mkdir()
+    RunSession(spec, directory, pool, threading.Event()).execute()
+    return History(directory)
+
+
+@dataclass(repr=False)
+class Case:
+    """A run, and its result without Ray."""
+
+    spec: RunSpec
+    history: History
+
+
+@pytest.fixture(scope="module", params=["fed-raa", "fedavg"])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    spec = make_spec(request.param)
+    return Case(spec, execute(spec, tmp_path_factory.mktemp("undisturbed") / "run", Direct()))
+
+
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lost=st.sampled_from([0.0, 0.05, 0.3]),
+    deaths=st.sampled_from([0.0, 0.1]),
+    freezes=st.sampled_from([0.0, 0.1]),
+)
+def test_any_interleaving_ends_with_the_same_bits(
+    case: Case, seed: int, lost: float, deaths: float, freezes: float
+) -> None:
+    with (
+        TemporaryDirectory() as name,
+        simulated(seed, Faults(lost=lost, deaths=deaths, freezes=freezes)) as simulation,
+    ):
+        pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(2, {"CPU": 1}),), simulation=simulation)
+        history = execute(case.spec, Path(name) / "run", pool)
+        assert comparable_log(history.lines()) == comparable_log(case.history.lines())
+        assert history.summary["model_sha256"] == case.history.summary["model_sha256"]
+        if not deaths and not freezes:
+            assert [line for line in history.lines() if line["kind"] == "fault"] == []
