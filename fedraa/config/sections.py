@@ -112,8 +112,8 @@ class MethodOptions(Section):
     ratios: tuple[Positive, ...] | None = None
     """Shares of every width group in the fragments (default: 0.1 0.2 0.3 0.4)."""
     cut_layers: tuple[str, ...] | None = None
-    """Layers whose units are cut: names of layers or of modules with layers, or patterns such as "fc*". All other
-    layers stay whole in every submodel (default: all layers that can be cut)."""
+    """Layers whose units are cut, by names of layers or of modules with layers, or patterns such as "fc*"; all others
+    stay whole (default: all layers that can be cut)."""
     scheduler: Component | None = None
     """Scheduler of the fragments: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
     (default: the method's)."""

@@ -8,6 +8,7 @@ from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.participation import expected_cohort
 from fedraa.messages import SharedBuffer
 from fedraa.server.client_states import ClientStates
 from fedraa.server.local_rates import LocalRates
@@ -98,7 +99,7 @@ def _count_at_work(spec: RunSpec) -> int:
     if participation is None:
         return spec.at_a_time
     clients = spec.experiment.client_count
-    return max(1, round(participation.expected_size(clients) or clients))
+    return max(1, round(expected_cohort(participation, clients) or clients))
 
 
 def make_cost_model(spec: RunSpec) -> CostModel:

@@ -20,8 +20,8 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 from fedraa.submodels.tracing.trace_cache import trace_once
 from fedraa.submodels.whole import check_updates, take_whole
 
-# Methods that an error message suggests, for each kind of schedule.
-NAMED_METHODS = 3
+# Methods that train the whole model, which an error message suggests.
+WELL_KNOWN = ("fedavg", "fedprox", "fedbuff", "fedasync")
 
 
 def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None], objective: Objective) -> nn.Module:
@@ -87,9 +87,8 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
         whole = {
             name: other for name, other in list_methods().items() if isinstance(other.submodel, Full) and not other.cuts
         }
-        alike = [name for name, other in whole.items() if other.asynchronous == method.asynchronous]
-        unlike = [name for name, other in whole.items() if other.asynchronous != method.asynchronous]
-        names = alike[:NAMED_METHODS] + unlike[:NAMED_METHODS]
+        names = [name for name in WELL_KNOWN if name in whole]
+        names.sort(key=lambda name: whole[name].asynchronous != method.asynchronous)
         hint = f"choose a method that trains the whole model, such as {', '.join(names)} (see `fedraa methods`)"
         raise InputError(error.field, error.text, hint=hint) from error
 

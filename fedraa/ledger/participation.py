@@ -149,6 +149,18 @@ def count_of(selection: Selection) -> int | None:
     return count
 
 
+def expected_cohort(participation: object, clients: int) -> float | None:
+    """Return the expected number of clients in a round, or None if the participation does not know it.
+
+    Args:
+        participation: A participation, or a custom component with only the method `cohort`.
+        clients: Number of clients.
+    """
+    if not isinstance(participation, Selection):
+        return None
+    return participation.expected_size(clients)
+
+
 def needs_view(selection: Selection) -> bool:
     """Return True if the component chooses by observations about clients.
 

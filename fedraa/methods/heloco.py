@@ -80,7 +80,7 @@ class HeLoCo(AsyncRule):
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         for place, piece in split_by_tensor(model.tensors, update.where, len(update.new)):
-            delta = update.new[piece] - update.sent[piece]
+            delta: Vector = update.new[piece] - update.sent[piece]
             m = self._m[place]
             of_delta, of_momentum = self.find_factors(delta, m)
             step = np.float32(self.rho * of_delta) * delta + np.float32(self.rho * of_momentum) * m
@@ -130,11 +130,10 @@ def split_by_tensor(tensors: Shapes, where: Index | slice, size: int) -> Iterato
     else:
         bounds = [0, *np.searchsorted(where, ends).tolist()]
     for start, stop in pairwise(bounds):
+        if start == stop:
+            continue
         piece = slice(start, stop)
-        if start < stop and isinstance(where, slice):
-            yield piece, piece
-        elif start < stop:
-            yield where[piece], piece
+        yield (piece if isinstance(where, slice) else where[piece]), piece
 
 
 register(

@@ -84,11 +84,11 @@ def build_model(
             problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
             raise InputError(f"model {name!r}", problem, hint="give a custom model")
         if name in ("mlp", "mlp-exits"):
-            model = _build_mlp(sample, classes, hidden, dropout)
+            model = mlp = _build_mlp(sample, classes, hidden, dropout)
             if name == "mlp-exits":
                 # Between the first and the last module, each hidden layer has the same number of modules.
-                count = (len(model) - 2) // max(1, len(hidden))
-                model = early_exits(model, sample, [1 + count * number for number in range(1, len(hidden))])
+                count = (len(mlp) - 2) // max(1, len(hidden))
+                model = early_exits(mlp, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:
             raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
         elif dropout != 0.0:
@@ -106,7 +106,7 @@ def build_model(
     return model
 
 
-def _build_mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Module:
+def _build_mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Sequential:
     """Return a multi-layer perceptron for these samples.
 
     Args:

@@ -214,7 +214,11 @@ def _label_runs(runs: Sequence[Run]) -> list[str]:
 
 
 def _method_with_flags(run: Run, flags: Sequence[str]) -> str:
-    return ", ".join([run.method, *(f"{name} {value_text(run.flags[name])}" for name in flags)])
+    parts = [run.method]
+    for name in flags:
+        value = run.flags[name]
+        parts.append(f"{name} {'default' if value is None else value_text(value)}")
+    return ", ".join(parts)
 
 
 def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:

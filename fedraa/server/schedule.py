@@ -14,7 +14,7 @@ from fedraa.client.lr_schedule import USUAL_SCHEDULES
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
-from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.ledger.participation import PARTICIPATION, expected_cohort
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import Vector
 from fedraa.numbers import AtLeastOne, Count, Positive, UpToOne
@@ -186,19 +186,6 @@ class AsyncSampled(Schedule):
         return server
 
 
-def _expected_cohort(source: object, clients: int) -> float | None:
-    """Return the expected number of clients in a round, or None if the participation does not know it.
-
-    Args:
-        source: The participation, in the form in which the user gave it.
-        clients: Number of clients.
-    """
-    participation = PARTICIPATION.resolve(source)
-    if not isinstance(participation, Selection):
-        return None
-    return participation.expected_size(clients)
-
-
 def _count_voters(update: AsyncRule, clients: int) -> int:
     """Return the number of clients among which attackers collude: those of one buffer of the rule, or all."""
     if update.per_step > 1:
@@ -276,7 +263,7 @@ class Barrier(Schedule):
                     params=setup.params,
                     steps=setup.mean_steps,
                     rounds=setup.rounds,
-                    cohort=_expected_cohort(self.participation, clients),
+                    cohort=expected_cohort(PARTICIPATION.resolve(self.participation), clients),
                 )
             ),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,

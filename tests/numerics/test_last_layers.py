@@ -63,7 +63,7 @@ def test_rounds_follow_the_formula(aggregator: str, decay: float) -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw(weight_decay=0.5)", "sgd(momentum=0.9)", "dog", "delta-sgd"])
 def test_other_layers_keep_their_values_with_every_optimizer(optimizer: str) -> None:
-    lr = 0.05 if optimizer == "dog" else 0.02
+    lr = None if optimizer == "dog" else 0.02
     run = spec("salf", capacities=(0.65,), local_optimizer=optimizer, local_optimizer_state="keep", lr=lr)
     stepped = Stepped(run)
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_other_layers_keep_their_values_with_every_optimizer(optimizer: str) -> 
 def test_norms_are_over_the_trained_layers() -> None:
     """Gradients of the other layers and their decay count neither for the rate of DoG nor for SAM."""
     fields: dict[str, Any] = {"capacities": (0.65,), "weight_decay": 0.3, "override": {"local.sam_rho": 0.2}}
-    run = spec("salf", local_optimizer="dog(alpha=0.01)", lr=0.05, **fields)
+    run = spec("salf", local_optimizer="dog(alpha=0.01)", lr=None, **fields)
     stepped = Stepped(run)
     task = stepped.server.assign(0, 0.0)
     w = task.params.astype(np.float64)

@@ -190,7 +190,7 @@ def test_tasks_follow_the_formula(optimizer: str, method: str, terms: dict[str, 
 def without_rate(method: str, optimizer: str, state: str, **fields: Any) -> Any:
     """Return a run of a local optimizer. The rate of `tiny` is left out for an optimizer without a rate."""
     if "lr" not in fields:
-        fields["lr"] = 0.05
+        fields["lr"] = None
     return spec(method, momentum=0.0, local_optimizer=optimizer, local_optimizer_state=state, **fields)
 
 
@@ -234,14 +234,14 @@ def test_stacks_train_as_tasks_one_by_one(optimizer: str) -> None:
             np.testing.assert_allclose(other.extras[name], one.extras[name], rtol=1e-5)
 
 
-FULL_RATE: dict[str, Any] = {"lr": 0.05, "override": {"local.full_rate": True}}
+FULL_RATE: dict[str, Any] = {"lr": None, "override": {"local.full_rate": True}}
 
 
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
         ("lr", {"local_optimizer": "dog", "lr": 0.3}),
-        ("lr_schedule", {"local_optimizer": "ldog", "lr": 0.05, "lr_schedule": "cosine:9"}),
+        ("lr_schedule", {"local_optimizer": "ldog", "lr": None, "lr_schedule": "cosine:9"}),
         (
             "local.full_rate",
             {"method": "fedrolex", "local_optimizer": "dowg", **FULL_RATE},

@@ -99,7 +99,7 @@ def test_runs_with_other_resolved_methods_are_separate_groups(runs: Path, tmp_pa
     assert [tuple(cell.text for cell in row) for row in differ.rows] == [("local.clip", "0", "2")]
     run(Experiment(method="fed-raa", lr=0.01, updates=12, out=tmp_path / "slow", **FLAGS))
     labels = [group.label for group in load_groups([runs / "fed-raa-0", tmp_path / "clipped", tmp_path / "slow"])]
-    assert labels == ["fed-raa, lr 0.05 #1", "fed-raa, lr 0.05 #2", "fed-raa, lr 0.01"]
+    assert labels == ["fed-raa, lr default #1", "fed-raa, lr default #2", "fed-raa, lr 0.01"]
 
 
 def test_seeds_with_automatic_capacities_are_one_group(tmp_path: Path) -> None:
