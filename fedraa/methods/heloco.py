@@ -84,9 +84,8 @@ class HeLoCo(AsyncRule):
             m = self._m[place]
             of_delta, of_momentum = self.find_factors(delta, m)
             step = np.float32(self.rho * of_delta) * delta + np.float32(self.rho * of_momentum) * m
-            m = np.float32(self.beta) * m + np.float32(1 - self.beta) * step
-            self._m[place] = m
-            model.params[place] += np.float32(self.server_lr) * (step + np.float32(self.beta) * m)
+            self._m[place] = np.float32(self.beta) * m + np.float32(1 - self.beta) * step
+            model.params[place] += np.float32(self.server_lr) * (step + np.float32(self.beta) * self._m[place])
         return ApplyResult(self.server_lr * self.rho)
 
     def find_factors(self, delta: Vector, m: Vector) -> tuple[float, float]:

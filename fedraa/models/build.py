@@ -84,7 +84,8 @@ def build_model(
             problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
             raise InputError(f"model {name!r}", problem, hint="give a custom model")
         if name in ("mlp", "mlp-exits"):
-            model = mlp = _build_mlp(sample, classes, hidden, dropout)
+            mlp = _build_mlp(sample, classes, hidden, dropout)
+            model: nn.Module = mlp
             if name == "mlp-exits":
                 # Between the first and the last module, each hidden layer has the same number of modules.
                 count = (len(mlp) - 2) // max(1, len(hidden))
@@ -98,7 +99,9 @@ def build_model(
         elif name in _IMAGE_MODELS:
             model = _build_image_model(name, sample, classes)
         elif name == "resnet18-exits":
-            model = early_exits(_build_image_model("resnet18", sample, classes), sample, ENDS_OF_STAGES)
+            resnet = _build_image_model("resnet18", sample, classes)
+            assert isinstance(resnet, nn.Sequential)
+            model = early_exits(resnet, sample, ENDS_OF_STAGES)
         else:
             model = FastText(classes)
         pair = map_tree(lambda part: part[:2], sample)

@@ -108,4 +108,4 @@ class DoWG(DoG):
 
 def _norms(values: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the norm of each tensor of a buffer: [..., tensors]."""
-    return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in torch.split(values, sizes, -1)], -1)
+    return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in torch.split(values, list(sizes), -1)], -1)
