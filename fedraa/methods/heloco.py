@@ -84,8 +84,9 @@ class HeLoCo(AsyncRule):
             m = self._m[place]
             of_delta, of_momentum = self.find_factors(delta, m)
             step = np.float32(self.rho * of_delta) * delta + np.float32(self.rho * of_momentum) * m
-            self._m[place] = np.float32(self.beta) * m + np.float32(1 - self.beta) * step
-            model.params[place] += np.float32(self.server_lr) * (step + np.float32(self.beta) * self._m[place])
+            new_m = np.float32(self.beta) * m + np.float32(1 - self.beta) * step
+            self._m[place] = new_m
+            model.params[place] += np.float32(self.server_lr) * (step + np.float32(self.beta) * new_m)
         return ApplyResult(self.server_lr * self.rho)
 
     def find_factors(self, delta: Vector, m: Vector) -> tuple[float, float]:
@@ -124,15 +125,16 @@ def split_by_tensor(tensors: Shapes, where: Index | slice, size: int) -> Iterato
         size: Length k of the buffer.
     """
     ends = np.cumsum([prod(shape) for shape in tensors] or [size])
-    if isinstance(where, slice) or not tensors:
-        bounds = [0, *ends.tolist()]
-    else:
-        bounds = [0, *np.searchsorted(where, ends).tolist()]
-    for start, stop in pairwise(bounds):
+    if not isinstance(where, slice) and tensors:
+        ends = np.searchsorted(where, ends)
+    for start, stop in pairwise([0, *ends.tolist()]):
+        piece = slice(start, stop)
         if start == stop:
             continue
-        piece = slice(start, stop)
-        yield (piece if isinstance(where, slice) else where[piece]), piece
+        if isinstance(where, slice):
+            yield piece, piece
+        else:
+            yield where[piece], piece
 
 
 register(

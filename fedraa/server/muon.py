@@ -120,6 +120,10 @@ class Muon(FixedLengthStep):
 
     state_fields: ClassVar[tuple[str, ...]] = ()
 
+    def start(self, size: int) -> None:
+        super().start(size)
+        self._tensors: Shapes = ()
+
     def bind(self, size: int, tensors: Shapes = ()) -> Self:
         own = super().bind(size, tensors)
         own._tensors = tensors
