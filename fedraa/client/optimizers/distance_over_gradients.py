@@ -73,7 +73,7 @@ class DoG(LocalOptimizer):
         total = state["total"].add_(self._term(radius, _norms(gradient, sizes)))
         rate = torch.where(total > 0, self._step(radius) / total.sqrt(), 0.0)
         for tensor, change, length in zip(
-            weights.split(sizes, -1), gradient.split(sizes, -1), rate.split(1, -1), strict=True
+            torch.split(weights, sizes, -1), torch.split(gradient, sizes, -1), torch.split(rate, 1, -1), strict=True
         ):
             tensor.sub_(change.mul_(length))
 
@@ -106,6 +106,6 @@ class DoWG(DoG):
         return radius.square()
 
 
-def _norms(values: Tensor, sizes: Sequence[int]) -> Tensor:
+def _norms(values: Tensor, sizes: list[int]) -> Tensor:
     """Return the norm of each tensor of a buffer: [..., tensors]."""
-    return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in values.split(sizes, -1)], -1)
+    return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in torch.split(values, sizes, -1)], -1)
