@@ -83,13 +83,14 @@ def build_model(
         if not isinstance(sample, torch.Tensor) and name in MODELS:
             problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
             raise InputError(f"model {name!r}", problem, hint="give a custom model")
-        if name in ("mlp", "mlp-exits"):
-            mlp = _build_mlp(sample, classes, hidden, dropout)
-            model: nn.Module = mlp
-            if name == "mlp-exits":
-                # Between the first and the last module, each hidden layer has the same number of modules.
-                count = (len(mlp) - 2) // max(1, len(hidden))
-                model = early_exits(mlp, sample, [1 + count * number for number in range(1, len(hidden))])
+        model: nn.Module
+        if name == "mlp":
+            model = _build_mlp(sample, classes, hidden, dropout)
+        elif name == "mlp-exits":
+            layers = _build_mlp(sample, classes, hidden, dropout)
+            # Between the first and the last module, each hidden layer has the same number of modules.
+            count = (len(layers) - 2) // max(1, len(hidden))
+            model = early_exits(layers, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:
             raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
         elif dropout != 0.0:
@@ -99,9 +100,9 @@ def build_model(
         elif name in _IMAGE_MODELS:
             model = _build_image_model(name, sample, classes)
         elif name == "resnet18-exits":
-            resnet = _build_image_model("resnet18", sample, classes)
-            assert isinstance(resnet, nn.Sequential)
-            model = early_exits(resnet, sample, ENDS_OF_STAGES)
+            stages = _build_image_model("resnet18", sample, classes)
+            assert isinstance(stages, nn.Sequential)
+            model = early_exits(stages, sample, ENDS_OF_STAGES)
         else:
             model = FastText(classes)
         pair = map_tree(lambda part: part[:2], sample)

@@ -106,6 +106,6 @@ class DoWG(DoG):
         return radius.square()
 
 
-def _norms(values: Tensor, sizes: Sequence[int]) -> Tensor:
+def _norms(values: Tensor, sizes: list[int]) -> Tensor:
     """Return the norm of each tensor of a buffer: [..., tensors]."""
-    return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in torch.split(values, list(sizes), -1)], -1)
+    return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in torch.split(values, sizes, -1)], -1)
