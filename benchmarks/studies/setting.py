@@ -71,6 +71,9 @@ def _describe_split(experiment: Experiment) -> str:
     if isinstance(partition, str) and partition.startswith("labels"):
         per_client = getattr(make_partitioner(partition), "per_client", None)
         return f"{per_client} labels a client"
+    # A function of this repository returns data that define the clients.
+    if partition is None and ":" in experiment.dataset:
+        return "divided by the data"
     return str(partition or "IID").upper()
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
-from fedraa.errors import RunWarning
+from fedraa.errors import RunFailed, RunWarning
 from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
@@ -134,6 +134,19 @@ def test_the_wall_clock_replays(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fed-raa", "next_client": "oort", "concurrency": 3, "updates": 20}
     history = run(Experiment(**fields, clock="wall", time_scale=0.01, out=tmp_path / "run"))
     assert "consistent" in fedraa.replay(history.directory)
+
+
+def test_rounds_with_a_deadline_fail_when_no_device_comes_back(tmp_path: Path) -> None:
+    """Without a deadline such a run fails as well. Empty rounds until the end would hide that nothing trains."""
+    trace = tmp_path / "gone.csv"
+    trace.write_text("client,start,end\n" + "".join(f"{client},0,0.2\n" for client in range(8)))
+    fields = {**SMALL, "method": "fedavg", "availability": trace, "deadline": 0.1, "rounds": 30}
+    with pytest.raises(RunFailed) as caught:
+        run(Experiment(**fields, out=tmp_path / "run"))
+    assert caught.value.field == "availability"
+    kinds = [line["kind"] for line in History(tmp_path / "run").lines()]
+    assert kinds.count("round") < 10
+    assert "commit" in kinds
 
 
 class SlowModel(nn.Module):
