@@ -53,11 +53,11 @@ IN_SHORT = {
     "participation": ("all", "bernoulli:0.5", "oort:3"),
     "partitioner": ("dirichlet", "mixture"),
     "submodel": ("fragments((0.4, 0.6))", "rolling", "bernoulli", "adaptive-pruning"),
-    "compressor": ("topk:0.2", "qsgd:4"),
+    "compressor": ("topk:0.2", "qsgd:4", "sign"),
     "objective": ("classification", "segmentation"),
     "transform": ("crop",),
     "server-optimizer": ("sgd", "adam"),
-    "local-optimizer": ("adam",),
+    "local-optimizer": ("adam", "dog"),
 }
 
 
