@@ -129,7 +129,7 @@ class MethodOptions(Section):
     """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
     """Clients of a round: all, sample:K, bernoulli:P, poisson:P (may be none), uniform:K, weighted:K, round-robin:K,
-    available:K, power-of-choice:K, oort:K, tifl:K, or a custom Selection (default: the method's)."""
+    available:K, power-of-choice:K, oort:K, routing:K, tifl:K, or a custom Selection (default: the method's)."""
     next_client: Component | None = None
     """Client that trains next, if --concurrency of an asynchronous method leaves a choice: uniform, weighted,
     round-robin, available, power-of-choice, oort, or a custom Selection; or routing, also without --concurrency

@@ -19,7 +19,7 @@ from fedraa.testing.drive import COVERED, GIVEN
 from fedraa.testing.kinds import KINDS, is_correct
 from fedraa.testing.kit import PROCESS, RUNS, SEEDED, STATE, WORKERS
 
-SELECTIONS = ("uniform", "weighted", "round-robin", "available", "power-of-choice", "oort", "tifl")
+SELECTIONS = ("uniform", "weighted", "round-robin", "available", "power-of-choice", "oort", "routing", "tifl")
 VALUES = {
     ("submodel", "fragments"): "fragments((0.4, 0.6))",
     ("participation", "sample"): "sample:3",
