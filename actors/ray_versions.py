@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.exceptions
-from ray import _raylet
+from ray import _raylet, actor
 from ray._private import node, ray_constants, services, utils, worker
 from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_service_pb2, ray_client_pb2
@@ -24,6 +24,7 @@ _gcs: Any = gcs_service_pb2
 _client: Any = ray_client_pb2
 _process: Any = worker
 _packaging: Any = packaging
+_actor: Any = actor
 
 MAX_JOB_BYTES: int = packaging.GCS_STORAGE_MAX_SIZE
 # The port number of a service that does not run.
@@ -34,6 +35,8 @@ AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
 OPTIONAL_PROCESSES = ("start_monitor", "start_log_monitor", "start_api_server")
 # Early versions of Ray have another name for this function.
 FIND_MISSING_LIBRARIES = "get_dashboard_dependency_error"
+# The name of an option of actors.
+ANY_ORDER = "allow_out_of_order_execution"
 # The names of the ports that a raylet reads from files, since Ray 2.54.
 PORT_NAMES = (
     "METRICS_AGENT_PORT_NAME",
@@ -91,6 +94,16 @@ def head_request(as_client: bool) -> tuple[str, Any]:
     return "/ray.rpc.NodeInfoGcsService/GetClusterId", _gcs.GetClusterIdRequest()
 
 
+def any_order_option() -> dict[str, bool]:
+    """Return the option of an actor that makes its calls as they arrive. Early versions of Ray have no such option.
+
+    Otherwise the calls after a lost one wait for 30 s, although Ray repeats the lost one at once.
+    """
+    if ANY_ORDER in _actor.ray_option_utils.actor_options:
+        return {ANY_ORDER: True}
+    return {}
+
+
 def session_folder() -> Path | None:
     """Return the temporary folder of the cluster whose processes this process started, None if it started none."""
     started = _process._global_node
@@ -115,7 +128,7 @@ def visit_files(folder: Path, visit: Callable[[Path], None]) -> None:
 
 @contextmanager
 def hidden_worker_logs() -> Iterator[None]:
-    """Hide Ray's pages of output about a dead raylet. fedraa reports it in one sentence."""
+    """Hide Ray's output about dead raylets and repeated calls. fedraa reports what matters in one sentence."""
     with _replaced(_process, "_worker_logs_enabled", False):
         yield
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from actors.cluster.exit_message import explain_exit
 from actors.cluster.head import check_reachable
 from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
@@ -32,9 +33,12 @@ def join_cluster(address: str) -> None:
     token = find_open_token()
     if token is not None:
         logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", token)
+    raylet_died = InputError(
+        "address", "the raylet of this node died while this process registered with it", hint="start it again"
+    )
     for last in (False, True):
         try:
-            with hidden_tips():
+            with hidden_tips(), explain_exit(str(raylet_died)):
                 ray.init(
                     address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=make_runtime_env()
                 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from actors.cluster.attach import join_cluster
 from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
@@ -24,7 +24,8 @@ from actors.pool.data_host import data_checksum
 from actors.pool.pulse import Heartbeat, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.pool.shared_source import SharedSource
-from actors.server.parameter_server import ParameterServer, Setting
+from actors.ray_versions import hidden_worker_logs
+from actors.server.parameter_server import RUN, ParameterServer, Setting
 from actors.server.relay import Audience
 from fedraa.callbacks import RunStart
 from fedraa.callbacks.callback_list import CallbackList
@@ -126,7 +127,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 node = find_node(experiment.server_node)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
             callbacks.prepare("starting the server and its workers")
-            actor: Any = actor_class(ParameterServer).options(**options)
+            actor: Any = actor_class(ParameterServer, {RUN: 1}).options(**options)
             server: Any = actor.remote(hosted, server_directory, setting)
             try:
                 sync = RunDirSync(directory) if elsewhere else None
@@ -243,6 +244,8 @@ def _death_text(error: Exception) -> str:
         return str(error)
     if isinstance(error, ShardDied):
         return "a shard of the server died"
+    if isinstance(error, ActorUnavailableError):
+        return "the server could not be reached"
     return "the server died"
 
 
@@ -271,9 +274,10 @@ def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
         with own_cluster(count_cores(options, clients)):
             yield
     else:
-        join_cluster(address)
-        try:
-            yield
-        finally:
-            with ignore_interrupts():
-                ray.shutdown()
+        with hidden_worker_logs():
+            join_cluster(address)
+            try:
+                yield
+            finally:
+                with ignore_interrupts():
+                    ray.shutdown()

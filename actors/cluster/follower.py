@@ -76,6 +76,8 @@ class Follower:
     _stop_at: float | None = None
     # The callback that requested the end of the run at the last event.
     _asking: str | None = None
+    # The number of calls for events.
+    _number: int = 0
     _raised: CallbackRaised | None = None
     _began: float = field(default_factory=time.monotonic)
     _warned: bool = False
@@ -108,7 +110,9 @@ class Follower:
     def _exchange_events(self) -> None:
         """Answer the server's previous events, for which the run may be waiting, and handle the new events."""
         self._tell_to_stop()
-        events, progress, started = self._await_answer(self.server.take_events.remote(self._asking, LISTEN_SECONDS))
+        self._number += 1
+        batch = self.server.take_events.remote(self._number, self._asking, LISTEN_SECONDS)
+        events, progress, started = self._await_answer(batch)
         try:
             self._deliver_events(events, progress)
         except CallbackRaised as raised:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import ray
 
+from actors.cluster.exit_message import explain_exit
 from actors.cluster.memory import return_freed_memory
 from actors.cluster.own_folder import is_own, own_folder
 from actors.cluster.own_parts import share_import_paths
@@ -43,6 +44,9 @@ FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
 # Importing this module here would take as long as all other work before a cluster starts.
 PRELOADED = "actors.worker.preload"
+RAYLET_DIED = str(
+    RunFailed("engine", "Ray's raylet died while this process registered with it", hint="run the same command again")
+)
 TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 
@@ -143,6 +147,7 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
     try:
         with (
             defer_interrupts(),
+            explain_exit(RAYLET_DIED),
             minimal_ray(),
             return_freed_memory(),
             share_import_paths(),

@@ -85,7 +85,8 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
     """Return Ray's options for the server, which is bound to its node and reserves `memory` bytes there.
 
-    It allows three concurrent calls: the run, the driver that listens, and a command that inspects or stops the run.
+    Besides the run it allows three concurrent calls: the driver's call for events, the same call repeated, and one of a
+    command that inspects or stops the run.
     """
     has = node["Resources"].get("memory", 0.0)
     if memory > has:

@@ -6,15 +6,17 @@ A frozen process (stopped, swapped out or deadlocked) answers no call, so that i
 import math
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from actors.cluster.processes import cpu_seconds, load_factor
-from actors.ray_versions import AnyRef
+from actors.ray_versions import AnyRef, any_order_option
 
 GROUP = "pulse"
 # The time between two checks adds at most this many seconds to an actor's silence. An answer cannot arrive while no
@@ -24,6 +26,8 @@ MAX_COUNTED_SECONDS = 2.0
 SLOWNESS_FACTOR = 10.0
 # Share of a core: a process that uses this much CPU time is not frozen.
 MIN_CPU_SHARE = 0.05
+# Maximum number of times that Ray repeats a call whose request or answer was lost. Then the actor counts as dead.
+MAX_CALL_RETRIES = 20
 
 
 @dataclass(frozen=True)
@@ -131,13 +135,20 @@ def ping(self: object) -> tuple[str, int]:
     return str(ray.get_runtime_context().get_node_id()), os.getpid()
 
 
-def actor_class(kind: Any) -> Any:
+def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:
     """Return a class as an actor class with a liveness probe.
 
-    Ray's task events are off, because Ray would store millions of events in a long run.
+    Ray repeats a call of a living actor whose request or answer was lost. Therefore a second execution of a call must
+    have no effect, and callers must not rely on the order of their calls. Ray's task events are off, because Ray would
+    store millions of events in a long run.
+
+    Args:
+        kind: The class.
+        groups: The number of threads of each further concurrency group.
     """
     members = {"ping": ping, "__module__": kind.__module__}
     own = type(kind.__name__, (kind,), members)
     # The type of `ray.remote` declares fewer options than Ray accepts.
     as_actor: Any = ray.remote
-    return as_actor(concurrency_groups={GROUP: 1}, enable_task_events=False)(own)
+    options = {"max_task_retries": MAX_CALL_RETRIES, "enable_task_events": False} | any_order_option()
+    return as_actor(concurrency_groups={GROUP: 1, **groups}, **options)(own)

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 
 from actors.cluster.metrics import Metrics, log_as_lines
@@ -28,6 +30,9 @@ from fedraa.errors import CallbackRaised
 from fedraa.messages import Index
 from fedraa.rundir.atomic_files import PARTIAL
 from fedraa.rundir.file_names import CHECKPOINTS
+
+# The concurrency group of `execute`. It has one thread, so that a repeated call waits for the first one.
+RUN = "run"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +81,8 @@ class ParameterServer:
     (fedraa/server/schedule.py) gets a RoundServer (fedraa/server/round_server.py), which waits for the updates of a
     cohort and then takes one step. Nothing else in this actor changes.
 
-    `execute` runs the experiment to its end. The other methods may be called meanwhile.
+    `execute` runs the experiment to its end. The other methods may be called meanwhile. No call has a second effect,
+    because Ray repeats a call whose request or answer was lost.
 
     Args:
         spec: The run.
@@ -95,12 +101,25 @@ class ParameterServer:
         self._relay = Relay(CallbackList([Metrics(setting.label)], progress_seconds=0.0), setting.audience)
         self._executor: RayExecutor | None = None
         self._stop = threading.Event()
+        self._filling = threading.Lock()
+        self._filled = False
+        self._outcome: Future[bool] | None = None
 
+    @ray.method(concurrency_group=RUN)
     def execute(self, resume: bool) -> bool:
         """Begin or resume the run and return True if it reached its end. Stops all workers at the end.
 
-        After `fail` it writes a checkpoint and returns False.
+        After `fail` it writes a checkpoint and returns False. A repeated call returns or raises the same outcome.
         """
+        if self._outcome is None:
+            self._outcome = Future()
+            try:
+                self._outcome.set_result(self._execute(resume))
+            except Exception as error:
+                self._outcome.set_exception(error)
+        return self._outcome.result()
+
+    def _execute(self, resume: bool) -> bool:
         spec = self._spec
         experiment = spec.experiment
         setting = self._setting
@@ -151,9 +170,12 @@ class ParameterServer:
             _, started = self._executor.busy()
         return self._relay.latest, started
 
-    def take_events(self, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
-        """Return the events for the driver's callbacks (Relay.listen) and the answer of `look`."""
-        return self._relay.take_events(asking, timeout), *self.look()
+    def take_events(self, number: int, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
+        """Return the events for the driver's callbacks and the answer of `look`.
+
+        The arguments are those of `Relay.take_events`.
+        """
+        return self._relay.take_events(number, asking, timeout), *self.look()
 
     def fail(self) -> None:
         """Stop the run with a checkpoint, because a callback of the driver has failed."""
@@ -168,8 +190,11 @@ class ParameterServer:
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
     def take(self, files: Mapping[str, bytes]) -> None:
-        """Write the user's copy of the run directory to this node."""
-        write_all(self._directory, files)
+        """Write the user's copy of the run directory to this node. A repeated call writes nothing."""
+        with self._filling:
+            if not self._filled:
+                write_all(self._directory, files)
+                self._filled = True
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
         """Return the changes of the run directory since `seen`."""

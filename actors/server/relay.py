@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, Lock
 
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
@@ -23,9 +23,9 @@ class Audience:
 class Relay:
     """A relay that calls the server's callbacks at once and queues events for the user's callbacks.
 
-    The run calls `tell`, which waits for an answer if the event requires one. The user's process calls `listen`
+    The run calls `tell`, which waits for an answer if the event requires one. The user's process calls `take_events`
     regularly from another thread. Each call answers the last event of the previous batch and returns the events since
-    then.
+    then. The calls are numbered, because a call whose answer was lost is repeated.
     """
 
     def __init__(self, own: CallbackList, audience: Audience) -> None:
@@ -39,6 +39,10 @@ class Relay:
         # The number of events since the start of the run that were queued, taken by the user's process, and answered.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
+        # The number of the last call of `take_events`, and its answer. One call at a time takes the queue.
+        self._number = 0
+        self._batch: list[Event] = []
+        self._taking = Lock()
         # True while the run waits for the user's process to take the queue.
         self._urgent = False
         self._over = self._failed = False
@@ -63,8 +67,21 @@ class Relay:
         self.latest = progress
         self._own.progress(progress)
 
-    def take_events(self, asking: str | None, timeout: float) -> list[Event]:
-        """Return the queued events when the run waits or is over, at the latest after `timeout` seconds."""
+    def take_events(self, number: int, asking: str | None, timeout: float) -> list[Event]:
+        """Return the queued events when the run waits or is over, or the same events again if the call is repeated.
+
+        Args:
+            number: The number of the call, from 1. A repeated call has the same number.
+            asking: The callback that requested the end of the run at the last event.
+            timeout: The maximum time to wait, in seconds.
+        """
+        with self._taking:
+            if number > self._number:
+                self._batch = self._take_queue(asking, timeout)
+                self._number = number
+            return self._batch
+
+    def _take_queue(self, asking: str | None, timeout: float) -> list[Event]:
         with self._changed:
             self._answered = self._taken
             self._asking = asking
@@ -84,7 +101,7 @@ class Relay:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Let `listen` return at once, because no more events will come."""
+        """Let `take_events` return at once, because no more events will come."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

@@ -12,6 +12,7 @@ import numpy as np
 import ray
 
 from actors.ray_versions import AnyRef
+from actors.server.ordered_calls import NumberedCall, OrderedReceiver
 from fedraa.messages import Index, Receipt, RemoteBuffer, Update, Vector
 from fedraa.server.stores.sharded import Shard, assemble_pieces
 from fedraa.server.update_checks import join_receipts
@@ -21,11 +22,19 @@ NO_BUFFER: Vector = np.empty(0, np.float32)
 
 
 class ShardActor(Shard):
-    """A shard in a separate process. It answers in the order of the server's calls.
+    """A shard in a separate process. The server's changes and cuts take effect once and in order.
 
     A cut is returned as a list with one reference to an object of this actor, so that its bytes travel only to the
-    process that reads it.
+    process that reads it. The arguments are those of Shard.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._receiver = OrderedReceiver()
+
+    def run_calls(self, calls: list[NumberedCall]) -> Any:
+        """Make the server's calls, and return the answer of the last one."""
+        return self._receiver.run(self, calls)
 
     def publish_cut(self, fragment: int) -> list[AnyRef]:
         return [ray.put(self.cut(fragment))]
@@ -34,6 +43,8 @@ class ShardActor(Shard):
         """Store a piece of a cut from a checkpoint and return its reference."""
         return [ray.put(piece)]
 
+    # A repeated call would be counted twice. A lost call is not counted.
+    @ray.method(max_task_retries=0)
     def count_pull(self) -> None:
         """Count a fetch by a worker."""
         self.pulls += 1

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.cluster.placement import nodes_for_shards
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.ray_versions import AnyRef
+from actors.server.ordered_calls import OrderedCaller
 from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
@@ -74,6 +75,7 @@ class ShardedStore:
             self._shards.append(
                 actor.remote(params[split.own[number]], where, norms=norms, is_delta_mix=rule.is_delta_mix, **share)
             )
+        self._callers = [OrderedCaller(shard) for shard in self._shards]
         self._pulses = [LivenessProbe(shard, heartbeat) for shard in self._shards]
         self._routes = [
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
@@ -101,7 +103,8 @@ class ShardedStore:
     def cut(self, assignment: Assignment, version: int) -> CutOnShards:
         fragment = assignment.label
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            cuts = [self._shards[piece.shard].publish_cut.remote(fragment) for piece in self._split.pieces[fragment]]
+            pieces = self._split.pieces[fragment]
+            cuts = [self._callers[piece.shard].call("publish_cut", fragment) for piece in pieces]
             self._cuts[fragment] = (version, self._make_cut(fragment, cuts))
         return self._cuts[fragment][1]
 
@@ -117,15 +120,15 @@ class ShardedStore:
         assert update.receipt is not None
         mix = self._rule.weight(stale, balance)
         for piece in self._split.pieces[task.fragment]:
-            shard = self._shards[piece.shard]
-            self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))
+            caller = self._callers[piece.shard]
+            self._unsettled.append(caller.call("mix", task.fragment, task.id, update.receipt.push, mix))
         if len(self._unsettled) > MAX_UNSETTLED:
             self._settle_shards()
         return ApplyResult(mix)
 
     def drop(self, task: Task) -> None:
         for piece in self._split.pieces[task.fragment]:
-            self._unsettled.append(self._shards[piece.shard].forget_task.remote(task.id))
+            self._unsettled.append(self._callers[piece.shard].call("forget_task", task.id))
 
     def leave(self, client: int) -> None:
         """Do nothing, because the rules that shards support do not wait for clients."""
@@ -145,20 +148,22 @@ class ShardedStore:
         return shared_again(tasks, self._store_pieces)
 
     def mean(self) -> "MeanOnShards":
-        self._unsettled += [shard.average.remote() for shard in self._shards]
+        self._unsettled += [caller.call("average") for caller in self._callers]
         return MeanOnShards(self)
 
     def follow(self, share: float) -> None:
         """Move the mean on every shard towards its parameters."""
-        self._unsettled += [shard.follow.remote(share) for shard in self._shards]
+        self._unsettled += [caller.call("follow", share) for caller in self._callers]
 
     def mean_params(self) -> Vector:
         """Return the mean [d] of all shards."""
         return self._gather_values("mean")
 
     def restore_mean(self, mean: Vector) -> None:
-        pieces = [shard.load_mean.remote(mean[own]) for shard, own in zip(self._shards, self._split.own, strict=True)]
-        self._unsettled += pieces
+        for caller, own in zip(self._callers, self._split.own, strict=True):
+            self._unsettled.append(caller.call("load_mean", mean[own]))
+        # The next calls do not carry the mean again.
+        self._settle_shards()
 
     def state(self) -> State:
         return {"shards": self.report()}
@@ -166,8 +171,8 @@ class ShardedStore:
     def restore(self, params: Vector, state: State) -> None:
         self._rest = params.copy()
         self._cuts = {}
-        for shard, own, was in zip(self._shards, self._split.own, state["shards"], strict=True):
-            self._unsettled.append(shard.load.remote(params[own], was["pulls"], was["pushes"]))
+        for caller, own, was in zip(self._callers, self._split.own, state["shards"], strict=True):
+            self._unsettled.append(caller.call("load", params[own], was["pulls"], was["pushes"]))
         self._settle_shards()
 
     def report(self) -> list[dict[str, object]]:
@@ -189,6 +194,7 @@ class ShardedStore:
         for shard in self._shards:
             ray.kill(shard)
         self._shards.clear()
+        self._callers.clear()
         self._pulses.clear()
 
     def _gather_values(self, method: str) -> Vector:

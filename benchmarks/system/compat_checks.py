@@ -8,11 +8,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from benchmarks.system.processes import list_descendants, process_title
 from fedraa.callbacks.callback import Callback
@@ -142,11 +143,13 @@ class Head:
 
     Attributes:
         address: HOST:PORT of the cluster.
+        client: Its address for clients, which begins with ray://.
         dashboard: The URL of its dashboard.
         variables: The environment variables of processes that join it.
     """
 
     address: str
+    client: str
     dashboard: str
     variables: dict[str, str]
 
@@ -224,8 +227,13 @@ CHECKS = (*ALONE, *ON_HEAD, FLOWER_COLUMN)
 
 
 @contextmanager
-def start_head(environment: Environment) -> Iterator[Head]:
-    """Start a cluster with `ray start --head`. Raises CheckFailed if it does not start."""
+def start_head(environment: Environment, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Head]:
+    """Start a cluster with `ray start --head`. Raises CheckFailed if it does not start.
+
+    Args:
+        environment: The environment of the cluster.
+        variables: Further environment variables of the cluster and of the processes that join it.
+    """
     port, client, dashboard, agent = _free_ports(4)
     command = [str(environment.python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
     command += ["--num-cpus", "2", "--node-ip-address", "127.0.0.1", "--port", str(port)]
@@ -235,7 +243,8 @@ def start_head(environment: Environment) -> Iterator[Head]:
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:
         log = Path(name) / "head.log"
         # Since Ray 2.48, the dashboard ends if one of its processes does not start within 30 s, as on a busy machine.
-        variables = environment.variables | {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{TIMEOUT_S:g}"}
+        waits = {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{TIMEOUT_S:g}"}
+        variables = {**environment.variables, **waits, **variables}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [*command, "--disable-usage-stats", "--temp-dir", name],
@@ -249,7 +258,7 @@ def start_head(environment: Environment) -> Iterator[Head]:
             # Ray 2.55 replaces loopback by another address of the machine.
             address = ADDRESS.search(log.read_text())
             assert address is not None, log.read_text()
-            yield Head(address[1], f"http://127.0.0.1:{dashboard}", variables)
+            yield Head(address[1], f"ray://127.0.0.1:{client}", f"http://127.0.0.1:{dashboard}", variables)
         finally:
             descendants = list_descendants(process.pid)
             for target in (process.pid, *descendants):

@@ -120,7 +120,8 @@ class WarmExecutor(RayExecutor):
 
     def _create_actor(self, number: int, group: int, device: str) -> Any:
         actor = self.warm_workers[number]
-        actor.prepare.remote(self.worker, number, self.worker_spec, self.threads, device)
+        # Ray may make calls in another order.
+        ray.get(actor.prepare.remote(self.worker, number, self.worker_spec, self.threads, device))
         return actor
 
     def close(self) -> None:

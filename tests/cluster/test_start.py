@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from actors.cluster.own_cluster import RAYLET_DIED
+
 pytestmark = pytest.mark.cluster
 
 LOOK = """
@@ -94,3 +96,28 @@ print(left)
 def test_it_has_no_processes_but_those_that_a_run_needs_and_none_outlives_a_killed_raylet() -> None:
     ended = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr
+
+
+DIES = """
+from ray._private import worker
+from actors.cluster.own_cluster import own_cluster
+
+connect = worker.connect
+
+def connect_late(*args, **options):
+    (raylet,) = worker._global_node.all_processes["raylet"]
+    raylet.process.kill()
+    raylet.process.wait()
+    connect(*args, **options)
+
+worker.connect = connect_late
+with own_cluster(1):
+    print("started")
+"""
+
+
+@pytest.mark.slow
+def test_a_raylet_that_dies_while_the_driver_registers_ends_it_in_one_sentence() -> None:
+    ended = subprocess.run([sys.executable, "-c", DIES], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines()[-1] == f"fedraa: {RAYLET_DIED}"

@@ -1,5 +1,6 @@
 """The split of a model over server shards, and the operations of one shard on its coordinates."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from fedraa.server.mixing import add_delta, blend_weights
 from fedraa.server.running_mean import update_mean
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
+
+# The number of tasks that a shard remembers after their updates were mixed in or discarded.
+MAX_CLOSED_TASKS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +121,8 @@ class Shard:
         self._common = common or [None] * len(where)
         self._shared_weight = shared_weight
         self._pushed: dict[int, dict[str, Vector]] = {}
+        # The last tasks that were mixed in or forgotten. A late copy of a push for one of them is not kept.
+        self._closed: deque[int] = deque(maxlen=MAX_CLOSED_TASKS)
         self._mean: Vector | None = None
 
     def cut(self, fragment: int) -> Vector:
@@ -124,7 +130,7 @@ class Shard:
         return np.array(self.params[index_of(self._coordinates_of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
-        """Check a trained piece, keep the piece if it is sound, and return the receipt.
+        """Check a trained piece, keep the piece if it is sound, and return the receipt. A repeated push has no effect.
 
         Args:
             task: The number of the task.
@@ -133,7 +139,8 @@ class Shard:
             new: The trained piece.
         """
         receipt = receipt_of(sent, new, push, norms=self._norms)
-        if receipt.wrong is None and not receipt.bad:
+        is_repeated = task in self._closed or push in self._pushed.get(task, ())
+        if receipt.wrong is None and not receipt.bad and not is_repeated:
             self.pushes += 1
             kept = new - sent if self._is_delta_mix else new
             self._pushed.setdefault(task, {})[push] = kept
@@ -150,6 +157,7 @@ class Shard:
         """
         where = self._coordinates_of(fragment)
         piece = self._pushed.pop(task)[push]
+        self._closed.append(task)
         if self._is_delta_mix:
             add_delta(self.params, where, weight, piece, None, self._common[fragment], self._shared_weight)
         else:
@@ -158,6 +166,7 @@ class Shard:
     def forget_task(self, task: int) -> None:
         """Discard all pushes for a task that failed."""
         self._pushed.pop(task, None)
+        self._closed.append(task)
 
     def average(self) -> None:
         """Start a running mean, which includes all later versions of the parameters."""
@@ -189,6 +198,7 @@ class Shard:
         self.pulls = pulls
         self.pushes = pushes
         self._pushed.clear()
+        self._closed.clear()
 
     def _coordinates_of(self, fragment: int) -> CoordinateSet:
         where = self._where[fragment]

@@ -89,3 +89,15 @@ def test_tips_are_hidden_and_other_warnings_are_not() -> None:
 def test_only_processes_of_this_process_are_listed() -> None:
     assert ray_versions.session_folder() is None
     assert ray_versions.started_processes("raylet") == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_actors_make_calls_in_any_order_if_ray_has_the_option(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {ray_versions.ANY_ORDER: None} if known else {}
+    options = SimpleNamespace(ray_option_utils=SimpleNamespace(actor_options=names))
+    monkeypatch.setattr(ray_versions, "_actor", options)
+    assert ray_versions.any_order_option() == dict.fromkeys(names, True)
+
+
+def test_installed_ray_takes_the_option() -> None:
+    assert ray_versions.any_order_option() == {ray_versions.ANY_ORDER: True}

@@ -1,0 +1,239 @@
+"""Runs under lost and delayed messages of Ray: equal bits, lost tasks, and the commands needed to continue.
+
+`python -m benchmarks faults` adds rows to `benchmarks/results/faults.csv`, one for each run of a small model, until
+every fault has `--runs` rows for each kind of engine. A run that ends early is continued with the command that it
+prints. Each fault is that of Ray's own tests (`RAY_testing_...`), in all processes of a cluster on loopback:
+
+    plain     a private cluster with two workers
+    shards    a private cluster with two workers and two server shards
+    follower  a cluster that the driver joins as a client, so that a copy of the run directory follows the server's
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.system.chaos_table import lost_and_doubled, print_line
+from benchmarks.system.compat_checks import Environment, start_head
+from benchmarks.system.processes import list_descendants
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
+from fedraa.rundir.file_names import SUMMARY
+from fedraa.rundir.history import History
+
+RESULTS = Path(__file__).parents[1] / "results" / "faults.csv"
+Engine = Literal["plain", "shards", "follower"]
+FLAGS = ("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", "60")
+RESUME = "fedraa resume "
+MAX_COMMANDS = 6
+TIMEOUT_S = 300.0
+PUSH = "CoreWorkerService.grpc_client.PushTask"
+LEASES = (
+    "NodeManagerService.grpc_client.RequestWorkerLease",
+    "NodeManagerService.grpc_client.ReturnWorkerLease",
+    "NodeManagerService.grpc_client.PinObjectIDs",
+)
+
+
+def lose_messages(percent: int, *methods: str) -> dict[str, str]:
+    """Return the variables with which Ray loses this share of requests, of answers, and of calls in progress."""
+    shares = dict.fromkeys(("req_failure_prob", "resp_failure_prob", "in_flight_failure_prob"), percent)
+    calls = {method: {"num_failures": -1, **shares} for method in methods}
+    return {
+        "RAY_testing_rpc_failure": json.dumps(calls),
+        "RAY_testing_rpc_failure_avoid_intra_node_failures": "0",
+    }
+
+
+FAULTS: dict[str, dict[str, str]] = {
+    "calls of actors, 1 %": lose_messages(1, PUSH),
+    "calls of actors, 5 %": lose_messages(5, PUSH),
+    "calls of actors, 10 %": lose_messages(10, PUSH),
+    "leases and pins, 20 %": lose_messages(20, *LEASES),
+    "delays of 1 to 30 ms": {"RAY_testing_asio_delay_us": "*=1000:30000"},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: `commands` are those needed until its end, and `faults` the lines of this kind in its log.
+
+    `last_line` is the last line of output if the run did not end, and no command was printed that continues it.
+    """
+
+    fault: str
+    engine: str
+    number: int
+    ended: bool
+    equal: bool
+    lost: int
+    doubled: int
+    faults: int
+    commands: int
+    seconds: float
+    last_line: str = ""
+
+
+def main(
+    runs: int = 3,
+    faults: tuple[str, ...] = tuple(FAULTS),
+    engines: tuple[Engine, ...] = get_args(Engine),
+    out: Path = RESULTS,
+) -> None:
+    """Run until each fault has enough rows for each engine, and print a table.
+
+    Args:
+        runs: The number of rows for each fault and engine.
+        faults: The faults.
+        engines: The kinds of engines.
+        out: The CSV file to which rows are added.
+    """
+    for fault in faults:
+        if fault not in FAULTS:
+            raise InputError("faults", got=fault, expected=", ".join(FAULTS))
+    with TemporaryDirectory(prefix="fedraa-faults-") as name:
+        undisturbed = make_undisturbed_run(Path(name))
+        for number in range(runs):
+            for fault in faults:
+                for engine in engines:
+                    if has_row(out, fault, engine, number):
+                        continue
+                    row = make_run(fault, engine, number, undisturbed)
+                    add_row(out, row)
+                    print_line(row)
+    Console().print(make_table(read_rows(out)))
+
+
+def make_undisturbed_run(folder: Path) -> Path:
+    """Execute the run in this process, and return its directory."""
+    experiment = Experiment(
+        hidden=(8,), clients=4, local_epochs=1, checkpoint_every=20, updates=60, engine="local", out=folder / "run"
+    )
+    return run(experiment).directory
+
+
+def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
+    """Execute the run under a fault, with as many commands as it takes, and compare it with the undisturbed run."""
+    started = time.monotonic()
+    with TemporaryDirectory(prefix="fedraa-fault-") as name, _variables_of(engine, fault) as (flags, variables):
+        out = Path(name) / "run"
+        command: Sequence[str] = ("run", *FLAGS, "--workers", "2", "--quiet", "--out", str(out), *flags)
+        commands = 0
+        last_line = ""
+        while commands < MAX_COMMANDS and not (out / SUMMARY).exists():
+            commands += 1
+            last_line = _execute_command(command, variables)
+            if RESUME not in last_line:
+                break
+            command = ("resume", str(out), "--quiet")
+        seconds = round(time.monotonic() - started, 1)
+        if not (out / SUMMARY).exists():
+            return Row(fault, engine, number, False, False, 0, 0, 0, commands, seconds, last_line)
+        lost, doubled = lost_and_doubled(out, undisturbed)
+        history = History(out)
+        equal = history.summary["model_sha256"] == History(undisturbed).summary["model_sha256"]
+        faults = sum(line["kind"] == "fault" for line in history.lines())
+        return Row(fault, engine, number, True, equal, lost, doubled, faults, commands, seconds)
+
+
+@contextmanager
+def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
+    """Yield the flags and the environment variables of a run. Start a cluster for a follower."""
+    variables = {**os.environ, **FAULTS[fault]}
+    if engine == "plain":
+        yield (), variables
+    elif engine == "shards":
+        yield ("--server-shards", "2"), variables
+    else:
+        environment = Environment(Path.cwd(), Path(sys.executable))
+        with start_head(environment, FAULTS[fault]) as head:
+            yield ("--address", head.client), head.variables
+
+
+def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Execute a command of fedraa and return its last line of output."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedraa", *command],
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            for target in (*list_descendants(process.pid), process.pid):
+                os.kill(target, 9)
+            return f"no end within {TIMEOUT_S:g} s"
+    return (output.strip().splitlines() or [""])[-1]
+
+
+def has_row(out: Path, fault: str, engine: str, number: int) -> bool:
+    """Return True if the file has a row for this run."""
+    key = (fault, engine, number)
+    return any((row.fault, row.engine, row.number) == key for row in read_rows(out))
+
+
+def add_row(out: Path, row: Row) -> None:
+    """Append a row to the file."""
+    is_new = not out.exists()
+    with out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        if is_new:
+            writer.writeheader()
+        writer.writerow(asdict(row))
+
+
+def read_rows(out: Path) -> list[Row]:
+    """Return the rows of the file."""
+    if not out.exists():
+        return []
+    with out.open(newline="") as file:
+        return [_parse_row(texts) for texts in csv.DictReader(file)]
+
+
+def _parse_row(texts: Mapping[str, str]) -> Row:
+    return Row(
+        fault=texts["fault"],
+        engine=texts["engine"],
+        number=int(texts["number"]),
+        ended=texts["ended"] == "True",
+        equal=texts["equal"] == "True",
+        lost=int(texts["lost"]),
+        doubled=int(texts["doubled"]),
+        faults=int(texts["faults"]),
+        commands=int(texts["commands"]),
+        seconds=float(texts["seconds"]),
+        last_line=texts["last_line"],
+    )
+
+
+def make_table(rows: Sequence[Row]) -> Table:
+    """Return a table with a line for each fault and kind of engine."""
+    table = Table("fault", "engine", "runs", "equal bits", "lost tasks", "doubled tasks", "commands to continue", "s")
+    cells = list(dict.fromkeys((row.fault, row.engine) for row in rows))
+    for cell in cells:
+        of_cell = [row for row in rows if (row.fault, row.engine) == cell]
+        numbers = (
+            len(of_cell),
+            sum(row.equal for row in of_cell),
+            sum(row.lost for row in of_cell),
+            sum(row.doubled for row in of_cell),
+            sum(row.commands - 1 for row in of_cell),
+            max(row.seconds for row in of_cell),
+        )
+        table.add_row(*cell, *(f"{number:g}" for number in numbers))
+    return table

@@ -1,0 +1,51 @@
+"""The table of faults: rows are kept, only missing runs are made, and the sums are those of the rows."""
+
+from pathlib import Path
+
+import pytest
+from refusals import refuses
+
+from benchmarks.system import faults
+from benchmarks.system.faults import FAULTS, Engine, Row, add_row, has_row, main, read_rows
+
+FAULT, OTHER = list(FAULTS)[:2]
+
+
+def make_row(fault: str = FAULT, engine: str = "plain", number: int = 0, **fields: object) -> Row:
+    values: dict[str, object] = {"ended": True, "equal": True, "lost": 0, "doubled": 0, "faults": 0, "commands": 1}
+    return Row(fault, engine, number, **values | {"seconds": 1.5} | fields)  # type: ignore[arg-type]
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    out = tmp_path / "faults.csv"
+    rows = [make_row(), make_row(number=1, ended=False, equal=False, last_line="a, b"), make_row(engine="shards")]
+    for row in rows:
+        add_row(out, row)
+    assert read_rows(out) == rows
+    assert has_row(out, FAULT, "plain", 1)
+    assert not has_row(out, OTHER, "plain", 1)
+
+
+def test_only_missing_runs_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "faults.csv"
+    add_row(out, make_row(number=0, lost=3, commands=4))
+    made: list[tuple[str, int]] = []
+
+    def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
+        made.append((engine, number))
+        return make_row(fault, engine, number, lost=2)
+
+    monkeypatch.setattr(faults, "make_undisturbed_run", lambda folder: folder)
+    monkeypatch.setattr(faults, "make_run", make_run)
+    main(runs=2, faults=(FAULT,), engines=("plain", "shards"), out=out)
+    assert made == [("shards", 0), ("plain", 1), ("shards", 1)]
+    plain = next(line for line in capsys.readouterr().out.splitlines() if "plain" in line and "│" in line)
+    # Two runs, two equal, five lost tasks, none doubled, three commands to continue, at most 1.5 s.
+    assert [text.strip() for text in plain.strip("│").split("│")][2:] == ["2", "2", "5", "0", "3", "1.5"]
+
+
+def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
+    with refuses("faults", got="earthquake"):
+        main(faults=("earthquake",), out=tmp_path / "faults.csv")
