@@ -31,6 +31,7 @@ from fedraa.client.gradient_transforms import (
 from fedraa.client.input_adversary import Adversary
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OPTIMIZER_PREFIX, LocalOptimizer, OptimizerSteps
 from fedraa.client.local_training import LocalTraining
+from fedraa.client.logit_calibration import log_prior
 from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import convert_errors
 from fedraa.data.tree import map_tree
@@ -345,30 +346,6 @@ class LocalStep:
         if self._mask is None:
             return g
         return g.mul_(self._mask[piece])
-
-
-def log_prior(
-    shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float, label_shares: tuple[float, ...] | None
-) -> Tensor:
-    """Return log((share * p + (1 - share) * q) / q) of every client's labels, float32 [shards, classes].
-
-    If p or q is 0, a label counts as a thousandth of one of the client's samples. With a share of 1, the logit of a
-    label that the client lacks then gets hardly any gradient.
-
-    Args:
-        shards: Labels of each client.
-        classes: Number of classes.
-        share: Weight of the client's label frequencies p.
-        label_shares: The label frequencies q of all clients. None: equal frequencies.
-    """
-    at_client = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
-    at_all = np.full(classes, 1 / classes)
-    if label_shares is not None:
-        at_all = np.zeros(classes)
-        at_all[: len(label_shares)] = label_shares
-    floor = np.array([[1e-3 / len(y)] for y in shards])
-    mixed = np.maximum(share * at_client + (1 - share) * at_all, floor)
-    return torch.from_numpy(np.log(mixed / np.maximum(at_all, floor)).astype(np.float32))
 
 
 def random_state(device: torch.device) -> Tensor:

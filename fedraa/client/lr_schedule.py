@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from fedraa.errors import InputError
+from fedraa.errors import InputError, without_effect
 
 LOCAL = "local"
 STEP_UNITS = ("steps", LOCAL)
@@ -118,3 +118,17 @@ def target_cosine(spec: str) -> float | None:
 def follows_length(spec: str) -> bool:
     """Return True if the factors of a task depend on its length."""
     return lr_unit(spec) == LOCAL and f":{AUTO}" in spec
+
+
+def check_longest_task(spec: str, steps: int) -> None:
+    """Raise InputError if the schedule has no effect because the longest task has only one local step.
+
+    Args:
+        spec: The text of the schedule.
+        steps: Number of local steps of the longest task.
+    """
+    adapts = target_cosine(spec) is not None
+    is_local = lr_unit(spec) == LOCAL and mean_local_factor(spec, steps) == 1
+    if steps == 1 and (adapts or is_local):
+        hint = "let it count updates or rounds, as in cosine:100, or give more local steps"
+        raise without_effect("lr_schedule", spec, "one local step per task", hint)

@@ -356,7 +356,7 @@ class Trainer:
         """Return the module for a submodel of this shape, without weights."""
         module = self._traced.make_skeleton(widths)
         drop_weights(module)
-        set_scaler_rate(module, mean_width_share(self._traced, widths))
+        set_scaler_rate(module, self._traced.mean_width_share(widths))
         if self._settings.fragment_scale:
             scale_readers(module, self._traced, widths, inner=self._settings.scale_inner)
         if self._solver.split:
@@ -396,14 +396,3 @@ class Trainer:
 
 def _select_rows(inputs: Tree, chosen: Tensor) -> Tree:
     return map_tree(lambda tensor: tensor.index_select(0, chosen), inputs)
-
-
-def mean_width_share(traced: Traced, widths: tuple[int, ...]) -> float:
-    """Return the share of units that a cut keeps, as the mean over all width groups, or 1 without groups.
-
-    If all shares are equal, this is the model rate of HeteroFL.
-    """
-    if not widths:
-        return 1.0
-    shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]
-    return sum(shares) / len(shares)

@@ -3,7 +3,6 @@
 from functools import partial
 
 from fedraa.aggregation.registry import find_needed_client
-from fedraa.client.trainer import mean_width_share
 from fedraa.devices.costs import CostModel, CostSettings
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.engine.worker_spec import WorkerSpec
@@ -80,7 +79,7 @@ def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
 
     def base_rate(widths: tuple[int, ...]) -> float:
         if scales_rate:
-            return solver.lr * mean_width_share(spec.traced, widths)
+            return solver.lr * spec.traced.mean_width_share(widths)
         return solver.lr
 
     return TaskTable(

@@ -13,7 +13,7 @@ from fedraa.aggregation.robust.fltrust import FLTrust
 from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.local_algorithm import LocalAlgorithm
-from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor, target_cosine
+from fedraa.client.lr_schedule import check_longest_task
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
@@ -172,17 +172,8 @@ def _check_small_batches(spec: RunSpec) -> None:
 def _check_local_schedule(spec: RunSpec) -> None:
     """Raise InputError if a learning-rate schedule has no effect because every task has only one step."""
     solver = spec.method.local
-    adapts = target_cosine(solver.lr_schedule) is not None
-    if solver.auto is not None or not (adapts or lr_unit(solver.lr_schedule) == LOCAL):
-        return
-    longest = solver.count_steps(int(spec.data.sizes.max()))
-    if longest == 1 and (adapts or mean_local_factor(solver.lr_schedule, 1) == 1):
-        raise without_effect(
-            "lr_schedule",
-            solver.lr_schedule,
-            "one local step per task",
-            "let it count updates or rounds, as in cosine:100, or give more local steps",
-        )
+    if solver.auto is None:
+        check_longest_task(solver.lr_schedule, solver.count_steps(int(spec.data.sizes.max())))
 
 
 def _check_adapters(spec: RunSpec) -> None:

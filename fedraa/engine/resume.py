@@ -255,6 +255,8 @@ def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str])
             # The value is too long for a sentence.
             raise InputError(name, "the run was started with another one", hint="give the same")
         problem = f"the run was started with {short_text(was.get(name))}"
+        if was.get(name) is None:
+            raise InputError(name, "the run was started without it", got=now[name], hint="leave it out")
         raise InputError(name, problem, got=now[name], hint="give the same")
 
 

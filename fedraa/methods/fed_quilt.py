@@ -11,8 +11,8 @@ When (j, delta) arrives:
     the learning rate of later tasks rises if c > -0.05, and falls otherwise or if the losses rise
 The evaluated model is the Polyak mean of the last models.
 
-Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), client/auto_steps.py (local
-steps), server/local_rates.py (the rate), server/polyak.py (the mean).
+Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), server/local_rates.py (the
+learning rate), server/polyak.py (the mean).
 """
 
 from dataclasses import dataclass

@@ -271,7 +271,8 @@ class Rules:
             selector=self._async_selector(),
             routing=self._routing(),
         )
-        ledger.staleness_clock = self.method["schedule"]["staleness_clock"]
+        # Schedules of sampled submodels have no such field.
+        ledger.staleness_clock = self.method["schedule"].get("staleness_clock", "fragment")
         return ledger
 
     def async_rule(self) -> AsyncRule | None:

@@ -166,6 +166,16 @@ class Traced:
         """Return the number of units of each group that an index set keeps."""
         return tuple(len(kept) for kept in self.check(indices))
 
+    def mean_width_share(self, widths: tuple[int, ...]) -> float:
+        """Return the share of units that a cut keeps, as the mean over all width groups, or 1 without groups.
+
+        If all shares are equal, this is the model rate of HeteroFL.
+        """
+        if not widths:
+            return 1.0
+        shares = [kept / group.size for kept, group in zip(widths, self.groups, strict=True)]
+        return sum(shares) / len(shares)
+
     def cut(self, indices: IndexSet) -> nn.Module:
         """Return a dense module with only the kept units, which shares frozen parameters and copies all others.
 

@@ -35,7 +35,7 @@ def events(directory: Path) -> list[dict[str, object]]:
         {"method": "fed-raa", "updates": 20},
         {"method": "fedavg", "rounds": 5, "participation": "sample:3"},
         {"method": "heterofl-async", "updates": 20},
-        {"method": "ra-fed", "rounds": 5, "lr": 0.05, "local_optimizer": "ldog(alpha=0.01)"},
+        {"method": "ra-fed", "rounds": 5, "lr": None, "local_optimizer": "ldog(alpha=0.01)"},
     ],
     ids=lambda method: str(method["method"]),
 )

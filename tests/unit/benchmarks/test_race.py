@@ -200,7 +200,7 @@ def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
         ("fadas", {"local_steps": 4, "buffer_size": 5}, 10),
         ("fedasync", {"local_steps": 10}, 20),
         ("fedasync", {}, 1),  # five epochs are 235
-        (OURS, {}, 10),  # auto, 20
+        (OURS, {}, 20),  # auto, 10
         (OURS, {"local_steps": "auto:10", "async_rule": "fadas(size=4)"}, 5),
         (LIMIT, {"local_steps": 10}, 5),
         (ROUNDS, {"local_steps": 10}, None),

@@ -34,7 +34,7 @@ def trained(client: int, **extras: list[float]) -> Update:
     [
         (0.5, [0.5] * 6, [0.5, 0, 0.5]),
         ("model", PARAMS, [11, 0, 15]),
-        ("received", [np.nan] * 6, [np.nan, 0, np.nan]),
+        ("received", [np.nan] * 6, [np.nan] * 3),
     ],
 )
 def test_values_never_written_come_from_the_start(start: float, whole: list[float], part: list[float]) -> None:
