@@ -1,0 +1,38 @@
+"""Runs in which Ray loses messages of calls: equal bits, without a death of a server, shard or worker."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mortal import with_its_parent
+from running import FIELDS, FLAGS, PATIENCE
+from same_run import same
+
+from benchmarks.system.faults import PUSH, lose_messages
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.rundir.history import History
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+UPDATES = 60
+
+
+@pytest.mark.parametrize(("percent", "flags"), [(5, ()), (10, ("--server-shards", "2"))])
+def test_a_lost_call_is_no_death(percent: int, flags: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "fedraa", "run", *FLAGS, "--updates", str(UPDATES), "--workers", "2", *flags]
+    ended = subprocess.run(
+        [*command, "--out", str(out), "--quiet"],
+        env=os.environ | lose_messages(percent, PUSH),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        preexec_fn=with_its_parent,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert not [line for line in History(out).lines() if line["kind"] == "fault"]
+    assert "died" not in ended.stderr
+    same(out, run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path / "here")))
