@@ -43,8 +43,8 @@ class OrderedCaller:
         """Call a method of the actor and return the reference of its answer."""
         if self._unanswered:
             waiting = list(self._unanswered)
-            for ref in ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
-                del self._unanswered[ref]
+            for answered in ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
+                del self._unanswered[answered]
         self._number += 1
         call = NumberedCall(self._number, method, args)
         ref: AnyRef = self._actor.run_calls.remote([*self._unanswered.values(), call])
