@@ -26,7 +26,7 @@ MAX_COUNTED_SECONDS = 2.0
 SLOWNESS_FACTOR = 10.0
 # Share of a core: a process that uses this much CPU time is not frozen.
 MIN_CPU_SHARE = 0.05
-# Maximum number of times that Ray repeats a call whose request or answer was lost. Then the actor counts as dead.
+# Maximum number of times that Ray repeats a call after a lost request or answer. Then the actor counts as dead.
 MAX_CALL_RETRIES = 20
 
 
@@ -138,9 +138,9 @@ def ping(self: object) -> tuple[str, int]:
 def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:
     """Return a class as an actor class with a liveness probe.
 
-    Ray repeats a call of a living actor whose request or answer was lost. Therefore a second execution of a call must
-    have no effect, and callers must not rely on the order of their calls. Ray's task events are off, because Ray would
-    store millions of events in a long run.
+    Ray repeats a call of a living actor if it lost the request or the answer. Therefore a second execution of a call
+    must have no effect, and callers must not rely on the order of their calls. Ray's task events are off, because Ray
+    would store millions of events in a long run.
 
     Args:
         kind: The class.
