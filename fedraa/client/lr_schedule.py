@@ -108,7 +108,11 @@ def run_factor(spec: str) -> Callable[[float], float]:
 
 
 def target_cosine(spec: str) -> float | None:
-    """Return the cosine at which an adaptive rate stays constant, or None for another schedule."""
+    """Return the cosine at which an adaptive rate stays constant, or None for another schedule.
+
+    Raises InputError for text that is no schedule.
+    """
+    lr_schedule(spec)
     name, _, cosine = spec.partition(":")
     if name != ADAPTIVE:
         return None

@@ -142,5 +142,6 @@ def test_settings_in_which_the_rate_cannot_adapt_are_refused(tmp_path: Path) -> 
         fl.run(
             **DIGITS, method="fed-raa", lr_schedule="adaptive", privacy="local(noise=1)", updates=1, out=tmp_path / "b"
         )
-    with refuses("lr_schedule"):
-        fl.run(**DIGITS, method="fedavg", lr_schedule="adaptive:2", rounds=1, out=tmp_path / "c")
+    for wrong in ("adaptive:2", "adaptive:x", "adaptive:", "adaptive@local"):
+        with refuses("lr_schedule", got=wrong):
+            fl.run(**DIGITS, method="fedavg", lr_schedule=wrong, rounds=1, out=tmp_path / "c")
