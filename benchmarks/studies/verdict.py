@@ -251,9 +251,9 @@ def decide_verdict(comparisons: Sequence[Advantage]) -> str:
 
 
 def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
-    """Return the p-value of a claim, the largest of its comparisons that can tell; None if none of them can.
+    """Return the largest p-value of the comparisons that can tell, or None if no comparison can.
 
-    A claim says that all of its comparisons hold, so the weakest one decides.
+    A claim holds if all of its comparisons hold. Therefore the weakest comparison decides.
     """
     return max((comparison.p_of_claim for comparison in comparisons if comparison.tells), default=None)
 

@@ -86,6 +86,7 @@ class BatchedTrainer(Trainer):
         )
         totals = torch.zeros(self._height, device=self._device)
         halfway = HalfwayCosine(steps if self._is_adaptive else [])
+        received = local_step.received_buffer(whole.params) if self._is_adaptive else None
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):
             totals += local_step.step(*batch)
@@ -95,8 +96,8 @@ class BatchedTrainer(Trainer):
                     continue
                 task = work[row].task
                 cosine = None
-                if self._is_adaptive:
-                    cosine = halfway.compute(local_step.received_buffer(whole.params), stack.weights, row)
+                if received is not None:
+                    cosine = halfway.compute(received, stack.weights, row)
                 extras = self._compress_update(local_step, task, row)
                 extras |= local_step.optimizer_state(row)
                 if local_step.squares is not None:

@@ -103,8 +103,11 @@ class AdaptiveFactor(Stateful):
         first = abs(float(self._first[client]))
         self._rises = [*self._rises, int(loss > lowest + RISE * first)][-self._at_work :]
         self._relative_losses = [*self._relative_losses, loss / (first or 1.0)][-self._at_work :]
-        if len(self._relative_losses) == self._at_work and median(self._relative_losses) < self._best_loss:
-            self._best_loss = median(self._relative_losses)
+        if len(self._relative_losses) < self._at_work:
+            return
+        current = median(self._relative_losses)
+        if current < self._best_loss:
+            self._best_loss = current
             self._best_log_factor = self._log_factor
 
 

@@ -241,11 +241,11 @@ class Barrier(Schedule):
             scheduler=self.planner(setup),
         )
         collusion = setup.make_collusion(clients)
+        cohort = expected_cohort(PARTICIPATION.resolve(self.participation), clients)
         rule = update.resolve_aggregator()
         if setup.privacy is not None:
             whole = setup.policy.whole and setup.shared is None
-            expected = PARTICIPATION.resolve(self.participation).expected_size(clients)
-            noisy_sum = setup.make_noisy_sum(expected or clients, whole=whole)
+            noisy_sum = setup.make_noisy_sum(cohort or clients, whole=whole)
             assert noisy_sum is not None
             rule = PrivateMean(noisy_sum, fixed=whole or isinstance(rule, FilledMean))
         aggregator = BoundAggregator(rule, run)
@@ -263,7 +263,7 @@ class Barrier(Schedule):
                     params=setup.params,
                     steps=setup.mean_steps,
                     rounds=setup.rounds,
-                    cohort=expected_cohort(PARTICIPATION.resolve(self.participation), clients),
+                    cohort=cohort,
                 )
             ),
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,

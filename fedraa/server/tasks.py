@@ -173,7 +173,7 @@ class TaskTable(Stateful):
             done: The result of the update in the ledger.
             weight: Weight of the update.
             now: Time on the run's clock.
-            optional: Fields of the event that most runs lack: `unprotected`, `waited` (see History).
+            optional: Fields of the event that most runs lack: `unprotected`, `seconds` and `waited` (see History).
         """
         flight = self.in_flight.pop(update.task)
         task = flight.task

@@ -159,7 +159,7 @@ class RegionSchedule(SubmodelPolicy):
         if self.trained > self.parts:
             raise InputError("trained", got=self.trained, expected=f"at most {self.parts}, the number of regions")
         if self.tau < self.parts:
-            problem = f"a client that trains one of {self.parts} regions in a round needs as many rounds for all"
+            problem = f"a client trains one region in a round, and needs {self.parts} rounds to train all regions"
             raise InputError("tau", problem, got=self.tau, expected=f"{self.parts} or more")
 
     @property
