@@ -11,6 +11,7 @@ from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.studies.options import RunOptions
 from benchmarks.system import (
     board,
+    chaos_matrix,
     compat,
     convolutions,
     cut_cost,
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "claims": write_claims,
     "paper004": paper004.main,
     "board": board.main,
+    "chaos": chaos_matrix.main,
     "compat": compat.main,
     "convolutions": convolutions.main,
     "cut_cost": cut_cost.main,

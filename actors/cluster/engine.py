@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
+from actors import runtime
 from actors.cluster.attach import join_cluster
 from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
@@ -108,7 +109,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     watch: HealthMonitor = ClusterWatch()
     if attached is not None:
         watch = HeadWatch(attached)
-    own_node = ray.get_runtime_context().get_node_id()
+    own_node = runtime.node_id()
     node = find_node(experiment.server_node or own_node)
     elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
     server_directory = None if elsewhere else directory.resolve()
@@ -116,7 +117,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     if attached:
         memory = Need.of(spec).server
         carry_by_value([spec])
-    hosted = ray.put(with_shared_source(spec.without_training_rows()))
+    hosted = runtime.put(with_shared_source(spec.without_training_rows()))
     setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
@@ -160,7 +161,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 raise ClusterLost(f"the connection to the Ray cluster at {attached} was lost") from None
             finally:
                 if watch.lost() is None and ray.is_initialized():
-                    ray.kill(server)
+                    runtime.kill(server)
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
@@ -190,7 +191,7 @@ def with_shared_source(spec: RunSpec) -> RunSpec:
     """Return the run with its data source, if any, in the object store."""
     if spec.data.source is None:
         return spec
-    return replace(spec, data=replace(spec.data, source=SharedSource(ray.put(spec.data.source))))
+    return replace(spec, data=replace(spec.data, source=SharedSource(runtime.put(spec.data.source))))
 
 
 def _await_release(server: Any, directory: Path) -> None:

@@ -15,9 +15,9 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_ray import Faults, SimulatedRay, SimulatedWorker, evaluate, train
+from simulated_ray import Faults, SimulatedRay, SimulatedWorker, evaluate, simulated_runtime, train
 
-from actors.pool import executor, handles, pulse, serializer
+from actors.pool import pulse
 from actors.pool.executor import RayExecutor
 from benchmarks.system.chaos_kills import comparable_log
 from fedraa.config.experiment import Experiment
@@ -37,7 +37,7 @@ class SimulatedExecutor(RayExecutor):
     simulation: Any = None
 
     def _create_actor(self, number: int, group: int, device: str) -> Any:
-        return SimulatedWorker(self.simulation, number)
+        return self.simulation.create(SimulatedWorker(self.simulation, number=number))
 
 
 class Direct(LocalExecutor):
@@ -61,14 +61,10 @@ class Direct(LocalExecutor):
 
 @contextmanager
 def simulated(seed: int, faults: Faults) -> Iterator[SimulatedRay]:
-    """Replace Ray and the time in the modules of the executor."""
+    """Replace Ray and the time."""
     simulation = SimulatedRay(seed, faults)
-    with (
-        mock.patch.multiple(executor, ray=simulation, time=simulation),
-        mock.patch.multiple(handles, ray=simulation, time=simulation),
-        mock.patch.multiple(pulse, ray=simulation, time=simulation, load_factor=lambda: 1.0),
-        mock.patch.object(serializer, "ray", simulation),
-    ):
+    with simulated_runtime() as stage, mock.patch.object(pulse, "load_factor", return_value=1.0):
+        stage.simulation = simulation
         yield simulation
 
 
