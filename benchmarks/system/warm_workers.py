@@ -29,14 +29,15 @@ class WarmWorker:
 
 @dataclass
 class WorkerPool:
-    """Actors that no run uses. One more actor than a run needs starts in advance."""
+    """Actors that no run uses. Some more actors than a run needs start in advance."""
 
+    spares: int = 1
     free: list[Any] = field(default_factory=list)
 
     def take(self) -> Any:
         """Return an actor that no other run uses."""
         kind = actor_class(WarmWorker)
-        while len(self.free) < 2:
+        while len(self.free) <= self.spares:
             self.free.append(kind.remote())
         return self.free.pop(0)
 

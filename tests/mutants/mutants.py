@@ -1,4 +1,4 @@
-"""Small wrongs, each of which a test must notice: solver, server, policies, costs, schedulers, defaults and the Ray layer.
+"""Small wrongs, each of which a test must notice: solver, server, policies, costs, schedulers, defaults, Ray layer.
 
 `old` stands exactly once in `file`; with `new` in its place one of the files `tests` must fail. A default that a paper
 states is guarded in tests/unit/settings/test_paper_defaults.py, a formula by its numbers in tests/numerics.
