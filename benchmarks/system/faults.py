@@ -47,6 +47,33 @@ LEASES = (
     "NodeManagerService.grpc_client.PinObjectIDs",
 )
 
+# The messages that can be delayed. Ray's raylet dies at its start if those between the raylet, the GCS and a driver that
+# registers are late as well.
+DELAYED = (
+    PUSH,
+    "CoreWorkerService.grpc_server.PushTask",
+    "CoreWorkerService.grpc_client.GetObjectStatus",
+    "CoreWorkerService.grpc_server.GetObjectStatus",
+    "CoreWorkerService.grpc_client.ActorCallArgWaitComplete",
+    "CoreWorkerService.grpc_server.ActorCallArgWaitComplete",
+    "CoreWorkerService.grpc_server.PubsubLongPolling",
+    "CoreWorkerService.grpc_server.WaitForActorRefDeleted",
+    "NodeManagerService.grpc_client.RequestWorkerLease",
+    "NodeManagerService.grpc_server.RequestWorkerLease",
+    "NodeManagerService.grpc_server.ReturnWorkerLease",
+    "NodeManagerService.grpc_server.PinObjectIDs",
+    "ActorInfoGcsService.grpc_server.RegisterActor",
+    "ActorInfoGcsService.grpc_server.CreateActor",
+    "ActorInfoGcsService.grpc_server.GetActorInfo",
+    "InternalPubSubGcsService.grpc_server.GcsSubscriberPoll",
+)
+
+
+def delay_messages(milliseconds: tuple[int, int], *methods: str) -> dict[str, str]:
+    """Return the variables with which Ray handles messages late, by a time in this range."""
+    low, high = milliseconds
+    return {"RAY_testing_asio_delay_us": ",".join(f"{method}={1000 * low}:{1000 * high}" for method in methods)}
+
 
 def lose_messages(percent: int, *methods: str) -> dict[str, str]:
     """Return the variables with which Ray loses this share of requests, of answers, and of calls in progress."""
@@ -63,7 +90,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "calls of actors, 5 %": lose_messages(5, PUSH),
     "calls of actors, 10 %": lose_messages(10, PUSH),
     "leases and pins, 20 %": lose_messages(20, *LEASES),
-    "delays of 1 to 30 ms": {"RAY_testing_asio_delay_us": "*=1000:30000"},
+    "delays of 1 to 30 ms": delay_messages((1, 30), *DELAYED),
 }
 
 
