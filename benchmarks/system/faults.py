@@ -47,7 +47,7 @@ LEASES = (
     "NodeManagerService.grpc_client.PinObjectIDs",
 )
 
-# The messages that can be delayed. Ray's raylet dies at its start if those between the raylet, the GCS and a driver that
+# The messages that can be delayed. Ray's raylet dies at its start if messages between raylet, GCS and a driver that
 # registers are late as well.
 DELAYED = (
     PUSH,

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -247,7 +247,8 @@ def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", sec
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     for target in (*list_descendants(process.pid), process.pid):
-        if target == process.pid or Path("/proc", str(target)).exists():
+        # The process may have ended meanwhile.
+        with suppress(ProcessLookupError):
             os.kill(target, 9)
     process.wait()
 

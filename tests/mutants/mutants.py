@@ -25,6 +25,7 @@ SPACE = "tests/unit/tuning/test_space.py"
 TUNER = "tests/unit/tuning/test_tuner.py"
 GUARDS = "tests/numerics/test_guards.py"
 HELD_BACK = "tests/unit/data/test_validation_split.py"
+SIMULATED_EXECUTOR = "tests/unit/actors/test_executor_simulation.py"
 SIMULATED = "tests/unit/actors/test_simulated_run.py"
 
 
@@ -347,7 +348,7 @@ MUTANTS: list[Mutant] = [
     # lost, repeated and late calls, deaths and freezes
     *_in(
         "actors/pool/executor.py",
-        ("        if not handle.calls:\n", "        if False:\n", SIMULATED),
+        ("        if not handle.calls:\n", "        if False:\n", SIMULATED_EXECUTOR),
         ("            self._queues.again(call.tasks)\n", "", SIMULATED),
         (
             "            if call.evaluation is not None:\n                self._evaluations.append(call.evaluation)",

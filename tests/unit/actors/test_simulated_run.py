@@ -34,23 +34,6 @@ def test_many_seeds_end_with_the_same_run() -> None:
         play(seed)
 
 
-def test_an_idle_worker_that_freezes_is_replaced() -> None:
-    """There was no call that the worker's end could be blamed on."""
-    run = SimulatedRun(0, Faults(), Plan(workers=4))
-    try:
-        run.advance(4.0)
-        [idle] = [
-            worker for worker in run.actors(SimulatedWorker) if all(message.method == "ping" for message in worker.open)
-        ]
-        idle.freeze(FOREVER_S)
-        run.injected.add("freeze")
-        run.finish()
-        assert run.recorder.starts == 1
-        assert idle.is_dead
-    finally:
-        run.close()
-
-
 PROBABLE = st.sampled_from([0.0, 0.0, 0.1])
 KINDS = st.sampled_from([SimulatedWorker, SimulatedWorker, HostActor])
 
