@@ -124,8 +124,8 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     with register_writer(directory) if elsewhere else nullcontext():
         while True:
             # If the server's first node is gone, another node may have the resource that names the server's node.
-            if experiment.server_node:
-                node = find_node(experiment.server_node)
+            if experiment.server_node and deaths:
+                node = _find_node_again(experiment.server_node, spec, directory)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
             callbacks.prepare("starting the server and its workers")
             actor: Any = actor_class(ParameterServer, {RUN: 1}).options(**options)
@@ -162,6 +162,21 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
             finally:
                 if watch.lost() is None and ray.is_initialized():
                     runtime.kill(server)
+
+
+def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:
+    """Return the server's node after a death of the server. Raise RunFailed if the node has left the cluster.
+
+    Args:
+        wanted: The description of the node.
+        spec: The run.
+        directory: The run directory.
+    """
+    try:
+        return find_node(wanted)
+    except InputError:
+        hint = f"start the node again, and resume with: {resume_command(spec, directory)}"
+        raise RunFailed("server", f"its node {wanted} has left the cluster", hint=hint) from None
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:

@@ -14,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from simulated_ray import FOREVER_S, Faults, HostActor, SimulatedWorker
 from simulated_run import FAR, OTHER, Plan, SimulatedRun, play, simulated_cluster
 
+from fedraa.errors import RunFailed
+
 
 @pytest.fixture(autouse=True)
 def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
@@ -32,6 +34,19 @@ def test_seeds_end_with_the_same_run(first: int) -> None:
 def test_many_seeds_end_with_the_same_run() -> None:
     for seed in range(200, 5000):
         play(seed)
+
+
+def test_the_loss_of_the_server_s_node_ends_the_run_with_the_command_that_continues_it() -> None:
+    run = SimulatedRun(0, Faults(), Plan(is_far=True))
+    try:
+        run.advance(6.0)
+        run.kill_node(FAR)
+        run.simulation.block(lambda: run.driver.is_done, 100.0)
+        assert isinstance(run.driver.error, RunFailed)
+        assert "fedraa resume" in str(run.driver.error)
+        run.finish()
+    finally:
+        run.close()
 
 
 PROBABLE = st.sampled_from([0.0, 0.0, 0.1])
