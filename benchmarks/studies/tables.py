@@ -275,7 +275,7 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
     for row, entry in best.items():
         sentence = f"{row}: best at {entry.column}"
         if at_edge(study, entry.column):
-            sentence += ", THE EDGE of the grid: its best may lie beyond"
+            sentence += "(at the edge of the grid, so a better value may lie outside)"
         sentence += f", {metric.name} {entry.text}"
         if row in shared:
             sentence += f" ({shared[row].text} at {fixed})"
