@@ -37,14 +37,14 @@ def weak_points(means: Means, chance: float) -> list[str]:
         low = [row for row, mean in rows if _is_at_chance(mean, chance)]
         if low:
             sentences.append(
-                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}. These rows have learned almost nothing, "
-                "so they do not show a difference between the methods."
+                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}. These rows have learned almost "
+                "nothing, so they do not show a difference between the methods."
             )
         values = [mean for _, mean in rows]
         if _is_saturated(values):
             sentences.append(
-                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %. The task is too easy "
-                "to separate the methods."
+                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %. The task is too "
+                "easy to separate the methods."
             )
     return sentences
 

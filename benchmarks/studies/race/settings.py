@@ -215,7 +215,8 @@ SETTINGS: dict[str, Setting] = {
             trials=6,
             alone={"dataset": "benchmarks.studies.race.shakespeare:together"},
             notes=(
-                "The accuracy is the share of correct next characters. The clients are the ten roles with the most text.",
+                "The accuracy is the share of correct next characters.",
+                "The clients are the ten roles with the most text.",
             ),
         ),
     )
