@@ -1,4 +1,4 @@
-"""Tables that decide little: methods at chance, and saturated columns."""
+"""Tables that cannot separate the methods: methods at chance, and saturated columns."""
 
 from collections.abc import Mapping, Sequence
 
