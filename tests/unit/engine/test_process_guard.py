@@ -30,7 +30,7 @@ def settings() -> list[Any]:
         torch.get_deterministic_debug_mode(),
         torch.get_rng_state().tolist(),
         random.getstate(),
-        numpy[1].tolist(),  # type: ignore[union-attr]  # the legacy form is a tuple
+        numpy[1].tolist(),  # type: ignore[union-attr]
     ]
 
 
