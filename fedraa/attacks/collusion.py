@@ -70,7 +70,9 @@ class Collusion(Stateful):
         with convert_errors("attack", self.plan.attack):
             shared = self.plan.attack.collude(rows, clients, attackers)
             if not isinstance(shared, np.ndarray) or shared.shape != row.shape:
-                raise InputError("attack", "collude returned this value", got=shared, expected=f"an array [{self._size}]")
+                raise InputError(
+                    "attack", "collude returned this value", got=shared, expected=f"an array [{self._size}]"
+                )
         forged = np.where(np.isnan(shared), row, shared).astype(np.float32)
         # An attacker sends only the coordinates that it trained.
         return np.where(np.isnan(row), row, forged)
