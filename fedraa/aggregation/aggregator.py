@@ -131,7 +131,7 @@ class Aggregator(Stateful, ABC):
         return own
 
     def start(self, size: int, clients: int) -> None:
-        """Create the state of a run, for a model of `size` parameters and `clients` clients."""
+        """Create the state of a run with a model of `size` parameters and with `clients` clients."""
 
     def see(self, run: RunContext) -> None:
         """Receive the run before its first round, for example to find tensors that the aggregator treats differently.

@@ -1,4 +1,4 @@
-"""The base class of means of low-rank adapters whose ranks differ between clients.
+"""The base class of means of low-rank adapters that have different ranks at different clients.
 
 Two methods derive from it: HetLoRA pads adapters with zeros, and FLoRA stacks them.
 """

@@ -27,7 +27,7 @@ DEPENDENCIES = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-# Packages whose code is not the user's.
+# Packages that are not the user's code.
 LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 

@@ -24,7 +24,7 @@ Take = Callable[[slice, Tensor], None]
 
 
 class FlatModule:
-    """A module whose trainable parameters are views of one flat buffer.
+    """A module with trainable parameters that are views of one flat buffer.
 
     Args:
         module: The module of a dense submodel.

@@ -33,7 +33,7 @@ class KeptBuffer:
         return KEPT_PREFIX + self.name
 
     def count(self, parameters: int) -> int:
-        """Return the number of values that each client keeps, for a model with this number of parameters."""
+        """Return the number of values that each client keeps if the model has `parameters` parameters."""
         if self.size is not None:
             return self.size
         if self.coordinates is not None:

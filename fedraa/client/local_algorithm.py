@@ -153,12 +153,12 @@ class LocalAlgorithm:
 
     @property
     def passes(self) -> float:
-        """Number of additional forward and backward passes for each minibatch, for the cost of a task."""
+        """Number of additional forward and backward passes per minibatch. The cost of a task includes them."""
         return 0
 
     @property
     def epochs(self) -> int:
-        """Number of additional passes over the client's data in each task, for the cost of a task."""
+        """Number of additional passes over the client's data per task. The cost of a task includes them."""
         return 0
 
     def check_model(self, module: nn.Module) -> None:

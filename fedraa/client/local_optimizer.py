@@ -222,7 +222,7 @@ def _bias_correction(beta: float, steps: Tensor) -> Tensor:
 
 
 class OptimizerSteps:
-    """A local optimizer with its state in one task, for a buffer [k] or the buffers of several clients [height, k].
+    """A local optimizer with its state in one task. The buffers are [k], or [height, k] for several clients.
 
     Args:
         optimizer: The local optimizer.

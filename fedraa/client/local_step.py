@@ -202,7 +202,7 @@ class LocalStep:
         """Compress the delta, and replace the trained weights by those that the server reconstructs from it.
 
         Args:
-            rng: The random generator of this client and task, for the compressor.
+            rng: The random generator of the compressor for this client and task.
             row: The row of the task in a stack; `...` for a single task.
             personal: A mask [k] of coordinates that the client does not send; None if it sends all.
             kept: The client's values of error feedback [k], changed in place; None without error feedback.

@@ -19,8 +19,8 @@ EXPECTED = (
     "or @local by the run's clock, by passes over the training data or by the local steps of each task, as in "
     "cosine:auto@local"
 )
-# The value of `lr_schedule` for the name of a schedule in other libraries, for a hint if a user passes the name as
-# `scheduler`.
+# Names of schedules in other libraries. If a user passes such a name as `scheduler`, the error suggests this value of
+# `lr_schedule`.
 USUAL_SCHEDULES = {
     "constant": "constant",
     "cosine": "cosine:100",
