@@ -1,9 +1,5 @@
 """Reading of experiments from TOML files. The keys of a file are the fields of an experiment.
 
-Example:
-
-
-
 method = "fed-raa"
 hidden = [200, 100]
 updates = 400

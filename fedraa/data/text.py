@@ -58,7 +58,7 @@ def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: in
 
 
 def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
-    # Importing pandas is slow, and workers do without it.
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     field = f"dataset 'agnews': {path}"

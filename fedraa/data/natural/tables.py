@@ -19,7 +19,7 @@ def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
 
 def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
     """Return the columns of all files as one pandas frame; raise InputError with the file if it cannot be read."""
-    # Importing pandas is slow, and workers do without it.
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     frames = []

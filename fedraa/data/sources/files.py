@@ -155,7 +155,7 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
         test: The file of the test rows. If it is None, a fifth of the rows of the first frame are test rows.
         frames: The frame, and the frame of the test rows if there is one.
     """
-    # Importing pandas is slow, and workers do without it.
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     frame = frames[0]

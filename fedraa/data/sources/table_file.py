@@ -41,7 +41,7 @@ class TableFile:
         If all values of a column are plain numbers, or all are true or false, the column has a numeric type. Other
         columns, and those in `as_words`, hold text without surrounding spaces, and None for an empty value.
         """
-        # Importing pandas is slow, and workers do without it.
+        # pandas is imported only here, because the import is slow and workers do not need it.
         import pandas as pd
 
         stream = io.StringIO(self.text, newline="")

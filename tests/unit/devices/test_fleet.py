@@ -55,7 +55,7 @@ def test_distributions_have_their_moments_and_are_seeded() -> None:
     [
         ("1:0.5,3:0.6", "1.1"),
         ("-1:0.5,3:0.5", "-1"),
-        ("0:1", "speeds over 0"),
+        ("0:1", "speeds above 0"),
         ("fast", "tiers"),
         ("1:x", "'x'"),
         ("nan:1", "'nan'"),
