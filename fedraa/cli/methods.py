@@ -30,7 +30,6 @@ def show_methods(names: Sequence[str], *, as_json: bool) -> None:
 
     Without names, print all methods.
 
-
     Args:
         names: Names of methods, of crossings a+b, of custom methods as package.module:NAME, and of modules.
         as_json: True to print JSON.
