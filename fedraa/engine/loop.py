@@ -387,13 +387,13 @@ class Loop:
             Progress(
                 step=self.server.step,
                 t=self.clock.now,
-                accuracy=self.evaluations.main_value,
+                metric=self.evaluations.main_value,
                 in_flight=len(self._tasks),
                 limits=self._limits,
                 staleness=self.server.task_table.staleness,
                 busy=busy,
                 workers=workers,
-                figure=self.evaluations.main_metric,
-                mixed=commit_seconds,
+                metric_name=self.evaluations.main_metric,
+                commit_seconds=commit_seconds,
             )
         )
