@@ -16,7 +16,7 @@ class BadClients(Stateful):
 
     A client may be retried `retries` times in a row. A retry is a new task with the current model and other
     minibatches, because the same task would only fail again. An applied update resets the count. When the retries are
-    used up, the client is quarantined: it gets no more tasks. If `stop` is set or the client is `needed`, the run stops.
+    used up, the client is quarantined: it gets no more tasks. With `stop`, or if the client is `needed`, the run stops.
 
     The run is `hopeless` if the first clients have all failed and none has succeeded. Then the shared setup is wrong,
     such as a custom loss, and no other client needs to be tried.

@@ -74,7 +74,7 @@ register(
         name="fed-raa-offline",
         variant_of="fed-raa",
         formula="As fed-raa. Every client has fixed fragments; fast clients have the large ones.",
-        when="To measure the effect of a choice for every task.",
+        when="To measure the effect of choosing a fragment for every task instead of once.",
         schedule=AsyncSchedule(scheduler="offline"),
     )
 )
