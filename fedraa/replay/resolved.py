@@ -1,4 +1,4 @@
-"""The content of config.json from which the rules of a run follow."""
+"""The data model of config.json, for those values from which the rules of a run follow."""
 
 from typing import Annotated, Any
 

@@ -26,7 +26,7 @@ def landscape_pictures(surface: Surface, sharpness: float, name: str, samples: i
         samples: The number of test samples, for the caption.
     """
     about = AROUND.format(samples)
-    sharp = f" Sharpness: the loss rises by {sharpness:.4f} at worst within a Euclidean distance of {RHO:g}."
+    sharp = f" Sharpness: within a Euclidean distance of {RHO:g} the loss rises by at most {sharpness:.4f}."
     return [
         Picture(f"{name}-contour", "Loss landscape, contour", about + sharp, partial(_draw_contour, surface)),
         Picture(f"{name}-surface", "Loss landscape, surface", about, partial(_draw_relief, surface)),
