@@ -235,8 +235,8 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     if difference is not None:
         problem = f"it {difference} when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
-    if choice.passed_over:
-        listed = "; ".join(f"{name} {why}" for name, why in choice.passed_over.items())
+    if choice.skipped:
+        listed = "; ".join(f"{name} {why}" for name, why in choice.skipped.items())
         logger.warning("%s resumes from %s: %s", directory, choice.path.name, listed)
 
 

@@ -1,1 +1,1 @@
-"""Selections of clients: each module registers one, or several simple ones, for the option `participation`."""
+"""Components that choose clients, for the option `participation`. Each module registers one or several of them."""
