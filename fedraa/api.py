@@ -391,10 +391,7 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _before_the_start(callbacks: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block to Interrupted. The block must not change any file.
-
-    At its end the block tells the callbacks that the preparation is over.
-    """
+    """Convert Ctrl-C in the block, which changes no file, to Interrupted. Then end the callbacks' preparation."""
     try:
         yield
     except KeyboardInterrupt:

@@ -189,10 +189,7 @@ class Loop:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the reason to end now, or None.
-
-        If several reasons hold, the first of these counts: a callback, a target, steps, time, participations.
-        """
+        """Return the reason to end now, or None. The order is: callback, target, steps, time, participations."""
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:
@@ -220,10 +217,7 @@ class Loop:
         return min(self._tasks.next_due, self.server.closes_at) > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
-        """Save a checkpoint, and from now on only finish the evaluations.
-
-        A run that is extended from this checkpoint continues as if its limit had been larger from the start.
-        """
+        """Save a checkpoint, from which the run can be extended with a larger limit. Then only finish evaluations."""
         with self.times.server.on("save"):
             self._save()
         self.phase = LoopState.DRAINING
@@ -257,10 +251,7 @@ class Loop:
         self.executor.submit(task, due)
 
     def _write_checkpoint(self) -> None:
-        """Save a checkpoint.
-
-        Log the checkpoint only if its step number made it due, because the log must not depend on real time.
-        """
+        """Save a checkpoint. Log it only if its step made it due, because the log must not depend on real time."""
         with self.times.server.on("save"):
             if self._checkpoints.every is not None:
                 self.log.record("checkpoint", self.clock.now, step=self.server.step)

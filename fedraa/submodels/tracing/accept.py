@@ -20,7 +20,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 def check_kinds(module: nn.Module) -> None:
     """Raise InputError if a tensor has no values, or if a trainable parameter is not finite float32.
 
-    Buffers may hold infinities, as masks of attention do.
+    Buffers may hold infinities, because masks of attention do.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
@@ -51,10 +51,10 @@ def check_code(module: nn.Module) -> None:
 
 
 def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parameter]) -> None:
-    """Raise InputError unless some parameter gets a dense gradient from the output, and none of `strange` gets one.
+    """Raise InputError if no parameter gets a gradient from the output, a gradient is sparse, or `strange` gets one.
 
-    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
-    registered in the module. Those parameters would never be trained.
+    `strange` are parameters that the forward reads although they are not registered in the module, for example because
+    it reads layers from a plain list. Such parameters would never be trained.
 
     Args:
         module: The module, set to training mode.
@@ -88,7 +88,7 @@ def unregistered_error(kind: str, p: nn.Parameter) -> InputError:
 
 
 def no_gradient_error(kind: str) -> InputError:
-    """Return the error about a module of class `kind` that has nothing to train."""
+    """Return the error about a module of class `kind` in which no parameter gets a gradient."""
     return InputError("module", f"no parameter of {kind} gets a gradient from its output, so nothing is trained")
 
 
@@ -104,7 +104,7 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
 def _compute_gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the tensors in the output, and for each parameter the gradient of their sum, or None if it has none.
+    """Return the tensors in the output, and the gradient of their sum for each parameter (None if it has none).
 
     Args:
         module: The module, set to training mode.
@@ -118,7 +118,7 @@ def _compute_gradients(
             if not sums or not parameters:
                 return outputs, [None] * len(parameters)
             return outputs, torch.autograd.grad(sums, parameters, allow_unused=True)
-    # The code of a module may raise any type.
+    # The code of a module may raise any exception.
     except Exception as error:
         raise InputError("module", f"{type(module).__name__} cannot be trained: {first_line(error)}") from error
 
@@ -138,7 +138,7 @@ def first_line(error: BaseException, limit: int = 150) -> str:
     """Return the first line of an error's message, cut to `limit` characters."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, KeyError):
-        # The message of a KeyError is only the key.
+        # The message of a KeyError is only the key, so the name of the class is added.
         line = f"KeyError: {line}"
     if len(line) > limit:
         line = line[: limit - 3] + "..."
