@@ -31,7 +31,7 @@ Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Site(NamedTuple):
-    """A call whose arguments may contain widths, with the labels of its first argument (`before`) and of its results."""
+    """A call whose arguments may contain widths, with the labels of its first argument (`before`) and its results."""
 
     module: str
     place: Place
