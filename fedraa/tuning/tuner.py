@@ -96,14 +96,12 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         methods: The methods, as in `compare`.
         space: The values of each field or path: "LOW:HIGH", "LOW:HIGH:log", "A,B,C", (LOW, HIGH, "log") or a list.
         trials: Number of trials of each method.
-        experiment: The settings of all trials. The directory `out` has the finished trials; after an interruption the
-            same call continues with the others.
+        experiment: The settings of all trials. `out` keeps finished trials, so that the same call continues.
         model: As in `compare`. It must be picklable if `jobs` is over 1.
         dataset: As in `compare`. It must be picklable if `jobs` is over 1.
         jobs: Number of trials at the same time, in processes or (with `address`) on CPUs of a cluster. Only with one
             job is the result reproducible.
-        ended: A function that is called with each finished trial, the number of finished trials, the number of all
-            trials, and the estimated remaining seconds.
+        ended: A function of a finished trial, the numbers of finished and of all trials, and the remaining seconds.
         follow: A function of the values of a trial. It returns further fields of the trial's experiment.
         **fields: Fields that replace the fields of `experiment`.
 
@@ -229,9 +227,7 @@ class _Plan:
         return space, tuple(widened)
 
     def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
-        """Return a wider range or list of choices, or None.
-
-        The result is None if the best value is not at an edge, or if the method cannot run with the new end.
+        """Return a wider parameter, or None if the value is not at an edge or the method cannot run with the new end.
 
         Args:
             method: The name of the method.
