@@ -133,7 +133,7 @@ class Task:
 
     @property
     def size(self) -> int:
-        """The number of parameters of the submodel, in any process."""
+        """The number of parameters of the submodel. It is known even if their values are in another process."""
         return self.buffer.size
 
     @property

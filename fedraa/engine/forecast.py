@@ -52,7 +52,7 @@ def dry_run(
     Args:
         ledger: The state of scheduling decisions at the start of the run.
         rule: The rule by which the server applies updates.
-        timing: The model of the time that tasks take.
+        timing: The timing model, which gives the duration of each task.
         cost: A function of a dispatch and its time. It returns the cost of the task.
         steps: The run ends after this number of server updates.
         time: The run ends at this time. It also ends when no client is left that may train.

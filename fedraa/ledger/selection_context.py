@@ -21,9 +21,9 @@ class ClientFacts:
     """The facts about the clients that are known before the first task.
 
     Attributes:
-        samples: Training samples of each client [N].
+        samples: Number of training samples of each client [N].
         durations: Modelled duration of a task of each client [N], in time units.
-        find_start: Returns the time from which a client is available, given the client and the current time.
+        find_start: A function of a client and the current time. It returns the time from which the client is available.
     """
 
     samples: Ints
@@ -44,13 +44,13 @@ class SelectionContext:
         count: Number of clients to choose.
         step: Server step, or round, from 0.
         now: Time on the run's clock, in time units.
-        samples: Training samples of each client.
+        samples: Number of training samples of each client.
         losses: Mean training loss of the client's last update, infinite before the first one.
         durations: Duration of the client's last task, in time units. Before the first task it is the modelled duration.
             If the last task was lost, it is the time until the loss, unless the earlier value is larger.
         participations: Number of the client's updates.
         last_steps: Server step of the client's last update, -1 before the first one.
-        find_start: Returns the time from which a client is available, given the client and the current time.
+        find_start: A function of a client and the current time. It returns the time from which the client is available.
     """
 
     candidates: Ints

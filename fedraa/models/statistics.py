@@ -20,7 +20,7 @@ from fedraa.models.forward import forward
 
 # Lazy batch norms change to one of these classes in their first forward pass.
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-# Maximum number of passes over the sample. A buffer that still changes after them is an error.
+# Maximum number of passes over the training samples. If a buffer still changes after them, an error is raised.
 MAX_PASSES = 1000
 # A buffer counts as constant if its distance to its limit is at most this share of its largest value.
 TOLERANCE = 1e-4

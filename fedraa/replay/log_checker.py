@@ -89,7 +89,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Check that no dispatch to a waiting client and no checkpoint is missing before this line."""
+        """Check that before this line every waiting client got a task, and every due checkpoint was logged."""
         if self._clock.waiting:
             raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:

@@ -28,13 +28,13 @@ class Fate(IntEnum):
     """The end of a task."""
 
     RUNNING = 0
-    """It is in flight."""
+    """The task is in flight."""
     DONE = 1
-    """Its update was applied."""
+    """The update of the task was applied."""
     DROPPED = 2
-    """It failed by its client's fault."""
+    """The task failed by its client's fault."""
     LOST = 3
-    """It was too late for its round."""
+    """The task was too late for its round."""
 
 
 class TaskTimeline:

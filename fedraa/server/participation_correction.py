@@ -21,7 +21,7 @@ def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float)
     0, all steps count equally, and c_n is 1.
 
     Args:
-        samples: Training samples of each client [N].
+        samples: Number of training samples of each client [N].
         rates: Local steps of each client per unit of time [N].
         power: The power, 0 or more.
     """
@@ -51,7 +51,7 @@ def planned_balances(
     Args:
         costs: The costs of tasks.
         shapes: The submodels that clients train.
-        samples: Training samples of each client [N].
+        samples: Number of training samples of each client [N].
         power: The power of the participation correction.
         at_a_time: Clients that train at a time. None means all.
     """

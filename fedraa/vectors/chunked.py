@@ -30,8 +30,7 @@ CHUNK_SIZE = 16 * SUM_BLOCK
 MIN_PARALLEL_SIZE = 1 << 22
 # Maximum number of threads. More threads would not read memory faster.
 MAX_THREADS = 4
-# The work is divided into this number of shares for each thread, so that a thread on a busy core does not delay the
-# end.
+# The work is divided into this number of shares per thread. A thread on a busy core then takes fewer shares.
 SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()

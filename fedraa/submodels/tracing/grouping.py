@@ -1,4 +1,7 @@
-"""The computation of width groups from the ties of labels that a trace has collected."""
+"""The computation of width groups from the labels of a trace.
+
+Tied labels belong to units that must be cut together. They have a common root, which is the smallest of these labels.
+"""
 
 from __future__ import annotations
 

@@ -83,12 +83,12 @@ class Ties:
             self._pins.append((named, reason))
 
     def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Tie all elements along `dims`, and return their labels with size 1 in these dimensions.
+        """Tie all elements along `dims`, so that they are cut together. Return the labels with size 1 in `dims`.
 
         Args:
             labels: The labels.
             dims: Dimensions along which to tie.
-            reason: Explanation for the ties.
+            reason: Explanation for labels that are never cut because of these ties.
         """
         first = labels
         for dim in dims:
@@ -175,7 +175,7 @@ class Ties:
         return "it is a single unit"
 
     def resolve(self) -> Roots:
-        """Return the connected components of the ties so far."""
+        """Return the connected components of the ties so far: all labels in a component are cut together."""
         return Roots(self._fresh, self._raw - _RAW, self._pairs, [pinned for pinned, _ in self._pins])
 
 

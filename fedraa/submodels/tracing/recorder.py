@@ -70,7 +70,7 @@ class Recorder(TorchFunctionMode):
             module: The module to run.
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
-            fills: True to run experts that get no rows on the first row.
+            fills: True to run the experts of a mixture of experts on the first row if they get no rows.
             choices: For parameters with several possible dimensions of new units, the chosen one (default: 0).
         """
         super().__init__()

@@ -150,7 +150,7 @@ def _record_run(
         example: A batch of at least two inputs.
         shapes: A copy of the module on the meta device, for a run on shapes only; None for a run with values.
         choices: Dimensions that make units, by parameter.
-        fills: True to run experts that get no rows on the first row.
+        fills: True to run the experts of a mixture of experts on the first row if they get no rows.
     """
     # A run in training mode changes running statistics, so it needs a copy.
     scratch = shapes or copy.deepcopy(module)

@@ -58,7 +58,7 @@ class Trial:
             example: A batch of at least two inputs.
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
             large: True to compare only narrow cuts with each other.
-            fills: True to run experts that get no rows on the first row.
+            fills: True to run the experts of a mixture of experts on the first row if they get no rows.
             zeros: True if the code creates tensors of zeros, whose width depends on values that are written later.
             tries: Number of trials of each cut, each with other units and parameters. With more than one, the input has
                 more rows.
