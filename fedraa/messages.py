@@ -96,8 +96,8 @@ class Task:
         turn: Number of earlier tasks of this client. The order of the minibatches depends on it.
         version: The version of the fragment that was sent.
         step: The number of server steps before the dispatch.
-        widths: Number of kept units in each width group (a set of layers that are cut together). The widths determine
-            the shapes of the submodel, so a worker needs no index sets.
+        widths: Number of kept units in each width group (units that can be cut, such as the neurons of a layer). The
+            widths determine the shapes of the submodel, so a worker needs no index sets.
         buffer: The submodel's parameters [k] at dispatch.
         cost: The modelled duration on the run's clock.
         mask: True for trained parameters [k], for methods that are defined element-wise.

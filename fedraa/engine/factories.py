@@ -115,7 +115,7 @@ def make_cost_model(spec: RunSpec) -> CostModel:
 
 
 def make_worker_spec(spec: RunSpec) -> WorkerSpec:
-    """Return the inputs of a worker."""
+    """Return the description from which a worker is made."""
     experiment = spec.experiment
     method = spec.method
     return WorkerSpec(

@@ -50,7 +50,7 @@ def trace_model(
     tell: Callable[[str], None] | None = None,
     cut_layers: Sequence[str] | None = None,
 ) -> Traced:
-    """Return the model as a Traced. Its width groups (layers that are cut together) are set if the method cuts models.
+    """Return the model as a Traced. It has width groups (units that can be cut) only if the method cuts models.
 
     Args:
         method: The method that trains the model.

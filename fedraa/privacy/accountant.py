@@ -2,6 +2,7 @@
 
     release b contains r_ib updates of client i:  sigma_i = noise / sqrt(sum over b of r_ib^2)
     epsilon = max over the clients of the epsilon of a Gaussian mechanism at sigma_i
+
 A release is a step that the server makes public: a round, a full buffer, or one update. A composition of Gaussian
 mechanisms is a Gaussian mechanism, so these formulas are exact. Sampling of clients makes epsilon smaller only under
 three conditions: the method has rounds, each client joins each round independently (Poisson sampling), and the cohort

@@ -37,7 +37,7 @@ class RunContext:
     """The run to which a submodel policy is bound.
 
     Attributes:
-        traced: The model and its width groups.
+        traced: The model and its width groups (units that can be cut).
         clients: Number of clients.
         seed: Seed of the run.
         params: Initial parameters [d]. A policy's `bind` may change them.

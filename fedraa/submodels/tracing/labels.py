@@ -150,7 +150,7 @@ class Ties:
         return _count_labels(labels) <= _count_labels(other)
 
     def _span_reason(self, labels: Tensor) -> Callable[[], str]:
-        """Return a function that searches the reason why these labels are tied to each other."""
+        """Return a function that finds the reason why these labels are tied to each other."""
         mine = compress_labels(labels)[0].reshape(-1).numpy()
         spans = len(self._spans)
 

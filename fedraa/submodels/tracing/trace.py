@@ -96,7 +96,7 @@ def _follow_module(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: Dimensions that make units, by parameter.
+        choices: For parameters with several possible dimensions of new units, the chosen one.
     """
     if _is_large(module):
         recorder, ran = _light_record(module, example, choices)
@@ -115,7 +115,7 @@ def _light_record(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: Dimensions that make units, by parameter.
+        choices: For parameters with several possible dimensions of new units, the chosen one.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -149,7 +149,7 @@ def _record_run(
         module: The module.
         example: A batch of at least two inputs.
         shapes: A copy of the module on the meta device, for a run on shapes only; None for a run with values.
-        choices: Dimensions that make units, by parameter.
+        choices: For parameters with several possible dimensions of new units, the chosen one.
         fills: True to run the experts of a mixture of experts on the first row if they get no rows.
     """
     # A run in training mode changes running statistics, so it needs a copy.
