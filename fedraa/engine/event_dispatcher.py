@@ -21,7 +21,7 @@ class EventDispatcher:
         if line["kind"] in self._listeners.subscribed:
             self._undelivered.append(line)
 
-    def tell(self) -> str | None:
+    def deliver(self) -> str | None:
         """Deliver queued events. Return the name of the callback that requested a stop, or None.
 
         Raises:

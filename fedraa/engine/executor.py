@@ -15,7 +15,7 @@ from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
-# Errors of torch that do not come from the client. They have class names, because their modules differ by version.
+# Names of torch's error classes that do not come from the client. The modules of these classes differ by version.
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",

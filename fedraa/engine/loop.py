@@ -47,7 +47,7 @@ class Loop:
         options: The settings of the loop.
         save: Writes a checkpoint. Returns the seconds that the last finished checkpoint took.
         stop: Ends the loop after the current step when it is set.
-        announcer: Delivers the events after each step.
+        dispatcher: Delivers the events after each step.
         client_results: Writes the results of each client.
     """
 
@@ -60,7 +60,7 @@ class Loop:
         *,
         save: Callable[[], float],
         stop: Event,
-        announcer: EventDispatcher | None = None,
+        dispatcher: EventDispatcher | None = None,
         client_results: ClientResults | None = None,
     ) -> None:
         self.phase = LoopState.RUNNING
@@ -87,7 +87,7 @@ class Loop:
         self._checkpoints = CheckpointTimer(options.checkpoint_every)
         self._save = save
         self._stop_request = stop
-        self._announcer = announcer or EventDispatcher()
+        self._dispatcher = dispatcher or EventDispatcher()
         self._waiting_clients: deque[int] = deque()
         self._tasks = TasksInFlight()
         self._failures = TaskFailures()
@@ -107,7 +107,7 @@ class Loop:
             "evaluations": self.evaluations.state(),
             "checkpoints": self._checkpoints.state(),
             "bounds": self._bounds.state(),
-            "next_undelivered": self._announcer.next_undelivered,
+            "next_undelivered": self._dispatcher.next_undelivered,
             "stop_source": self.stop_source,
             "times": self.times.state(),
         }
@@ -184,7 +184,7 @@ class Loop:
 
     def _deliver_events(self) -> None:
         """Deliver new events to the callbacks. One of them may request the end while the run is not draining."""
-        stop_source = self._announcer.tell()
+        stop_source = self._dispatcher.deliver()
         if self.stop_source is None and self.phase is LoopState.RUNNING:
             self.stop_source = stop_source
 
@@ -383,7 +383,7 @@ class Loop:
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()
-        self._announcer.progress(
+        self._dispatcher.progress(
             Progress(
                 step=self.server.step,
                 t=self.clock.now,

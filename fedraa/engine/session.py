@@ -73,9 +73,9 @@ class RunSession:
         self._spec = spec
         self._directory = directory
         self._description = description
-        self._announcer = EventDispatcher(callbacks)
+        self._dispatcher = EventDispatcher(callbacks)
         experiment = spec.experiment
-        self._log = EventLog(directory, driver, self._announcer.recorded, clients=experiment.client_evals is not None)
+        self._log = EventLog(directory, driver, self._dispatcher.recorded, clients=experiment.client_evals is not None)
         # The settings that must stay the same until a resume. Each checkpoint contains them.
         self._pinned: dict[str, Any] = {}
         self._workers = executor.workers
@@ -98,7 +98,7 @@ class RunSession:
             ),
             save=self._save_checkpoint,
             stop=stop,
-            announcer=self._announcer,
+            dispatcher=self._dispatcher,
             client_results=self._client_results(),
         )
 
@@ -135,7 +135,7 @@ class RunSession:
             if reason is None:
                 return False
             self._write_results(reason)
-            self._announcer.tell()
+            self._dispatcher.deliver()
             return True
         except RunFailed as error:
             # If the disk caused the failure, the next write fails as well.
@@ -180,7 +180,7 @@ class RunSession:
             # If the server died before it wrote the configuration, the run starts from the beginning.
             if state is None and not (self._directory / CONFIG).exists():
                 write_partition(self._directory, self._spec.data)
-                description = self._description or describe_run(self._spec, self._announcer.waits_for_evaluations)
+                description = self._description or describe_run(self._spec, self._dispatcher.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config
         self._pinned = pinned_settings(config)
@@ -193,8 +193,8 @@ class RunSession:
         self._loop.begin()
 
     def _replay_events(self, next_undelivered: int | None) -> None:
-        if self._announcer.subscribed:
-            self._announcer.replay_events(History(self._directory).lines(), next_undelivered)
+        if self._dispatcher.subscribed:
+            self._dispatcher.replay_events(History(self._directory).lines(), next_undelivered)
 
     def _find_damage(self, state: State) -> str | None:
         """Return the reason if the log has lost lines that this checkpoint needs, or None if the run can resume."""
@@ -247,7 +247,7 @@ class RunSession:
 
 
 def _save_model(module: nn.Module, path: Path) -> None:
-    """Write the model. If the disk fails, raise its error instead of torch's own."""
+    """Write the model. If the disk fails, raise the error of the disk instead of torch's error about it."""
     try:
         with replace_file(path) as stream:
             torch.save(module.state_dict(), stream)

@@ -162,7 +162,7 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
         figure = axes.figure.get_figure(root=True)
         figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
-        # Matplotlib fills a legend by columns. In this order of the entries, the legend is filled by rows.
+        # Matplotlib fills a legend column by column. The entries are reordered so that it looks filled row by row.
         handles=[*chain.from_iterable(handles[column::columns] for column in range(columns))],
         title=title,
         alignment="left",

@@ -74,7 +74,7 @@ def first_samples(part: Any) -> Dataset:
 
 
 def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return a trial with data that the transform accepts."""
+    """Return a small experiment with data that the transform accepts."""
     data = first_samples(part)
     if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})
@@ -163,7 +163,7 @@ def open_samples(part: Any) -> Dataset | FederatedDataset:
 
 
 def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
-    """Return a trial with the objective and the model that fit the samples.
+    """Return a small experiment with an objective and a model that fit the samples.
 
     Raises ValueError if the user must choose them. `experiment` is a function of the number of clients that returns an
     experiment.

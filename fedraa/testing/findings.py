@@ -23,7 +23,7 @@ class Findings:
         """Return True if the component keeps all promises that were checked."""
         return not self.failures
 
-    def found(self, promise: str, failure: str | None) -> bool:
+    def record(self, promise: str, failure: str | None) -> bool:
         """Record a promise and its failure, if any. Return True if the promise held."""
         if failure is None:
             self.lines.append((promise, HELD))

@@ -58,11 +58,11 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
     kind, component = identify_component(part, as_)
     name: str = getattr(component, "__qualname__", None) or type(component).__qualname__
     findings = Findings(name.rpartition(".")[2])
-    _Look(kind, component, findings).at_all(ray=ray)
+    _ComponentCheck(kind, component, findings).check_all(ray=ray)
     return findings
 
 
-class _Look:
+class _ComponentCheck:
     """The check of one component. Every experiment and every drive gets a fresh copy."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
@@ -70,9 +70,9 @@ class _Look:
         self._part = deepcopy(part)
         self._findings = findings
 
-    def at_all(self, *, ray: bool) -> None:
+    def check_all(self, *, ray: bool) -> None:
         """Check all promises. After a failure, skip the checks that depend on the broken promise."""
-        record = self._findings.found
+        record = self._findings.record
         try:
             _, drive = collect_answers(self._start_drive, STEPS)
             self._base = self._play_trial()
@@ -112,16 +112,16 @@ class _Look:
         return chain
 
     def _check_seeds(self) -> Verdict:
-        self._again = self._base.parts_from(self._play_trial(seed=1, workers=2))
+        self._again = self._base.first_difference(self._play_trial(seed=1, workers=2))
         if self._again is None:
             return None
-        where = self._base.parts_from(self._play_trial())
+        where = self._base.first_difference(self._play_trial())
         if where:
             return (
                 f"makes two equal runs differ {where}: it draws numbers that no seed determines, or keeps state "
                 "outside its attributes, such as in a global variable"
             )
-        where = self._base.parts_from(self._play_trial(seed=1))
+        where = self._base.first_difference(self._play_trial(seed=1))
         if where:
             return (
                 f"makes runs differ {where} if the generators of the process have other seeds: it draws from one of "
@@ -177,7 +177,7 @@ class _Look:
 
     def _check_resumption(self) -> Verdict:
         try:
-            where = self._base.parts_from(self._play_trial(pauses=PAUSES, events=len(self._base.events)))
+            where = self._base.first_difference(self._play_trial(pauses=PAUSES, events=len(self._base.events)))
         # A user-defined component may raise any exception.
         except Exception as error:
             return f"fails when its run is killed and resumed, with {_format_error(error)}"
@@ -189,7 +189,7 @@ class _Look:
         base = drop_speed_effects(self._base)
         for workers in (1, 2):
             outcome = play_on_ray(lambda: self._kind.trial(deepcopy(self._part)), workers)
-            where = base.parts_from(outcome)
+            where = base.first_difference(outcome)
             if where:
                 return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} differ {where}"
         return None

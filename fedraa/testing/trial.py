@@ -45,7 +45,7 @@ class Outcome:
     events: Lines
     model: str
 
-    def parts_from(self, other: "Outcome") -> str | None:
+    def first_difference(self, other: "Outcome") -> str | None:
         """Return a description of the first difference between two runs, or None if they are equal."""
         for event, other_event in zip(self.events, other.events, strict=False):
             if event != other_event:

@@ -162,4 +162,4 @@ def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
         return
     if dim != -1:
         r.bind(length, dim or 0, r.make(direction, dim or 0))
-    r.turn(direction, out, range(direction.dim()))
+    r.record_turned(direction, out, range(direction.dim()))

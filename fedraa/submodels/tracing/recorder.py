@@ -93,11 +93,11 @@ class Recorder(TorchFunctionMode):
         self.splits: list[Tensor] = []
         self.sites: list[Site] = []
         # The name of the last function with a result that depends on the data and decided a branch of the code.
-        self.asked = ""
+        self.branch_function = ""
         # The name of the last function that searched the data, such as `nonzero`.
-        self.finds = ""
+        self.search_function = ""
         # True if branches that depend on the data take the opposite direction.
-        self.deny = False
+        self.inverts_branches = False
         # The functions that ran, with their arguments.
         self.path: list[object] = []
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
@@ -136,8 +136,8 @@ class Recorder(TorchFunctionMode):
         makes_tensors = any(True for _ in iterate_tensors(out))
         if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
             if name in _ASKS:
-                self.asked = name
-                if self.deny:
+                self.branch_function = name
+                if self.inverts_branches:
                     return not out
                 return out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
@@ -162,7 +162,7 @@ class Recorder(TorchFunctionMode):
         if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
             self._data.update((x, True) for x in iterate_tensors(changed))
             if name in _FINDS or (name == "where" and isinstance(out, tuple)):
-                self.finds = name
+                self.search_function = name
         return out
 
     def find_unused(self) -> list[str]:
@@ -180,7 +180,7 @@ class Recorder(TorchFunctionMode):
             return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
 
-    def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
+    def record_turned(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
         """Record that the code transposed or converted a parameter, or took slices of it.
 
         A dimension of the parameter that is missing in `dims` is the one along which slices were taken.
@@ -342,7 +342,7 @@ class Recorder(TorchFunctionMode):
         for x in iterate_tensors(out):
             self.track_uncut(x)
 
-    def hold_buffers(self) -> None:
+    def pin_unequal_buffers(self) -> None:
         """Fix units for which a layer's buffer has different values, except running statistics, which are estimated."""
         for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():

@@ -42,7 +42,7 @@ def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
     """Label a product or quotient. A parameter times a number still counts as this parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
-        r.turn(x, out, range(x.dim()))
+        r.record_turned(x, out, range(x.dim()))
     else:
         label_elementwise(r, name, out, args, kwargs)
 
@@ -53,7 +53,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
     if not (name in _TURNS and r.name(x)):
         r.put(out, r.labels(x))
     elif out is not x:
-        r.turn(x, out, range(x.dim()))
+        r.record_turned(x, out, range(x.dim()))
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     if r.name(x) and isinstance(out, Tensor):
         turned = _turn_dims(x, name, values, kwargs)
         if turned is not None:
-            r.turn(x, out, turned)
+            r.record_turned(x, out, turned)
             return
     moved = _move_labels(r.labels(x), name, values, kwargs)
     for tensor, labels in zip(iterate_tensors(out), iterate_tensors(moved), strict=True):

@@ -164,14 +164,16 @@ def _record_run(
             for training in (False, True):
                 scratch.train(training)
                 path = _walk_path(recorder, scratch, example)
-                if recorder.asked and _other_path(recorder, scratch, example) not in (path, None):
+                if recorder.branch_function and _other_path(recorder, scratch, example) not in (path, None):
                     raise DataDependentError(
-                        f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
+                        f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.branch_function}`"
                     )
         unused = recorder.find_unused()
-        if recorder.finds and unused:
-            raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
-        recorder.hold_buffers()
+        if recorder.search_function and unused:
+            raise DataDependentError(
+                f"its data decide which layers run: `{recorder.search_function}` leaves out {unused[0]!r}"
+            )
+        recorder.pin_unequal_buffers()
     except DataDependentError as error:
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
@@ -225,7 +227,7 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
         module: The module.
         example: A batch of at least two inputs.
     """
-    recorder.deny = True
+    recorder.inverts_branches = True
     try:
         return _walk_path(recorder, module, example)
     except (AssertionError, ValueError):
@@ -236,7 +238,7 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
             raise
         return None
     finally:
-        recorder.deny = False
+        recorder.inverts_branches = False
 
 
 def _fails_in_torch(error: BaseException) -> bool:
