@@ -165,8 +165,9 @@ def _record_run(
                 scratch.train(training)
                 path = _walk_path(recorder, scratch, example)
                 if recorder.branch_function and _other_path(recorder, scratch, example) not in (path, None):
+                    name = recorder.branch_function
                     raise DataDependentError(
-                        f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.branch_function}`"
+                        f"its forward branches on data or leaves PyTorch: it reads values by `{name}`"
                     )
         unused = recorder.find_unused()
         if recorder.search_function and unused:
