@@ -1,10 +1,10 @@
 """Training on a GPU: the tests marked `cuda`, and the seconds of a round beside bare PyTorch and pfl-research.
 
-`python -m benchmarks gpu` takes at most 8 minutes and writes `benchmarks/results/gpu.csv`. It trains rounds of FedAvg in
-this process, with stacks of several tasks (`--vmap-batch`), and on Ray with several workers on the GPU. The floor is a
-loop in bare PyTorch with the same number of SGD steps and the data on the device. Each configuration trains twice, and
-the column `same_bits` compares the trained models. Without a GPU the command measures smaller workloads on the CPU, and
-runs no tests.
+`python -m benchmarks gpu` takes at most 8 minutes and writes `benchmarks/results/gpu.csv`. It trains rounds of FedAvg
+in this process, with stacks of several tasks (`--vmap-batch`), and on Ray with several workers on the GPU. The floor is
+a loop in bare PyTorch with the same number of SGD steps and the data on the device. In this process each configuration
+trains twice, and the column `same_bits` compares the trained models. On Ray it compares the model with that of this
+process. Without a GPU the command measures smaller workloads on the CPU, and runs no tests.
 """
 
 import csv
@@ -14,20 +14,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Literal
 
-import ray
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from actors.cluster.placement import gpu_share
 from actors.pool.executor import RayExecutor
 from benchmarks.system.gpu_work import LR, WORKLOADS, BareLoop, Workload, time_pfl
 from benchmarks.system.throughput import start_cluster
+from benchmarks.system.trials import CORES
 from fedraa.callbacks import Callback, Progress
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
@@ -39,7 +41,7 @@ from fedraa.engine.process_guard import exclusive_process
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.worker_spec import choose_device
-from fedraa.errors import RunFailed
+from fedraa.errors import InputError, RunFailed
 from fedraa.rundir.history import History
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +54,7 @@ SHARED = "mlp-100"
 
 def main(
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    workloads: tuple[str, ...] = tuple(work.name for work in WORKLOADS),
+    workloads: tuple[str, ...] = tuple(WORKLOADS),
     stacks: tuple[int, ...] = STACKS,
     workers: tuple[int, ...] = WORKERS,
     tests: bool = True,
@@ -68,14 +70,15 @@ def main(
         tests: Run the tests of CUDA first, if the device is a GPU.
         out: The CSV file to write.
     """
-    device = choose_device(device)
-    failed = tests and device == "cuda" and not run_tests()
+    chosen = choose_device(device)
+    failed = tests and chosen == "cuda" and not run_tests()
     rows: list[dict[str, str]] = []
-    for work in WORKLOADS:
-        if work.name not in workloads:
-            continue
-        work = work if device == "cuda" else shrink(work)
-        for row in measure_workload(work, device, stacks, workers if work.name == SHARED else ()):
+    for name in workloads:
+        if name not in WORKLOADS:
+            raise InputError("workloads", got=name, expected=f"some of {', '.join(WORKLOADS)}")
+    for name in workloads:
+        work = WORKLOADS[name] if chosen == "cuda" else shrink(WORKLOADS[name])
+        for row in measure_workload(work, chosen, stacks, workers if work.name == SHARED else ()):
             Console().print(", ".join(f"{name} {value}" for name, value in row.items() if value))
             rows.append(row)
             with out.open("w", newline="") as file:
@@ -122,39 +125,53 @@ def measure_workload(
         pfl = time_pfl(work, work.rounds)
         if pfl:
             yield make_row(work, device, "pfl-research", pfl, floor)
+    digests: dict[int, str] = {}
     for stack in stacks:
-        if stack <= work.cohort or stack == 1:
-            yield measure_fedraa(work, device, 0, stack, floor)
+        if stack <= work.cohort:
+            runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
+            digests[stack] = runs[0].digest
+            yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
     if workers:
         with start_cluster():
-            for count in workers:
-                for stack in (stacks[0], stacks[-1]):
-                    yield measure_fedraa(work, device, count, min(stack, work.cohort), floor)
+            for count, stack in product(workers, (min(digests), max(digests))):
+                runs = [run_rounds(work, device, count, stack)]
+                system = f"fedraa, {count} on Ray"
+                yield make_fedraa_row(work, device, system, stack, runs, floor, digests[stack])
 
 
-def measure_fedraa(work: Workload, device: str, workers: int, stack: int, floor: float) -> dict[str, str]:
+@dataclass(frozen=True)
+class Measured:
+    """A run: the seconds of its rounds after the first, its model's digest, and the GPU memory at its end in MB."""
+
+    seconds: list[float]
+    digest: str
+    gpu_mb: float
+
+
+def make_fedraa_row(
+    work: Workload,
+    device: str,
+    system: str,
+    stack: int,
+    runs: list[Measured],
+    floor: float,
+    expected: str | None = None,
+) -> dict[str, str]:
     """Return the row of one configuration of fedraa.
 
     Args:
         work: The workload.
         device: The device.
-        workers: The number of workers on Ray, or 0 for training in this process.
+        system: The name of the configuration.
         stack: The number of tasks that are trained together.
+        runs: The runs of this configuration.
         floor: The seconds of a round in the bare loop.
+        expected: The digest of the same model, trained in another configuration.
     """
-    seconds: list[float] = []
-    digests: set[object] = set()
-    memory = 0.0
-    for _ in range(2):
-        laps, digest, megabytes = run_rounds(work, device, workers, stack)
-        seconds += laps
-        digests.add(digest)
-        memory = max(memory, megabytes)
-    engine = f"fedraa, {workers} workers on Ray" if workers else "fedraa, this process"
-    row = make_row(work, device, engine, seconds, floor)
-    return row | {
+    digests = {run.digest for run in runs} | ({expected} if expected else set())
+    return make_row(work, device, system, [lap for run in runs for lap in run.seconds], floor) | {
         "vmap_batch": str(stack),
-        "gpu_mb": f"{memory:.0f}",
+        "gpu_mb": f"{max(run.gpu_mb for run in runs):.0f}" if device == "cuda" else "",
         "same_bits": "yes" if len(digests) == 1 else "no",
     }
 
@@ -184,10 +201,8 @@ def make_row(work: Workload, device: str, system: str, seconds: list[float], flo
     }
 
 
-def run_rounds(work: Workload, device: str, workers: int, stack: int) -> tuple[list[float], object, float]:
-    """Train, and return the seconds of each round after the first, the model's digest, and the GPU memory in MB.
-
-    The memory is that which all processes of the run keep at its end.
+def run_rounds(work: Workload, device: str, workers: int, stack: int) -> Measured:
+    """Train, and measure the run. Its GPU memory is what all its processes hold at the end.
 
     Args:
         work: The workload.
@@ -195,7 +210,7 @@ def run_rounds(work: Workload, device: str, workers: int, stack: int) -> tuple[l
         workers: The number of workers on Ray, or 0 for training in this process.
         stack: The number of tasks that are trained together.
     """
-    laps = Laps(device if not workers else "cpu")
+    laps = Laps()
     experiment = Experiment(
         method="fedavg",
         clients=work.clients,
@@ -222,8 +237,8 @@ def run_rounds(work: Workload, device: str, workers: int, stack: int) -> tuple[l
         callbacks = CallbackList([laps], progress_seconds=0.0)
         RunSession(spec, Path(directory), executor, Event(), callbacks).execute()
         used = free_before - free_gpu_bytes(device)
-        digest = History(directory).summary["model_sha256"]
-    return laps.seconds(), digest, used / 1e6
+        digest = str(History(directory).summary["model_sha256"])
+    return Measured(laps.seconds(), digest, used / 1e6)
 
 
 @contextmanager
@@ -242,9 +257,9 @@ def open_executor(spec: RunSpec, device: str, workers: int) -> Iterator[Executor
         if device == "cuda":
             torch.cuda.empty_cache()
         return
-    gpu = 1 / workers if ray.cluster_resources().get("GPU") else 0
-    # The cluster has fewer cores than the machine, and the workers need little of a core.
-    executor = RayExecutor.of(spec, groups=(WorkerGroup(workers, {"CPU": 0.25, "GPU": gpu}),))
+    # The cluster of the measurements has two cores.
+    needs = {"CPU": CORES / workers, "GPU": gpu_share(device, workers)}
+    executor = RayExecutor.of(spec, groups=(WorkerGroup(workers, needs),))
     try:
         executor.await_workers(120)
         yield executor
@@ -265,8 +280,7 @@ class Laps(Callback):
 
     blocking = False
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self._ends: dict[int, float] = {}
 
     def on_progress(self, progress: Progress) -> None:
@@ -276,4 +290,4 @@ class Laps(Callback):
     def seconds(self) -> list[float]:
         """Return the seconds of the rounds after the first."""
         ends = [end for step, end in sorted(self._ends.items()) if step]
-        return [after - before for before, after in zip(ends, ends[1:], strict=False)]
+        return [after - before for before, after in pairwise(ends)]

@@ -61,15 +61,16 @@ def group_norm_resnet() -> nn.Module:
     return build_model("resnet18", torch.zeros(2, 3, 32, 32), 10)
 
 
-WORKLOADS = (
+_WORKLOADS = (
     # FLUTE's comparison of frameworks: logistic regression on MNIST.
     Workload("lr-mnist", lambda: build_mlp((784, 10)), (1, 28, 28), 1000, 10, 60, 10, rounds=20),
-    Workload("mlp-100", lambda: build_mlp((784, 200, 10)), (1, 28, 28), 100, 100, 600, 32, rounds=3),
+    Workload("mlp-100", lambda: build_mlp((784, 200, 10)), (1, 28, 28), 100, 100, 600, 32, rounds=2),
     # The benchmark of pfl-research.
     Workload("cnn-cifar10", small_cnn, (3, 32, 32), 1000, 50, 50, 10, rounds=5),
-    Workload("resnet18", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=5),
-    Workload("resnet18, bf16", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=5, bf16=True),
+    Workload("resnet18", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=10),
+    Workload("resnet18, bf16", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=10, bf16=True),
 )
+WORKLOADS = {work.name: work for work in _WORKLOADS}
 
 
 class BareLoop:
@@ -105,7 +106,7 @@ class BareLoop:
     def _train_client(self, client: int) -> None:
         optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
         x, y = self.x[client], self.y[client]
-        for rows in torch.randperm(len(y), device=self._device).split(self._work.batch):
+        for rows in torch.split(torch.randperm(len(y), device=self._device), self._work.batch):
             optimizer.zero_grad()
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._work.bf16):
                 loss = F.cross_entropy(self._model(x[rows]), y[rows])

@@ -86,7 +86,8 @@ def _unchanged_settings() -> Iterator[None]:
     default_type = torch.get_default_dtype()
     threads = torch.get_num_threads()
     algorithms = torch.get_deterministic_debug_mode()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    # torch defines this attribute when the module is imported.
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     on_gpu = None
     # torch leaves this function untyped.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -99,6 +100,6 @@ def _unchanged_settings() -> Iterator[None]:
         # Setting the mode can import much of PyTorch.
         if torch.get_deterministic_debug_mode() != algorithms:
             torch.set_deterministic_debug_mode(algorithms)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         if on_gpu is not None:
             torch.cuda.set_rng_state_all(on_gpu)

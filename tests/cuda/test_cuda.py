@@ -1,16 +1,17 @@
-"""Training on a GPU: nearly the CPU's numbers, and the same bits in every run. Without a GPU these tests are skipped."""
+"""Training on a GPU: nearly the CPU's numbers, and the same bits in every run. Without a GPU all tests are skipped."""
 
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 import fedraa as fl
-from fedraa.client.trainer import Trainer
 from fedraa.composition.registry import find_method, list_methods
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
@@ -22,10 +23,8 @@ DEVICE = "cuda"
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 CLIENTS = 4
-# Rounding differs between CPU and GPU. Methods of a few steps amplify it at most this much, relative to the change.
+# A GPU rounds differently. In a few steps this changes the model at most so much, relative to the change by training.
 TOLERANCE = 2e-3
-# A rounding changes the steps of these methods more, because they divide by small sums or compare values.
-SENSITIVE: dict[str, float] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +37,15 @@ def exact_products() -> Iterator[None]:
 
 
 def fields(method: str, **changes: Any) -> dict[str, Any]:
+    """Return the fields of a small run of a method, with these changes."""
     budget: dict[str, Any] = {"updates": 2 * CLIENTS} if find_method(method).asynchronous else {"rounds": 2}
     if isinstance(find_method(method).submodel, AdaptivePruning):
         budget["rounds"] += AdaptivePruning.initial
     if find_method(method).path("buffer_size"):
         budget["buffer_size"] = 2
-    small = {"clients": CLIENTS, "hidden": (32,), "local_steps": 2, "engine": "local", "quiet": True}
+    small: dict[str, Any] = {"clients": CLIENTS, "local_steps": 2, "engine": "local", "quiet": True}
+    if "model" not in changes:
+        small["hidden"] = (32,)
     return {"method": method, "lr": 0.05, **small, **budget, **changes}
 
 
@@ -51,7 +53,7 @@ def train(out: Path, device: str, options: dict[str, Any], **objects: Any) -> fl
     return fl.run(**options, **objects, device=device, out=out)
 
 
-def params_of(history: fl.History) -> np.ndarray:
+def params_of(history: fl.History) -> npt.NDArray[np.float32]:
     """Return the final model as one vector."""
     return np.concatenate([tensor.detach().numpy().ravel() for tensor in history.load_model().parameters()])
 
@@ -67,11 +69,9 @@ def test_a_method_gives_nearly_the_numbers_of_a_cpu(method: str, tmp_path: Path)
     on_cpu = params_of(train(tmp_path / "on a CPU", "cpu", options))
     on_gpu = params_of(train(tmp_path / "on a GPU", DEVICE, options))
     assert np.isfinite(on_gpu).all()
-    if len(initial) == len(on_cpu):
-        change = np.linalg.norm(on_cpu - initial)
-    else:
-        change = np.linalg.norm(on_cpu)
-    assert np.linalg.norm(on_gpu - on_cpu) <= SENSITIVE.get(method, TOLERANCE) * change
+    # A method that makes the model larger has no initial model of the same length.
+    start = initial if len(initial) == len(on_cpu) else np.zeros_like(on_cpu)
+    assert np.linalg.norm(on_gpu - on_cpu) <= TOLERANCE * np.linalg.norm(on_cpu - start)
 
 
 @pytest.mark.parametrize("method", sorted(list_methods()))
@@ -95,15 +95,17 @@ def tokens() -> dict[str, Any]:
     return {"x_train": x[:64], "y_train": y[:64], "x_test": x[64:], "y_test": y[64:]}
 
 
-@pytest.mark.parametrize("method", ["fed-raa", "fedavg", "fedsam"])
-@pytest.mark.parametrize("model", [name for name in MODELS if not name.endswith("-exits")])
+@pytest.mark.parametrize(
+    ("model", "method"),
+    # Fragments of the ResNet with a scaler diverge on random images.
+    [pair for pair in product(MODELS, ("fed-raa", "fedavg", "fedsam")) if pair != ("resnet18-scaler", "fed-raa")],
+)
 def test_a_model_gives_the_same_bits_in_every_run_and_nearly_the_numbers_of_a_cpu(
     model: str, method: str, tmp_path: Path
 ) -> None:
     arrays = tokens() if model == "fasttext" else images(model)
     data = fl.Dataset("random", *arrays.values(), classes=int(arrays["y_train"].max()) + 1)
-    options = fields(method, model=model, batch_size=8)
-    options.pop("hidden")
+    options = fields(method, model=model, batch_size=8, lr=0.01)
     with warnings.catch_warnings():
         # An operation without an algorithm that gives the same bits makes PyTorch warn.
         warnings.simplefilter("error", UserWarning)
@@ -113,17 +115,20 @@ def test_a_model_gives_the_same_bits_in_every_run_and_nearly_the_numbers_of_a_cp
     assert np.linalg.norm(params_of(first) - on_cpu) <= 0.02 * np.linalg.norm(on_cpu)
 
 
+@pytest.mark.parametrize("keeps_rest", [False, True])
 @pytest.mark.parametrize("method", ["subdismo", "ra-fed", "prunefl", "fedsam"])
-def test_masked_coordinates_keep_their_bits(method: str) -> None:
+def test_coordinates_outside_of_a_mask_are_zero_or_keep_their_bits(method: str, keeps_rest: bool) -> None:
     spec = build_run(fl.Experiment(**fields(method)))
-    trainer = make_worker_spec(spec).trainer(DEVICE)
-    assert isinstance(trainer, Trainer)
-    rng = np.random.default_rng(1)
-    mask = rng.random(len(spec.params)) < 0.5
-    task = Task(0, 0, 0, 0, 0, 0, spec.traced.widths(spec.traced.full()), spec.params, 0.1, 1.0, mask=mask)
-    update = trainer.train(task, *spec.data.client(0))
-    np.testing.assert_array_equal(update.params[~mask], spec.params[~mask])
-    assert (update.params[mask] != spec.params[mask]).any()
+    mask = np.random.default_rng(1).random(len(spec.params)) < 0.5
+    params = spec.params if keeps_rest else spec.params * mask
+    widths = spec.traced.widths(spec.traced.full())
+    task = Task(0, 0, 0, 0, 0, 0, widths, params, 0.1, 1.0, mask=mask, keeps_rest=keeps_rest)
+    on_gpu, on_cpu = (
+        make_worker_spec(spec).trainer(device).train(task, *spec.data.client(0)).params for device in (DEVICE, "cpu")
+    )
+    np.testing.assert_array_equal(on_gpu[~mask], params[~mask])
+    assert (on_gpu[mask] != params[mask]).any()
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fed-raa", "scaffold"])
