@@ -9,7 +9,7 @@ Runs:
     run              run an experiment to its end
     resume           continue an interrupted run, or extend a run
     compare          several methods under the same flags and budget, as a table
-    tune             search the best settings of each method, for a fair comparison
+    tune             search the best settings of each method for a fair comparison
     replay           check a run's log against the rules of its method
     report           one page of tables and figures about runs
     check            test a custom component: is it deterministic, and does it resume and replay?

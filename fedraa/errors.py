@@ -119,7 +119,7 @@ class Damaged(StructuredError):
 
 
 class Inconsistent(StructuredError):
-    """An error about a run whose log contradicts the rules of its method.
+    """An error about a run with a log that contradicts the rules of its method.
 
     `field` names the file and the line. `got` is the value in this line, and `expected` the value that the rules give.
     """

@@ -56,7 +56,7 @@ def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict
 
 
 def expected_text(details: Any) -> str:
-    """Return the allowed values in words, for the part after "expected" in a message, from a pydantic error detail."""
+    """Return the allowed values in words for the part after "expected" in a message, from a pydantic error detail."""
     if details["type"] in _BOUNDS:
         words, name = _BOUNDS[details["type"]]
         return f"a number {words} {plain_text(details['ctx'][name])}"

@@ -120,7 +120,7 @@ def build_run(
         fleet = with_links(fleet, read_links(experiment.links, experiment.client_count))
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment, clients=experiment.client_count, seed=experiment.seed)
-    doing(f"dealing the data to {experiment.client_count} clients")
+    doing(f"dividing the data among {experiment.client_count} clients")
     data = deal_samples(dataset, make_dealing(experiment, experiment, experiment.seed))
     able = int((np.diff(data.test_offsets) > 0).sum())
     _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)

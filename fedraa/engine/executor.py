@@ -185,7 +185,7 @@ class LocalExecutor:
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
     def _train_stack(self, task: int) -> None:
-        """Train this task together with the next tasks whose submodels have the same shape."""
+        """Train this task together with the next tasks that have submodels of the same shape."""
         first = self._tasks[task]
         apart = self._alone | self._trained.keys() | {task}
         alike = (other for number, other in self._tasks.items() if number not in apart and other.widths == first.widths)

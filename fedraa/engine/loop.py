@@ -259,7 +259,7 @@ class Loop:
             self._checkpoints.finish(self._save())
 
     def _next_finished(self) -> tuple[Task, Outcome] | None:
-        """Return the task whose update is applied next, with its outcome, or None if the outcome is missing."""
+        """Return the task with the update that is applied next, and its outcome, or None if the outcome is missing."""
         if self.clock.wall:
             return self._next_on_wall_clock()
         return self._next_on_virtual_clock()

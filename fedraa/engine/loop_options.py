@@ -20,7 +20,7 @@ class LoopOptions:
         wall: True for the wall clock, False for the virtual clock.
         max_update_norm: The largest norm of an update that is accepted.
         main_metric: The metric that the progress of the run shows.
-        personal_clients: The clients whose kept values an evaluation needs.
+        personal_clients: The clients with kept values that an evaluation needs.
     """
 
     limits: Limits

@@ -57,7 +57,7 @@ def trace_model(
         model: The model, without wrappers.
         pair: Two samples, with which the model is called.
         tell: Called with a line of text if tracing takes long.
-        cut_layers: Names or patterns of the layers whose units are cut; None for all.
+        cut_layers: Names or patterns of the layers that are cut; None for all.
 
     Raises:
         Uncuttable: The method cuts models, but this model can only be trained whole.

@@ -63,7 +63,7 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
 def objects_of(
     fields: Mapping[str, object], model: nn.Module | None, dataset: Dataset | FederatedDataset | None
 ) -> tuple[str, ...]:
-    """Return the names of the fields whose objects cannot be recreated from config.json.
+    """Return the names of the fields with objects that cannot be recreated from config.json.
 
     These are the model, the dataset, and components whose description does not contain all of their arguments.
 

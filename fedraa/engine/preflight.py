@@ -291,8 +291,8 @@ def warn_of_many_attackers(spec: RunSpec) -> list[str]:
     if tolerated is None or attackers <= tolerated:
         return []
     return [
-        f"aggregator: {text_of(aggregator)} withstands {tolerated} of {clients} clients, and the run has {attackers} "
-        "attackers; give it a larger number or share unless that is meant"
+        f"aggregator: {text_of(aggregator)} withstands {tolerated} attackers among {clients} clients, and the run has "
+        f"{attackers} attackers; give it a larger number or share unless this is intended"
     ]
 
 

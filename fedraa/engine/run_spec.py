@@ -290,7 +290,7 @@ class RunSpec:
         return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported_clients())
 
     def _reported_clients(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients whose results clients.csv reports, or None if the run writes no clients.csv."""
+        """Return the clients that clients.csv reports, or None if the run writes no clients.csv."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None

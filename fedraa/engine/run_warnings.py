@@ -1,4 +1,4 @@
-"""Warnings, one sentence each, about runs that work but whose settings are probably a mistake."""
+"""Warnings, one sentence each, about runs that work but probably have a mistake in their settings."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -105,7 +105,7 @@ def find_unused_labels(data: Federated) -> str | None:
     missing = "class 0 has" if first == 1 else f"classes 0..{first - 1} have"
     return (
         f"dataset {data.dataset.name!r}: labels {first}..{last}: {missing} no training sample; labels count from 0, so "
-        f"subtract {first} unless that is meant"
+        f"subtract {first} unless this is intended"
     )
 
 

@@ -70,7 +70,7 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, for a short cleanup that must be completed."""
+    """Ignore Ctrl-C in the block, which must be a short cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -61,7 +61,7 @@ class Evaluator:
             device: Device of the evaluations.
             metrics: Custom metrics.
             objective: Computes the loss and the built-in metrics (default: classification).
-            personal: Returns the personal models of those clients whose training data are in `data.personal`.
+            personal: Returns the personal models of the clients that have training data in `data.personal`.
             state: Names the buffers that training changes.
             trigger: The trigger of a backdoor attack. With it, the success of the attack is a metric.
         """
@@ -82,7 +82,7 @@ class Evaluator:
         self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector, kept: State | None = None) -> Evaluation:
-        """Return the loss, all metrics, and the results of single clients, for a model.
+        """Return the loss of a model, all metrics, and the results of single clients.
 
         Args:
             params: The model [d].

@@ -21,7 +21,7 @@ Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData(Federated):
-    """The data of an evaluation, with the training data of those clients whose personal models are evaluated."""
+    """The data of an evaluation. They include the training data of the clients whose personal models are evaluated."""
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False

@@ -75,7 +75,7 @@ class RingmasterLMO(FedBuffRule):
 
 
 def find_agnostic_values(steps: int) -> tuple[int, float, float]:
-    """Return R, beta and the factor of server_lr after this number of steps, for the parameter-agnostic variant."""
+    """Return R, beta and the factor of server_lr after this number of steps of the parameter-agnostic variant."""
     beta = 0.0
     if steps > 1:
         beta = 1 - 1 / sqrt(steps)

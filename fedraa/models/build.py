@@ -204,7 +204,7 @@ def _hint_for_object(source: object) -> str:
     if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
         return "give nn.Sequential(*layers)"
     if isinstance(source, Mapping) and any(isinstance(value, torch.Tensor) for value in source.values()):
-        return "a state dict has only values: give the module that has loaded it with load_state_dict"
+        return "a state dict holds only values: load it into the module with load_state_dict, and give the module"
     if isinstance(source, Path):
         return "make the module, load the file with load_state_dict, and give the module"
     return ""
@@ -213,7 +213,7 @@ def _hint_for_object(source: object) -> str:
 def _unknown_name_error(name: str) -> InputError:
     """Return the error about an unknown model name."""
     if Path(name).suffix in _FILES:
-        hint = "a file has only values: give the module that has loaded it with load_state_dict"
+        hint = "a file holds only values: load it into the module with load_state_dict, and give the module"
         return InputError("model", got=name, expected=MODULE, hint=hint)
     expected = f"one of {', '.join(MODELS)}, package.module:callable, or in Python an nn.Module of any library"
     return InputError("model", got=name, expected=expected, hint=suggest_closest(name, MODELS))

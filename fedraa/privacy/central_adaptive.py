@@ -37,7 +37,7 @@ class CentralAdaptive(Privacy):
     Attributes:
         noise: Noise multiplier of the sum of updates and the number of updates below the clip, released together.
         clip: The clip at the start.
-        quantile: The share of updates whose norm should be below the clip.
+        quantile: The share of updates that should have a norm below the clip.
         clip_lr: Speed of the adaptation.
         bit_noise: Standard deviation of the noise on the number of updates below the clip; None for m / 20.
     """

@@ -10,7 +10,7 @@ class Coverage:
     """The number of coordinates of each kind: shared by all fragments, in only one fragment, or in no fragment.
 
     Coordinates in no fragment are the weights between units of different fragments. A whole model counts as one
-    fragment whose coordinates are all shared. If a policy draws submodels at random, only bounds of a round's metrics
+    fragment with shared coordinates only. If a policy draws submodels at random, only bounds of a round's metrics
     follow from the log.
     """
 

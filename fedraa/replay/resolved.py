@@ -1,4 +1,4 @@
-"""The data model of config.json, for those values from which the rules of a run follow."""
+"""The data model of the values in config.json that determine the rules of a run."""
 
 from typing import Annotated, Any
 

@@ -20,7 +20,7 @@ def as_several(field: str, value: Any, example: str) -> tuple[Any, ...]:
     Args:
         field: The name of the field.
         value: One value, or several.
-        example: A correct value, for the error message.
+        example: A correct value that the error message shows.
     """
     if isinstance(value, str | Method):
         return (value,)
@@ -76,7 +76,7 @@ def make_experiments(
         if template.updates is template.rounds is template.time is None:
             raise InputError(
                 "updates",
-                f"{template.method} counts steps in another unit, rounds or updates",
+                f"{template.method} counts its steps in another unit (rounds or updates) than the other methods",
                 hint="compare at equal --time, or give both --updates and --rounds",
             )
     check_schedules({str(template.method): template for template in templates})

@@ -254,7 +254,9 @@ def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
 def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
-        return "One seed per method: no interval and no test of significance; a difference may be chance."
+        return (
+            "Each method has one seed, so there is no interval and no test of significance; a difference may be chance."
+        )
     sentences = ["Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."]
     if len(groups) > 1:
         sentences.append(
@@ -262,7 +264,7 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
             f"the number of methods; * marks p < {LEVEL:g}."
         )
     if 1 in counts:
-        sentences.append("A method with one seed has no interval and no p.")
+        sentences.append("A method with one seed has neither an interval nor a p.")
     return " ".join(sentences)
 
 

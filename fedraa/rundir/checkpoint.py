@@ -189,7 +189,7 @@ def newest_first(directory: Path) -> list[Path]:
     """Return the checkpoints in a folder, the newest first."""
     if os.path.lexists(directory) and not directory.is_dir():
         raise InputError(
-            "run", f"{directory} is not a folder of checkpoints", hint="put it back, or start the run again"
+            "run", f"{directory} is not a folder of checkpoints", hint="restore it, or start the run again"
         )
     return sorted(directory.glob("*" + SUFFIX), reverse=True)
 

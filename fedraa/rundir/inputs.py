@@ -18,7 +18,7 @@ from fedraa.rundir import packed_columns
 
 # The JSON of a scaling is recognised by this key.
 _NUMBERS = "mean"
-# The entry in `Inputs.fitted` of a transform that was fitted to the data, but whose arguments do not hold the fitted
+# The entry in `Inputs.fitted` of a transform that was fitted to the data, but has arguments that do not hold the fitted
 # values, so that it cannot be restored.
 LOST = "lost"
 # The JSON of a sample is recognised by this key.

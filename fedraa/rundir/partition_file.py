@@ -94,7 +94,7 @@ def read_partition(directory: Path) -> DataPartition:
     """Return the partition of a run. Raise InputError if the file is missing or damaged."""
     path = directory / PARTITION
     if not path.exists():
-        raise InputError("partition", f"{directory} has no {PARTITION}", hint="put it back, or start the run again")
+        raise InputError("partition", f"{directory} has no {PARTITION}", hint="restore it, or start the run again")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -69,7 +69,7 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
-        # The indices of the tasks whose traffic counts, in the order of their ends.
+        # The indices of the tasks with traffic that counts, in the order of their ends.
         self.billed = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)

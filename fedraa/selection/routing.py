@@ -30,7 +30,7 @@ class Routing(CountedSelection):
     one. The client receives the model when it starts the task. Its staleness is therefore lower than in the paper,
     which sends the model at the draw. In rounds, the clients are drawn without replacement.
 
-    The tasks of a client whose device is not available wait until it returns. Availability therefore needs a period.
+    The tasks of a client wait while its device is not available. Availability therefore needs a period.
 
     The papers choose p_i by gradient descent on a bound. The powers of the speed are a decision of fedraa.
 
@@ -52,7 +52,7 @@ class Routing(CountedSelection):
         return drawn
 
     def find_probabilities(self, durations: Floats, tasks: int) -> Floats:
-        """Return the probabilities [N] of clients whose tasks last this long.
+        """Return the probabilities [N] of clients with tasks that last this long.
 
         Args:
             durations: Duration of a task of each client [N].

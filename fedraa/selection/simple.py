@@ -47,7 +47,7 @@ class RoundRobin(CountedSelection):
     state_fields: ClassVar[tuple[str, ...]] = ("_next",)
 
     def __post_init__(self) -> None:
-        # The client whose turn is next.
+        # The client that is chosen next.
         self._next = 0
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:

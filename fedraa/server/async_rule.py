@@ -121,7 +121,7 @@ class ApplyResult(NamedTuple):
     """The result of applying a client update.
 
     Attributes:
-        weight: Weight of the update, for the log; 0 if the update was ignored.
+        weight: Weight of the update in the log; 0 if the update was ignored.
         new_version: True if the model has a new version. False if the rule did not change the model.
         keep_task: True if the client continues with the weights that it received for this task, on other minibatches.
             The server then sends nothing to the client.

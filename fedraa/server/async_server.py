@@ -68,7 +68,7 @@ class AsyncServer(Stateful):
         self._learn = learn
         self.collusion: Collusion | None = None
         """The attack of clients that know the deltas of other clients. It replaces the attackers' updates."""
-        # For each client that will train its buffer again, the task whose buffer this is.
+        # For each client that will train its buffer again, the task that the buffer belongs to.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan_scheduler()
 

@@ -74,7 +74,7 @@ class ClientStates(Stateful):
                 row[places[trained]] = values[trained]
 
     def copy_rows(self, clients: Sequence[int]) -> State:
-        """Return copies of the rows of those clients that have trained, for an evaluation of their personal models.
+        """Return copies of the rows of the clients that have trained. An evaluation of personal models needs them.
 
         The key `clients` holds the numbers [n] of these clients. The key of each buffer holds their rows [n, size].
         """

@@ -39,7 +39,7 @@ def on_terms(
     Args:
         experiment: The experiment.
         terms: One of TERMS; None changes nothing.
-        tuned: The tuned fields by method, for the terms `tuned`.
+        tuned: The tuned fields by method, if the terms are `tuned`.
         over: True if the terms replace fields that the experiment sets.
 
     Raises:

@@ -97,7 +97,7 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     entries = chain.from_iterable(group.entries for group in traced.groups)
     cut = {entry.tensor for entry in entries}
     if not cut:
-        raise Uncuttable("model", f"nothing of {type(traced.module).__name__} can be masked: {traced.explain_uncut()}")
+        raise Uncuttable("model", f"no part of {type(traced.module).__name__} can be masked: {traced.explain_uncut()}")
     return tuple(name for name in traced.names if name in cut)
 
 

@@ -34,7 +34,7 @@ def shrink_module(
     Args:
         module: The full module.
         kept: The indices to keep, by tensor and cut dimension. A tensor that is not a key is copied whole.
-        grouped: Names of weights of grouped convolutions whose groups are cut together with the output channels.
+        grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
         sizes: For each module, the places in its code that contain a width as a number. A cut replaces these numbers.
     """
     memo = copy_computed(module) | copy_scripts(module)

@@ -29,7 +29,7 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
 
 
 def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return a mask `[d]` of the coordinates of a vector whose rank by absolute value is in `[low * d, high * d)`.
+    """Return a mask `[d]` of the coordinates of a vector with a rank by absolute value in `[low * d, high * d)`.
 
     Rank 0 is the smallest value. Equal values are ranked in the order of their coordinates. `(1 - r, 1)` selects the
     share `r` with the largest values. `(0, 0.25)`, `(0.25, 0.5)` and so on are the quarters of OAP and RA-Fed. The

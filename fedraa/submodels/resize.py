@@ -68,7 +68,7 @@ class Resize(NamedTuple):
 
 
 Sizes = Mapping[Place, Resize]
-"""The calls in the code of one module whose sizes a cut must change, by their place."""
+"""The calls in the code of one module with sizes that a cut must change, by their place."""
 
 
 class Stated(NamedTuple):
@@ -184,7 +184,7 @@ def resize_layer(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
 
 
 class _Resized(nn.Module):
-    """A layer in whose code the sizes follow the widths of the arguments."""
+    """A layer with code that takes its sizes from the widths of the arguments."""
 
     _sizes: Mapping[Place, Stated]
 

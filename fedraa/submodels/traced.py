@@ -66,7 +66,7 @@ class Traced:
         size: Length `d` of the flat vector.
         units: For each tensor and each of its dimensions that can be cut, an array with the number of the unit at each
             index, or -1 for indices that are always kept. All units of all groups have different numbers.
-        grouped: Names of weights of grouped convolutions whose groups are cut together with the output channels.
+        grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
         estimated: Names of running statistics. They are estimated again in training, because one module serves several
             submodels and may hold statistics of other units.
         sizes: For each module, the places at which its code contains widths that may be cut.
@@ -194,7 +194,7 @@ class Traced:
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Return a copy whose frozen parameters are on the device. All cuts share these parameters."""
+        """Return a copy with its frozen parameters on the device. All cuts share these parameters."""
         module = copy_structure(self.module)
         for p in frozen_parameters(module):
             p.data = p.data.to(device)

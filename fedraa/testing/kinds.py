@@ -58,7 +58,7 @@ class Kind:
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
         drive: The class of the drive, which checks a component without a run.
-        usual: A built-in component of this kind, with whose cost the cost of a component is compared.
+        usual: A built-in component of this kind. The cost of a component is compared with its cost.
         fields: A function of a component. It returns the fields of an experiment with this component.
         arguments: The arguments of a plain function that may replace a component. Empty if a function cannot.
         maker: A function that makes a component from its description, if the registry cannot.
@@ -141,7 +141,7 @@ def _policy_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function of a component that returns experiment fields, for a field that takes a list of components."""
+    """Return a function that takes a component and returns fields of an experiment. `field` is a list of components."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

@@ -62,7 +62,7 @@ def make_images(channels: int) -> Dataset:
 
 @cache
 def make_number_targets(outputs: int) -> Dataset:
-    """Return samples with numbers as targets, including a 0, for a model with this number of outputs."""
+    """Return samples with numbers as targets, including a 0, that fit a model with this number of outputs."""
     x = made_up()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)

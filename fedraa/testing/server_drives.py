@@ -24,7 +24,7 @@ COHORT_CLIENTS = 12
 
 
 class SchedulerDrive(Drive):
-    """A drive of a scheduler. It requests fragments for idle clients, whose costs are random."""
+    """A drive of a scheduler. It requests fragments for idle clients with random costs."""
 
     stateful = True
     covers: ClassVar[bool] = False

@@ -119,7 +119,7 @@ def run_attempt(planned: Attempt) -> Trial:
 
 
 def attempt_elsewhere(planned: Attempt) -> Trial:
-    """Run the trial in a temporary folder, for a node of a cluster without access to the tuning's directory."""
+    """Run the trial in a temporary folder, because this node of a cluster has no access to the tuning's directory."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
         return run_attempt(replace(planned, experiment=experiment))

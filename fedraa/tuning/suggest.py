@@ -78,7 +78,7 @@ class Judge:
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study with the finished trials whose values are in this space.
+    """Return an Optuna study with the finished trials that have their values in this space.
 
     The objective value of a trial is its rank by `trial_merit`.
     """

@@ -253,7 +253,7 @@ class _Plan:
         return True
 
     def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
-        """Return the plan of the trial with this number, whose values depend on the finished trials.
+        """Return the plan of the trial with this number. Its values depend on the finished trials.
 
         Args:
             method: The name of the method.

@@ -40,7 +40,7 @@ def run_trials(
         journal: The journal of finished trials.
         jobs: The number of trials at the same time.
         cluster: The experiment with the address of the cluster; None for this machine.
-        objects: The user's objects in the trials, whose code is sent to the nodes.
+        objects: The user's objects in the trials. Their code is sent to the nodes.
 
     Raises Interrupted after Ctrl-C.
     """

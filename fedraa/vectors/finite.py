@@ -16,7 +16,7 @@ def is_finite(number: object) -> bool:
 
 
 def describe_unfit(largest: float) -> str | None:
-    """Describe the problem of a buffer whose largest absolute value is `largest` (may be NaN), or return None."""
+    """Describe the problem of a buffer with the largest absolute value `largest` (may be NaN), or return None."""
     if not np.isfinite(largest):
         return "values that are not finite"
     if largest > LARGEST:

@@ -12,7 +12,7 @@ from fedraa.server.running_mean import update_mean
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
 
-# The maximum number of finished tasks whose numbers a shard remembers.
+# A shard remembers the numbers of at most this many finished tasks.
 MAX_CLOSED_TASKS = 1024
 
 

@@ -76,7 +76,7 @@ class FourWay(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _mask_elements(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the chosen parts, for the form `elements`."""
+        """Return a function that makes the assignment of the chosen parts in the form `elements`."""
         whole = run.whole()
         names = find_maskable_names(run.traced)
         split = _Last(
@@ -92,7 +92,7 @@ class FourWay(SubmodelPolicy):
         return make_assignment
 
     def _cut_units(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the chosen parts, for the form `units`."""
+        """Return a function that makes the assignment of the chosen parts in the form `units`."""
         run.check_units()
         names = set(find_maskable_names(run.traced))
         inner = [names.issuperset(entry.tensor for entry in group.entries) for group in run.traced.groups]
@@ -113,7 +113,7 @@ class FourWay(SubmodelPolicy):
         return make_assignment
 
     def _leave_out_blocks(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the chosen parts, for the form `blocks`."""
+        """Return a function that makes the assignment of the chosen parts in the form `blocks`."""
         assert run.example is not None
         whole = run.whole()
         blocks = find_removable_blocks(run.traced, run.example)

@@ -139,7 +139,7 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the numbers of buffers that clients send and receive besides their submodel, for the traffic."""
+        """Return the numbers of buffers in the traffic of a client, besides its submodel."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:

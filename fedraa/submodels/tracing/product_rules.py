@@ -170,7 +170,7 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
 
 
 def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
-    """Return the labels of an elementwise product of activations, whose dimensions have names as in einsum.
+    """Return the labels of an elementwise product of activations with named dimensions as in einsum.
 
     Args:
         r: The recorder.

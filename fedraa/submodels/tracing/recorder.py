@@ -31,7 +31,7 @@ Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Site(NamedTuple):
-    """A call whose arguments may contain widths, with the labels of its first argument (`before`) and its results."""
+    """A call with arguments that may contain widths, and the labels of its first argument (`before`) and results."""
 
     module: str
     place: Place
@@ -76,7 +76,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.found = NonemptyMode(fills)
         self.choices = dict(choices)
-        # Parameters whose units could also lie along another dimension.
+        # Parameters that could also have their units along another dimension.
         self.open: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
@@ -87,7 +87,7 @@ class Recorder(TorchFunctionMode):
         self.made: dict[str, int] = {}
         # For each parameter that stays whole, the reason, such as a function without a rule that read it.
         self.whole: dict[str, str] = {}
-        # Weights of grouped convolutions whose groups are cut together with the output channels.
+        # Weights of grouped convolutions. Their groups are cut together with the output channels.
         self.grouped: set[str] = set()
         # Labels after a view that may have split one cut dimension in two.
         self.splits: list[Tensor] = []
@@ -352,7 +352,7 @@ class Recorder(TorchFunctionMode):
     def _record_site(
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Record a call whose arguments may contain widths.
+        """Record a call with arguments that may contain widths.
 
         Args:
             frame: The frame that calls the torch function.

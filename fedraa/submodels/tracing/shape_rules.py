@@ -203,7 +203,7 @@ def _is_nowhere(index: Any) -> bool:
 
 
 def _at_hand(value: Any) -> Any:
-    """Return an index or arguments in which the first position replaces indices whose values are unknown."""
+    """Return an index or arguments in which the first position replaces indices with unknown values."""
     if isinstance(value, dict):
         return {name: _at_hand(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -384,7 +384,7 @@ def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a Fourier transform. All elements along the transformed dimensions, whose sizes may change, are tied."""
+    """Label a Fourier transform. All elements along the transformed dimensions are tied."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])

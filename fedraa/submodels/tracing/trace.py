@@ -148,7 +148,7 @@ def _record_run(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        shapes: A copy of the module on the meta device, for a run on shapes only; None for a run with values.
+        shapes: A copy of the module on the meta device, if the run computes only shapes; None if it computes values.
         choices: For parameters with several possible dimensions of new units, the chosen one.
         fills: True to run the experts of a mixture of experts on the first row if they get no rows.
     """

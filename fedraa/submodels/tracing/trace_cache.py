@@ -152,7 +152,7 @@ def _cache_folder() -> Path | None:
 
 
 class _Shapes(pickle.Pickler):
-    """A pickler that writes a module without the values of its parameters, for a digest of the result."""
+    """A pickler that writes a module without the values of its parameters. The bytes are hashed."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
