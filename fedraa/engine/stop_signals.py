@@ -20,7 +20,7 @@ class Stop(threading.Event):
 
     @contextmanager
     def honoured(self) -> Iterator[None]:
-        """Mark the block in which a run looks for a request and can end with a checkpoint."""
+        """Mark the block in which a run reacts to a request to stop: it writes a checkpoint and ends."""
         self._well = True
         try:
             yield

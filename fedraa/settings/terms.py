@@ -106,7 +106,7 @@ def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _at_a_time(participation: object, clients: int) -> int | None:
-    """Return the concurrency with which an asynchronous method has as many clients at work as a round."""
+    """Return the number of clients per round: an asynchronous method gets it as its concurrency. None if not fixed."""
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count

@@ -90,7 +90,7 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets, each with one block of every group. All of them contain groups with too few units as a whole.
+    """Return index sets, each with one block of every group. A group with too few units is whole in all index sets.
 
     Raises InputError if every group has too few units.
 

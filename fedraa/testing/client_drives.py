@@ -26,7 +26,7 @@ SHARDS = 10
 
 
 class PolicyDrive(Drive):
-    """A drive of a submodel policy: in every round, all clients draw a submodel and return an update."""
+    """A test caller of a submodel policy: in every round, all clients draw a submodel and return an update."""
 
     stateful = True
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "_sampler")
@@ -82,7 +82,7 @@ def _trace_model() -> Traced:
 
 
 class TermDrive(Drive):
-    """A drive of a gradient transform. Half of the coordinates are masked: their gradients and weights are 0."""
+    """A test caller of a gradient transform. Half of the coordinates are masked: their gradients and weights are 0."""
 
     pieces: ClassVar[bool] = True
 
@@ -116,7 +116,7 @@ class TermDrive(Drive):
 
 
 class LocalOptimizerDrive(Drive):
-    """A drive of a local optimizer. It takes steps for two clients together, for each alone, and piece by piece.
+    """A test caller of a local optimizer. It takes steps for two clients together, for each alone, and piece by piece.
 
     Weights and gradients of masked coordinates are 0.
     """
@@ -175,7 +175,7 @@ class LocalOptimizerDrive(Drive):
 
 
 class CompressorDrive(Drive):
-    """A drive of a compressor, which compresses deltas of three sizes."""
+    """A test caller of a compressor, which compresses deltas of three sizes."""
 
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
@@ -191,7 +191,7 @@ class CompressorDrive(Drive):
 
 
 class MetricDrive(Drive):
-    """A drive of a metric, which evaluates random outputs."""
+    """A test caller of a metric, which evaluates random outputs."""
 
     covers: ClassVar[bool] = False
 
@@ -204,7 +204,7 @@ class MetricDrive(Drive):
 
 
 class PartitionerDrive(Drive):
-    """A drive of a partitioner, which partitions random labels."""
+    """A test caller of a partitioner, which partitions random labels."""
 
     covers: ClassVar[bool] = False
 

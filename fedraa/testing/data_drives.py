@@ -32,7 +32,7 @@ MADE = 4
 
 
 class TransformDrive(Drive):
-    """A drive of a transform. It tries images, numbers and tokens, and uses the first that the transform accepts."""
+    """A test caller of a transform. It tries images, numbers and tokens, and uses the first that the transform accepts."""
 
     covers: ClassVar[bool] = False
 
@@ -83,7 +83,7 @@ def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
 
 
 class DataDrive(Drive):
-    """A drive that reads the samples of one client after another, and single rows."""
+    """A test caller of a data source. It reads the samples of one client after another, and single rows."""
 
     covers: ClassVar[bool] = False
 

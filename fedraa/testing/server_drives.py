@@ -24,7 +24,7 @@ COHORT_CLIENTS = 12
 
 
 class SchedulerDrive(Drive):
-    """A drive of a scheduler. It requests fragments for idle clients with random costs."""
+    """A test caller of a scheduler. It requests fragments for idle clients with random costs."""
 
     stateful = True
     covers: ClassVar[bool] = False
@@ -63,7 +63,7 @@ class SchedulerDrive(Drive):
 
 
 class StalenessDrive(Drive):
-    """A drive of a staleness weight. It requests the weights at staleness 0 to 7."""
+    """A test caller of a staleness weight. It requests the weights for updates of staleness 0 to 7."""
 
     covers: ClassVar[bool] = False
 
@@ -73,7 +73,7 @@ class StalenessDrive(Drive):
 
 
 class ParticipationDrive(Drive):
-    """A drive of a participation. It requests cohorts, and reports losses of some clients after each cohort."""
+    """A test caller of a participation. It requests cohorts, and reports losses of some clients after each cohort."""
 
     covers: ClassVar[bool] = False
 
@@ -102,7 +102,7 @@ class ParticipationDrive(Drive):
 
 
 class AsyncRuleDrive(Drive):
-    """A drive of an asynchronous rule. It passes random client updates to the rule, which applies them to a model."""
+    """A test caller of an asynchronous rule. It passes random client updates to the rule, which applies them to a model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -134,7 +134,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """A drive of an aggregator with three deltas per round. In every second round one client trains the whole model."""
+    """A test caller of an aggregator. It passes three deltas per round. In every second round one client trains the whole model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -173,7 +173,7 @@ class AggregatorDrive(Drive):
 
 
 class OptimizerDrive(Drive):
-    """A drive of a server optimizer. It passes random mean deltas to the optimizer."""
+    """A test caller of a server optimizer. It passes random mean deltas to the optimizer."""
 
     stateful = True
     sized: ClassVar[bool] = True

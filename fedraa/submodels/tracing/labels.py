@@ -261,6 +261,6 @@ def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def is_raw(labels: Tensor) -> bool:
-    """Return True if these labels belong only to plain parameters or initial states, of unknown cut dimension."""
+    """Return True for labels of parameters or initial states only, if the dimension of their units is unknown."""
     small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

@@ -198,7 +198,7 @@ def _split_index(index: Any) -> tuple[Any, ...]:
 
 
 def _is_nowhere(index: Any) -> bool:
-    """Return True for an index on the meta device, because its values are unknown."""
+    """Return True if the index is on the meta device, so that its values are unknown."""
     return isinstance(index, Tensor) and index.is_meta
 
 
