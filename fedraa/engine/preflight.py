@@ -220,7 +220,7 @@ def _check_robust(spec: RunSpec) -> None:
         raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
     deadline = getattr(spec.method.schedule, "deadline", None)
     if isinstance(aggregator, FLTrust) and deadline is not None:
-        problem = f"a round in which client {aggregator.root}, which holds the root data, is late has no effect"
+        problem = f"a round has no effect if client {aggregator.root}, which holds the root data, is late"
         raise InputError("deadline", problem, got=deadline, hint="leave it out, or give another aggregator")
 
 

@@ -32,7 +32,7 @@ MADE = 4
 
 
 class TransformDrive(Drive):
-    """A test caller of a transform. It tries images, numbers and tokens, and uses the first that the transform accepts."""
+    """A test caller of a transform. It tries images, numbers and tokens, and uses the first accepted one."""
 
     covers: ClassVar[bool] = False
 

@@ -56,7 +56,7 @@ def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) ->
 
 
 class ObjectiveDrive(Drive):
-    """A test caller of an objective, with random outputs and the targets of the first task that the objective accepts."""
+    """A test caller of an objective, with random outputs. The targets are from the first task that it accepts."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)

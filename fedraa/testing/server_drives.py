@@ -102,7 +102,7 @@ class ParticipationDrive(Drive):
 
 
 class AsyncRuleDrive(Drive):
-    """A test caller of an asynchronous rule. It passes random client updates to the rule, which applies them to a model."""
+    """A test caller of an asynchronous rule. It passes random client updates, which the rule applies to a model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -134,7 +134,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """A test caller of an aggregator. It passes three deltas per round. In every second round one client trains the whole model."""
+    """A test caller of an aggregator. A round has three deltas, in every second round one of the whole model."""
 
     stateful = True
     sized: ClassVar[bool] = True
