@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunStart
-from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
+from fedraa.callbacks.callback_list import CallbackList, refuse_unknown_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
@@ -288,7 +288,7 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
         raise InputError("callbacks", got=sources, expected="a list")
     callbacks = [CALLBACKS.resolve(source) for source in sources]
     for callback in callbacks:
-        refuse_strange_hooks(callback)
+        refuse_unknown_hooks(callback)
     has_bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in callbacks)
     if not quiet and not has_bar:
         callbacks.append(ProgressLog(place))

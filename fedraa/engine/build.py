@@ -305,7 +305,7 @@ def target_check(objective: Objective) -> Targets | None:
 
 
 def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> Dealing:
-    """Return the settings for dealing the dataset to the clients.
+    """Return the settings for dividing the dataset among the clients.
 
     Args:
         problem: The options of the dataset and the objective.

@@ -89,7 +89,7 @@ def _unchanged_settings() -> Iterator[None]:
     # torch defines this attribute when the module is imported.
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     on_gpu = None
-    # torch leaves this function untyped.
+    # This function of torch has no type annotations.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         on_gpu = torch.cuda.get_rng_state_all()
     try:

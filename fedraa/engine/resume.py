@@ -211,7 +211,7 @@ def _importing_only_passed(
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """Raise InputError if these fields of config.json name code to import. The file may have been edited to run it."""
+    """Raise InputError if these fields of config.json name code to import, which an attacker may have written."""
     paths = foreign_in(written)
     if paths:
         problem = f"it names code that would be imported and run, {', '.join(paths)}"

@@ -87,7 +87,7 @@ class RunSpec:
 
     @cached_property
     def submodels(self) -> list[Submodel]:
-        """The fragments that a scheduler assigns; the full model is one fragment."""
+        """The fragments that a scheduler assigns. A model that is not cut is a single fragment."""
         return [Submodel.of(self.traced, kept) for kept in self.index_sets]
 
     @property

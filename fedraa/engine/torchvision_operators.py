@@ -58,7 +58,7 @@ def _declare_operators() -> None:
     """Declare the two missing operators."""
     import torch
 
-    # torch leaves the methods of its libraries untyped.
+    # The methods of torch.library.Library have no type annotations.
     library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"

@@ -79,7 +79,7 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
     module.train()
     completed: list[str] = []
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
-        # torch leaves this method untyped.
+        # This method of torch has no type annotations.
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))  # type: ignore[no-untyped-call]
     with torch.random.fork_rng():
         torch.autograd.backward([_sum_outputs(module, map_tree(lambda part: part.clone(), example))])

@@ -50,20 +50,21 @@ def check_code(module: nn.Module) -> None:
             raise InputError("module", problem, hint="give the plain module")
 
 
-def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parameter]) -> None:
-    """Raise InputError if no parameter gets a gradient from the output, a gradient is sparse, or `strange` gets one.
+def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.Parameter]) -> None:
+    """Raise InputError if training would fail or be incomplete.
 
-    `strange` are parameters that the forward reads although they are not registered in the module, for example because
-    it reads layers from a plain list. Such parameters would never be trained.
+    This is so if no parameter gets a gradient, if a gradient is sparse, or if a parameter in `unregistered` gets a
+    gradient, because it would never be trained.
 
     Args:
         module: The module, set to training mode.
         inputs: A batch of inputs.
-        strange: Parameters that the forward reads, but that are not registered in the module.
+        unregistered: Parameters that the forward reads, but that are not registered in the module, for example because
+            their layers are in a plain list.
     """
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    foreign = [p for p in strange if p.requires_grad]
+    foreign = [p for p in unregistered if p.requires_grad]
     outputs, gradients = _compute_gradients(module, inputs, [*named.values(), *foreign])
     if not outputs:
         raise no_output_error(kind)

@@ -104,7 +104,7 @@ class Recorder(TorchFunctionMode):
         # Running statistics, which training estimates again.
         self.estimated: set[str] = set()
         # Parameters that the code reads, but that are not registered in the module.
-        self.strange: dict[int, nn.Parameter] = {}
+        self.unregistered: dict[int, nn.Parameter] = {}
         # For each transposed parameter, the original parameter and the order of its dimensions.
         self._turned = WeakTensorKeyDictionary()
         self._modules = {module: name for name, module in module.named_modules()}
@@ -125,7 +125,7 @@ class Recorder(TorchFunctionMode):
         with torch.device("meta") if self._on_meta else nullcontext():
             out = func(*args, **kwargs)
         name = name_of(func)
-        self.strange |= {
+        self.unregistered |= {
             id(x): x for x in iterate_tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)
         }
         read = [

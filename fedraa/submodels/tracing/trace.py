@@ -193,7 +193,7 @@ def _record_run(
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     with torch.device("meta") if shapes else nullcontext():
-        check_gradients(scratch, map_tree(lambda part: part[:2], example), list(recorder.strange.values()))
+        check_gradients(scratch, map_tree(lambda part: part[:2], example), list(recorder.unregistered.values()))
     return recorder
 
 
