@@ -19,7 +19,7 @@ def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
 
 
 def torch_seed(seed: int, stream: str, *index: int) -> int:
-    """Return a 63-bit seed for torch's generator, from the same streams."""
+    """Return a 63-bit seed for a generator of torch. The arguments are those of `generator`."""
     words = _seed_sequence(seed, stream, index).generate_state(2, np.uint32)
     return (int(words[0]) << 31) ^ int(words[1])
 
