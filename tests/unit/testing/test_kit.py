@@ -36,7 +36,7 @@ BUILT_IN = [
     *(
         (name, VALUES.get((name, each), each))
         for name, kind in KINDS.items()
-        for each in kind.seam.names()
+        for each in kind.registry.names()
         if each not in OF_DATA
     ),
     *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
