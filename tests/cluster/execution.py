@@ -24,7 +24,8 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.rundir.history import History
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+# Workers cannot import a test module, so Ray sends its classes by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def execute(
