@@ -110,10 +110,10 @@ def main(
         servers: near, far, or both.
         out: The CSV file to which rows are added.
     """
-    for field, got, known in (("faults", faults, tuple(FAULTS)), ("servers", servers, SERVERS)):
+    for option, got, known in (("faults", faults, tuple(FAULTS)), ("servers", servers, SERVERS)):
         for name in got:
             if name not in known:
-                raise InputError(field, got=name, expected=", ".join(known))
+                raise InputError(option, got=name, expected=", ".join(known))
     with TemporaryDirectory(prefix="fedraa-link-") as name:
         undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
         for number in range(runs):
