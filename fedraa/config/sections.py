@@ -83,9 +83,9 @@ class DeviceOptions(Section):
     """Devices."""
 
     compute: Component = "1:0.5,3:0.5"
-    """Speeds of the devices: tiers SPEED:SHARE,..., lognormal:SIGMA, uniform:LOW:HIGH, zipf:A, a .csv file,
-    profiles('NAME:SHARE,...') of real devices, a FedScale trace fedscale('FILE', flops=F), or the import path of a
-    function; in FLOP/s with --units physical."""
+    """Speeds of the devices (in FLOP/s with --units physical): tiers SPEED:SHARE,..., lognormal:SIGMA,
+    uniform:LOW:HIGH, zipf:A, a .csv file, profiles('NAME:SHARE,...') of real devices, a trace fedscale('FILE',
+    flops=F), or package.module:NAME."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
     availability: Path | None = None
@@ -116,8 +116,8 @@ class MethodOptions(Section):
     """Layers of which submodels have only a part of the units: names of layers or of modules with layers, or patterns
     such as "fc*"; other layers stay whole (default: all layers that can be cut)."""
     scheduler: Component | None = None
-    """Scheduler, which chooses each client's next fragment: gre-raa, least-sent, random, minimum-priority, offline, or
-    a custom Scheduler (default: the method's)."""
+    """Choice of a client's next fragment: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
+    (default: the method's)."""
     delay_bound: Positive | None = None
     """Largest cost of a task that the scheduler gre-raa or least-sent assigns, in the units of --time (default: K* of
     the Fed-RAA paper, from the costs)."""
@@ -224,8 +224,8 @@ class LocalOptions(Section):
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless --local-steps is set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of --local-epochs; auto takes 10 steps or one epoch, whichever is less, or more if
-    sending would take over half of the task's time (default: none)."""
+    """Local steps per task, instead of epochs; auto is 10, at most one epoch, or more if sending takes over half of the
+    time (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""
     clip: NotNegative | None = None
@@ -262,16 +262,13 @@ class StopOptions(Section):
     MAY_CHANGE = frozenset(LIMITS)
 
     updates: Count | None = None
-    """End after this number of server updates, with an asynchronous method (default: about 20 per client, or no limit
-    with --time)."""
+    """End after this number of server updates, if asynchronous (default: about 20 per client, no limit with --time)."""
     rounds: Count | None = None
-    """End after this number of rounds (default: 20, or no limit with --time)."""
+    """End after this number of rounds (default: 20, no limit with --time)."""
     time: Positive | None = None
-    """End at this time on the run's clock: in s with --clock wall or --units physical, otherwise in time units
-    (default: no limit)."""
+    """End at this time on the run's clock, in s with --clock wall or --units physical (default: no limit)."""
     target_accuracy: Share | None = None
-    """End when the test accuracy reaches this share; without another limit, end after 1000 rounds at the latest
-    (default: none)."""
+    """End when the test accuracy reaches this share, or after 1000 rounds without another limit (default: none)."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """End when a metric reaches a value, as METRIC:VALUE, such as perplexity:8 or r2:0.5 (default: none)."""
 
@@ -365,7 +362,7 @@ class ClusterOptions(Section):
     MAY_CHANGE = frozenset(["engine", "workers", "address", "placement", "resources", "server_node"])
 
     engine: Literal["ray", "local"] = "ray"
-    """Engine: ray (worker processes) or local (only this process)."""
+    """Engine: worker processes on Ray, or only this process."""
     workers: Count | None = None
     """Number of Ray workers (default: one per core, at most one per client)."""
     threads_per_worker: Count = 1

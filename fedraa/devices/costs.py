@@ -168,7 +168,7 @@ class CostModel(Stateful):
     ) -> float | None:
         """Return the modelled energy of one task in joules, before jitter. Return None if no power is known.
 
-        `cost` documents the arguments. On the wall clock, too, it is the energy of the modelled device.
+        `cost` documents the arguments. It is the energy of the modelled device even on the wall clock.
         """
         if not self.fleet.watts:
             return None
