@@ -141,7 +141,7 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
     from fedraa.callbacks.callback import Callback
     from fedraa.testing.kinds import KINDS
 
-    bases: dict[str, type | tuple[type, ...]] = {kind.seam.name: kind.base for kind in KINDS.values()}
+    bases: dict[str, type | tuple[type, ...]] = {kind.registry.name: kind.base for kind in KINDS.values()}
     bases["callbacks"] = Callback
     rows = []
     for name, value in vars(module).items():
