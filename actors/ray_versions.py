@@ -18,7 +18,7 @@ from ray._private import node, ray_constants, services, utils, worker
 from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_service_pb2, ray_client_pb2
 
-# These modules have no type information.
+# These modules have no type hints.
 _core: Any = _raylet
 _gcs: Any = gcs_service_pb2
 _client: Any = ray_client_pb2
@@ -27,7 +27,7 @@ _packaging: Any = packaging
 _actor: Any = actor
 
 MAX_JOB_BYTES: int = packaging.GCS_STORAGE_MAX_SIZE
-# The port number of a service that does not run.
+# The port number that a raylet accepts for a service that does not run.
 NO_PORT = -1
 # A raylet ends if its agents (helper processes) are not alive. This command is started in their place: it does nothing,
 # and ends when the raylet closes its input.

@@ -18,7 +18,7 @@ from fedraa.messages import Index
 
 # Tolerance when sums of GPU shares are compared.
 ROUNDING = 1e-6
-# Ray's option for each built-in resource.
+# The name of the option of Ray's actors for each built-in resource.
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 

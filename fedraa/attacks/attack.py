@@ -131,9 +131,9 @@ def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> A
         return None
     count = round(share * clients)
     if clients == 1:
-        raise InputError("attack", "a run with one client has no honest client", hint="give more clients")
+        raise InputError("attack", "a run with one client would have no honest client", hint="give more clients")
     if not 0 < count < clients:
-        expected = f"a share that is 1 to {clients - 1} of the {clients} clients"
+        expected = f"a share that gives 1 to {clients - 1} of {clients} clients"
         raise InputError("attackers", got=share, expected=expected)
     drawn = generator(seed, "attackers").choice(clients, count, replace=False)
     return AttackPlan(ATTACK.own(attack), frozenset(drawn.tolist()), seed)

@@ -1,4 +1,4 @@
-"""The callback that writes evaluations to MLflow."""
+"""A callback that writes a run to MLflow."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
 from fedraa.callbacks.writers import import_package
 
-# The tag by which a resumed run finds its MLflow run.
+# The tag of an MLflow run that has the run directory. A resumed run finds its MLflow run by this tag.
 DIRECTORY_TAG = "fedraa.directory"
 # Maximum number of parameters that MLflow's server accepts in one request.
 PARAMS_PER_BATCH = 100

@@ -44,7 +44,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if is_flexible and not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
-    # Less padding between columns needs fewer line breaks.
+    # The table is too wide. With less space between columns, fewer cells need line breaks.
     if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))

@@ -39,13 +39,13 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of device classes, or submodel shapes, that are shown one by one.
+# Maximum number of classes of devices (or shapes of submodels) that a table shows one by one.
 MAX_CLASSES = 12
 # With more device classes, the clients are shown in this number of groups, from fast to slow.
 GROUPS = 10
 # Maximum number of values of the participation correction for which update weights are computed.
 MAX_FACTORS = 1000
-# Maximum number of widths that are shown for a submodel.
+# Maximum number of width groups for which a table shows the width of a submodel.
 MAX_WIDTHS = 6
 
 

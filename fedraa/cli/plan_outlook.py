@@ -127,7 +127,7 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
     def dispatch_cost(task: Dispatch, now: float) -> float:
         down, up = moved[task.fragment]
-        # A client that trains its buffer again receives nothing.
+        # A client that continues from its own weights receives nothing.
         if task.resent:
             down = 0
         return costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)

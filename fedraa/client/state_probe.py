@@ -93,7 +93,8 @@ class _Probe:
         self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Copies of the module share this state, so the trials below could not detect that a step reads it.
+            # Attributes of a class are shared by all copies of the module. So the trials below, which compare copies,
+            # could not detect if a training step reads them.
             raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]

@@ -1,4 +1,4 @@
-"""The interface of trainers."""
+"""The interface of a trainer, which trains the tasks of a worker."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

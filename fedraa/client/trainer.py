@@ -198,7 +198,7 @@ class Trainer:
         )
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all tasks in order."""
+        """Train several tasks in order."""
         return [self.train(*one) for one in work]
 
     def _compress_update(
@@ -407,7 +407,7 @@ class Trainer:
         weights = max(weights, len(self._weights))
         gradient = max(gradient, len(self._gradient))
         if (weights, gradient) != (len(self._weights), len(self._gradient)):
-            # The old buffers are freed before the new ones are allocated.
+            # The old buffers are freed first, so that old and new buffers are never in memory at the same time.
             self._models.clear()
             self._weights = self._gradient = torch.empty(0)
             self._weights = torch.empty(weights, device=self._device)

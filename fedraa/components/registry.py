@@ -92,7 +92,7 @@ class ComponentRegistry(Generic[T]):
         # For example, a component with a lock, a file or a generator cannot be copied. The type of the error varies.
         except Exception as error:
             problem = f"a part of it cannot be copied for a run: {one_line(error)}"
-            raise InputError(self.name, problem, got=component, hint="create it on first use") from error
+            raise InputError(self.name, problem, got=component, hint="create this part on first use") from error
 
     def _from_text(self, text: str) -> Any:
         name = text

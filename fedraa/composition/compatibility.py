@@ -40,7 +40,7 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
-        problem = f"{name} sends activations at every step, so that the number of steps cannot follow from costs"
+        problem = f"{name} sends activations at every step, so the number of steps cannot depend on costs"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
@@ -56,7 +56,7 @@ def _check_compression(name: str, method: Method) -> None:
     compressor = COMPRESSOR.resolve(local.compressor)
     if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method)):
         problem = f"the server of {name} would add signs as if they were deltas"
-        hint = "use scaled-sign, or the method signsgd: its server takes a majority vote"
+        hint = "use scaled-sign, or the method signsgd, in which the server counts votes"
         raise InputError("compress", problem, got="sign", hint=hint)
     if local.error_feedback == "none":
         return
@@ -128,7 +128,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
     optimizer = SERVER_OPTIMIZER.resolve(getattr(method.update, "optimizer", None))
     if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
         problem = f"aggregator {text_of(aggregator)} returns signs, so that every parameter would change by this value"
-        hint = "give --server-lr 0.001, the rate of signsgd, or another one"
+        hint = "give --server-lr 0.001, the rate of signsgd, or another rate"
         raise InputError("server_lr", problem, got=optimizer.server_lr, hint=hint)
 
 
@@ -170,10 +170,10 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
         (method.local.label_masked, f"{name} masks the logits of labels that a client lacks"),
         (getattr(method.update, "owned_head", False), f"{name} averages the output rows of labels that a client has"),
         (method.local.algorithm.classifies, f"{name} compares the features of labelled samples"),
-        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels of no class"),
+        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels that stand for no class"),
     ):
         if is_on:
-            problem += f", and {objective.name} has no such labels"
+            problem += f", but {objective.name} has no such labels"
             raise InputError("objective", problem, hint="give classification")
 
 

@@ -1,4 +1,6 @@
-"""Reading of experiments from TOML files. The keys of a file are the fields of an experiment.
+"""Reading of experiments from TOML files.
+
+The keys of a file are the fields of an experiment. A file can look like this:
 
 method = "fed-raa"
 hidden = [200, 100]

@@ -159,8 +159,8 @@ class MethodOptions(Section):
     """Optimizer of the server's step: sgd, momentum, adam, yogi, adagrad, amsgrad, corrected-adam, muon,
     normalized-momentum, or a custom ServerOptimizer (default: the method's)."""
     weights: Literal["uniform", "samples"] | None = None
-    """Weights of the clients in the mean of a round: equal, or by their number of training samples (default: the
-    method's)."""
+    """Weights of the clients in the mean of a round: uniform (all equal), or samples (by number of training samples)
+    (default: the method's)."""
     capacities: tuple[Share, ...] | Literal["auto"] | None = None
     """Shares of the model that clients can train, assigned to the clients in turn; auto sets the share by the speed of
     each device (default: the method's)."""
@@ -212,8 +212,8 @@ class LocalOptions(Section):
     """Local optimizer: sgd, adam or adamw, with parameters of torch.optim such as adam(betas=(0.9, 0.99)); delta-sgd,
     dog, dowg or ldog, which set the learning rate themselves; or a custom LocalOptimizer (default: sgd)."""
     local_optimizer_state: Literal["reset", "keep"] | None = None
-    """State of the local optimizer at the start of a task: zero, or the state after the client's last task (default:
-    reset)."""
+    """State of the local optimizer at the start of a task: reset sets it to zero, keep continues with the state after
+    the client's last task (default: reset)."""
     lr_schedule: str | None = None
     """Schedule of the local learning rate: constant, adaptive (the server adapts it during the run), exponential:0.998,
     steps:150,250:0.1 or cosine:100 by server updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by
@@ -316,7 +316,7 @@ class PrivacyOptions(Section):
     """Place of clipping and noise: central, central-adaptive or local, such as central(noise=1.0, clip=1.0)
     (default: none)."""
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Delta at which epsilon is computed (default: N^-1.1 for N clients)."""
+    """Delta of (epsilon, delta) differential privacy, for which epsilon is computed (default: N^-1.1 for N clients)."""
     max_participations: Count | None = None
     """Maximum number of tasks of each client; the run ends when all clients have had this number (default: no
     limit)."""
@@ -353,7 +353,7 @@ class ExecutionOptions(Section):
     clock: Literal["virtual", "wall"] = "virtual"
     """Clock of the run: virtual simulates the durations of tasks, wall measures them."""
     time_scale: Positive = 1.0
-    """Duration of a time unit of the cost model on the wall clock, in s."""
+    """Duration of one time unit on the wall clock, in s."""
 
 
 class ClusterOptions(Section):

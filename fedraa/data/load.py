@@ -155,7 +155,7 @@ def _unknown_form(path: str) -> InputError:
         return InputError(field, "it is a folder of unknown kind", expected=expected)
     hint = f"save a table with pandas: frame.to_csv('{Path(path).stem}.csv', index=False)"
     expected = f"a table in {', '.join(TABLES)}, or arrays in .npz"
-    return InputError(field, "it is a file of another kind", expected=expected, hint=hint)
+    return InputError(field, "a file of this kind cannot be read", expected=expected, hint=hint)
 
 
 def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:

@@ -107,7 +107,7 @@ def _call_function(compute: object, clients: int, *, units: str, seed: int) -> d
         arrays = {str(column): np.asarray(values, np.float64) for column, values in columns.items()}
     except InputError:
         raise
-    # A user-defined function may raise any exception.
+    # The user's function can raise any exception.
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"compute: {name}", problem) from error

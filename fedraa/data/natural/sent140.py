@@ -1,4 +1,4 @@
-"""Sentiment140: tweets, negative or positive; a client is the author (Go et al. 2009, Caldas et al. 2018)."""
+"""Sentiment140: negative and positive tweets. A client is an author (Go et al. 2009, Caldas et al. 2018)."""
 
 from itertools import chain
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Shakespeare's plays for the prediction of the next character; a client is a role (McMahan et al. 2017)."""
+"""Shakespeare's plays for the prediction of the next character. A client is a role (McMahan et al. 2017)."""
 
 import re
 from collections import defaultdict
@@ -90,7 +90,7 @@ def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> 
 
 
 def encode_characters(text: str) -> Codes:
-    """Return the numbers of the characters in `CHARACTERS`, uint8 [characters]."""
+    """Return the position in `CHARACTERS` of each character of a text, uint8 [characters]."""
     codes = np.full(0x110000, CHARACTERS.index(" "), np.uint8)
     codes[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS))
     return codes[np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)]
@@ -145,7 +145,9 @@ def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], li
     texts = {role: "\n".join(parts) for role, parts in sorted(speeches.items())}
     roles = {role: text for role, text in texts.items() if len(text) >= MIN_CHARACTERS}
     if not roles:
-        expected = f"speeches 'ROLE:', their lines and an empty line, with {MIN_CHARACTERS} characters for a role"
+        expected = (
+            f"speeches with a line 'ROLE:' first and an empty line last, and a role with {MIN_CHARACTERS} characters"
+        )
         raise InputError(str(path), "it has no role with enough text", expected=expected)
     step = LENGTH if every_position else 1
     codes = encode_characters("".join(roles.values()))

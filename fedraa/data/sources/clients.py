@@ -187,7 +187,7 @@ class ClientSource:
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of the samples `chosen`: ascending positions in the list of all samples in client order."""
+        """Return the inputs of some samples: ascending positions in the client order of all samples."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])

@@ -52,7 +52,7 @@ def inspect_contents(holder: object) -> Contents:
 
 
 class _Sink:
-    """A stream that only counts the bytes that are written to it."""
+    """An output stream that discards bytes and only counts them."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents

@@ -248,7 +248,7 @@ def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
         if len(place.parts) not in (2, 3):
             raise InputError(str(path), f"it is in {place}", expected=form)
         if len(place.parts) != len(first.parts):
-            raise InputError(str(path), f"it is in {place}, and {paths[0]} is in {first}", expected=form)
+            raise InputError(str(path), f"it is in {place}, but {paths[0]} is in {first}", expected=form)
     return len(first.parts) + 1
 
 
