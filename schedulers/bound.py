@@ -31,8 +31,8 @@ def delay_bound(costs: Costs) -> float:
     """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
     With the delay bound K*, every client has a feasible fragment, and every fragment is feasible for some client. The
-    second part may fail if some device lacks the memory for a fragment, which makes the cost infinite. If the offline
-    assignment gives a client such a fragment, K* uses the cost of this client's cheapest fragment instead.
+    second property may fail if some device lacks the memory for a fragment, which makes the cost infinite. If the
+    offline assignment gives a client such a fragment, K* uses the cost of this client's cheapest fragment instead.
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.

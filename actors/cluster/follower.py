@@ -32,7 +32,7 @@ PULL_SECONDS = 2.0
 PATIENCE_SECONDS = 20.0
 # Maximum seconds that a server may take to end after a stop request, without the time of writing a checkpoint.
 STOP_SECONDS = 4.0
-# Maximum seconds that the driver waits for an answer to the question if the server is writing a checkpoint.
+# Maximum seconds that the driver waits after it has asked the server whether it is writing a checkpoint.
 SAVING_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)

@@ -104,7 +104,7 @@ class RayExecutor:
 
     @classmethod
     def of(cls, spec: RunSpec, **fields: Any) -> Self:
-        """Return the executor of a run and start its workers. `fields` has other fields; `groups` is required."""
+        """Return the executor of a run and start its workers. `fields` must contain the field `groups`."""
         experiment = spec.experiment
         if "blocks" not in fields:
             fields["blocks"] = put_blocks(spec.data)
@@ -282,8 +282,8 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # A worker executes its calls in order, so the first call in the list is the one that killed it, or it ended
-            # well. It is handled first.
+            # A worker executes its calls in order. So the first call in the list has killed the worker, or has ended
+            # well. Its end is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:

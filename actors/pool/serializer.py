@@ -158,7 +158,7 @@ class TaskSerializer:
     _refs: WeakKeyDictionary[SharedBuffer, AnyRef] = field(default_factory=WeakKeyDictionary)
 
     def share(self, params: Vector) -> SharedBuffer:
-        """Return the parameters as a view of the object store, or without a copy there if they are small."""
+        """Copy the parameters to the object store and return a view of the copy. Small parameters are not copied."""
         if params.nbytes < INLINE_BYTES:
             return SharedBuffer(params)
         ref = ray.put(params)
@@ -209,5 +209,7 @@ class TaskSerializer:
 
 
 def _local_buffer(task: Task) -> Vector | SharedBuffer:
-    assert not isinstance(task.buffer, RemoteBuffer), "only shards of the server keep buffers elsewhere"
+    assert not isinstance(task.buffer, RemoteBuffer), (
+        "a store without shards keeps the buffers of tasks in this process"
+    )
     return task.buffer

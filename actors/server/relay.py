@@ -78,7 +78,7 @@ class Relay:
         self._own.progress(progress)
 
     def take_events(self, number: int, asking: str | None, timeout: float) -> list[Event]:
-        """Return the events since the last call. Wait until the run waits for them, the run is over, or a timeout.
+        """Return the events since the last call, when the run waits for them, when it is over, or after a timeout.
 
         Args:
             number: The number of the call, from 1. A repeated call has the same number and returns the same events.

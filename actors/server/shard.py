@@ -40,7 +40,7 @@ class ShardActor(Shard):
         return [ray.put(self.cut(fragment))]
 
     def hold(self, piece: Vector) -> list[AnyRef]:
-        """Store a piece of a task's parameters from a checkpoint, and return its reference in a list."""
+        """Store a piece of a task's parameters from a checkpoint, and return a list with its reference."""
         return [ray.put(piece)]
 
     # Ray does not repeat this call, because a repeated call would be counted twice. A lost call is not counted.

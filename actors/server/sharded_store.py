@@ -250,5 +250,5 @@ class MeanOnShards:
 
 
 def _cut_of(task: Task) -> CutOnShards:
-    assert isinstance(task.buffer, CutOnShards), "this store has cut the buffers of all its tasks"
+    assert isinstance(task.buffer, CutOnShards), "this store has made the buffers of all its tasks"
     return task.buffer

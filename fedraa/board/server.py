@@ -39,7 +39,7 @@ class BoardServer(ThreadingHTTPServer):
     Raises OSError if the port is in use.
     """
 
-    # The process can end while browsers are still connected.
+    # A thread that serves a browser does not keep the process alive.
     daemon_threads = True
     # A browser requests all files of the page at the same time.
     request_queue_size = 64

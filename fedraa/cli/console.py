@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-# Characters of a line if the output is a pipe or a file.
+# The number of characters of a line if the output is a pipe or a file.
 PIPE_WIDTH = 100
-# More characters than any table needs.
+# A number of characters that is larger than the width of any table.
 WIDEST = 10_000
 
 

@@ -93,7 +93,7 @@ def diagnose(address: str | None) -> Diagnosis:
     """Return the state of this installation.
 
     Args:
-        address: Address of a Ray cluster to check; None to check that of the variable RAY_ADDRESS, if it is set.
+        address: Address of a Ray cluster to check; None to check the address in the variable RAY_ADDRESS, if it is set.
     """
     import torch
 

@@ -171,7 +171,8 @@ def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
     if not parameters:
         return []
     size = format_quantity(sum(p.numel() * p.element_size() for p in parameters), "B")
-    lines = [f"frozen         {sum(p.numel() for p in parameters)} parameters, {size} on every worker, in no task"]
+    count = sum(p.numel() for p in parameters)
+    lines = [f"frozen         {count} parameters, {size}; every worker has them, no task sends them"]
     if tasks:
         sizes = [format_quantity(size(task.bytes_up for task in tasks), "B") for size in (min, max)]
         lines.append(f"sent back      {' to '.join(dict.fromkeys(sizes))} a task")
@@ -287,7 +288,10 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
-    """Return the clients of each class of equal devices. With many classes, return `GROUPS` groups, fast to slow."""
+    """Return the clients of each class of equal devices.
+
+    If there are more than `MAX_CLASSES` classes, return `GROUPS` groups of clients instead, from fast to slow.
+    """
     # `class_of` is the number of each client's class [N]. Each property of the devices divides the classes further.
     class_of = np.zeros(len(fleet), np.int64)
     classes = class_of[:1]

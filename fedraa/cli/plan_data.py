@@ -93,7 +93,7 @@ def _all_clients(data: Federated) -> list[tuple[str, int]]:
 
 
 def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
-    """Return the name of each quantile in `QUANTILES` and the client at it, by number of training samples."""
+    """Return, for each quantile in `QUANTILES` of the number of training samples, its name and the client at it."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1

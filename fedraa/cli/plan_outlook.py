@@ -67,7 +67,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
         sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
-    # The run has `times` as large numbers of clients and updates, and `times` the staleness, of the sample.
+    # The run has `times` as many clients and updates as the sample, and `times` its staleness.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))

@@ -168,7 +168,7 @@ class BatchedTrainer(Trainer):
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
-    """Return one task that stands for several tasks with submodels of one shape. Its buffers are [height, k]."""
+    """Return one task that stands for `height` tasks with submodels of one shape. Its buffers are [height, k]."""
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
     return replace(

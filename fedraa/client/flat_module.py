@@ -46,7 +46,7 @@ class FlatModule:
         self._pieces: dict[nn.Parameter, slice] = {}
         # Views of `gradient` in the shapes of the parameters.
         self._targets: list[Tensor] = []
-        # A weak reference: with a reference cycle, the buffers would not be freed together with this object.
+        # This is a weak reference. With a reference cycle, the buffers would not be freed together with this object.
         model = proxy(self)
         start = 0
         for parameter in trainable_parameters(module.to(weights.device).train()):

@@ -289,7 +289,7 @@ class OptimizerSteps:
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:
-    """Return the numbers of steps [..., k] as [..., 1] if all of a client are equal, because steps are then faster."""
+    """Return the numbers of steps [..., k], or [..., 1] if the numbers of each client are equal, which is faster."""
     first = steps[..., :1]
     if bool((steps == first).all()):
         return first.clone()

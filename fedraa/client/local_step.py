@@ -147,7 +147,9 @@ class LocalStep:
         return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
-        """Return local steps on the same module, with a new optimizer and without SAM and terms of the server.
+        """Return local steps on the same module with a new optimizer.
+
+        They use neither SAM nor the server's control variate or momentum.
 
         Args:
             received: The received weights [k].

@@ -92,7 +92,8 @@ def _check_refused(name: str, method: Method) -> None:
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    # Maps each option to a value that is true if the option is on, its value, and the text that turns it off.
+    # Maps each option to three entries: a value that is true if the option is on, the value of the option, and the text
+    # that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -116,8 +117,8 @@ def _accepts_signs(method: Method) -> bool:
 def check_votes(experiment: Experiment, method: Method) -> None:
     """Raise InputError if the user sets an aggregator of signs without a suitable server learning rate.
 
-    The aggregated signs are -1 or 1, so that a server step with the default rate, which is meant for deltas, is far too
-    long.
+    The aggregated signs are -1 or 1. The default rate suits deltas, which are much smaller, so a server step with this
+    rate is far too long.
     """
     aggregator = chosen_value(experiment, "aggregator")
     if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):

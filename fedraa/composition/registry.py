@@ -131,7 +131,7 @@ def cross_methods(name: str, base: Method, other: Method) -> Method:
     submodel_update = base.update
     step_update = other.update
     if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
-        raise InputError("method", got=name, expected="two methods in rounds with a mean as their update")
+        raise InputError("method", got=name, expected="two methods in rounds that average the deltas of clients")
     if other.submodel != Full() or base.submodel == Full():
         raise InputError("method", got=name, expected="a method of submodels + a method of the whole model")
     if type(step_update.resolve_aggregator()) is not CoverageMean:

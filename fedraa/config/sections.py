@@ -113,8 +113,8 @@ class MethodOptions(Section):
     ratios: tuple[Positive, ...] | None = None
     """Share of the units of every layer in each fragment (default: 0.1 0.2 0.3 0.4)."""
     cut_layers: tuple[str, ...] | None = None
-    """Layers of which submodels have only a part of the units: names of layers or of modules with layers, or patterns
-    such as "fc*"; other layers stay whole (default: all layers that can be cut)."""
+    """Layers of which submodels have only some units: names of layers or of modules with layers, or patterns such as
+    "fc*"; all other layers stay whole (default: all layers that can be cut)."""
     scheduler: Component | None = None
     """Choice of a client's next fragment: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
     (default: the method's)."""
@@ -224,8 +224,8 @@ class LocalOptions(Section):
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless --local-steps is set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of epochs; auto is 10, at most one epoch, or more if sending takes over half of the
-    time (default: none)."""
+    """Local steps per task, instead of epochs; auto is 10 (at most one epoch), or more if sending takes over half of
+    the task's time (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""
     clip: NotNegative | None = None
@@ -288,9 +288,8 @@ class EvaluationOptions(Section):
     metrics: tuple[Component, ...] = ()
     """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of random clients with an evaluation of the personal model on the client's test samples; without a
-    personal model it is the global model after local training (default: 100 if clients keep personal models, otherwise
-    none)."""
+    """Number of random clients whose personal models, or else the global model after local training, are evaluated on
+    the client's test samples (default: 100 if clients keep personal models, otherwise none)."""
     client_evals: Count | Literal["final", "all"] | None = None
     """Evaluations that also write the metrics of each client on its test samples to clients.csv: final, all, or N for
     every Nth and the final one (default: none)."""
@@ -331,7 +330,7 @@ class FaultOptions(Section):
     """Largest Euclidean norm of an update, above which it is dropped; auto is 20 times the median norm of the
     fragment's last 50 updates (default: no limit)."""
     client_retries: NonNegativeInt = 1
-    """Number of failed tasks after which a client still gets another task; after one more failure it is quarantined."""
+    """Number of failed tasks that a client may have; after one more, it is quarantined, which means no further task."""
     on_bad_client: Literal["skip", "stop"] = "skip"
     """Reaction to a quarantined client: skip continues without it, stop ends the run."""
 

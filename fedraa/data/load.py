@@ -137,7 +137,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
 
 
 def _is_table(name: str) -> bool:
-    """Return True if the name is that of a table in a text file, which may be compressed."""
+    """Return True if this is the name of a text file with a table. The file may be compressed."""
     lower = name.lower()
     for packed in PACKED:
         lower = lower.removesuffix(packed)

@@ -36,7 +36,7 @@ class TextWindows(Rows):
     """Windows of 80 characters in a text, with the next character as the target.
 
     Attributes:
-        codes: The text as numbers of characters, uint8 [characters].
+        codes: The text, with each character as its position in `CHARACTERS`, uint8 [characters].
         starts: The position of the first character of each window.
         every_position: True if the targets are the next characters at all positions of a window.
     """
@@ -119,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the start of each window in the text of all windows, in which each window has one more character."""
+    """Return the start of each window in the joined text, in which each window is followed by its next character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 

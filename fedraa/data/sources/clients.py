@@ -66,7 +66,7 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A subset of other samples: of its samples in `samples`, client n keeps the numbers `places[n]`."""
+    """A part of `samples`: client n has only those of its samples whose numbers are in `places[n]`."""
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]

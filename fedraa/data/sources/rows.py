@@ -195,7 +195,7 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
 
 
 def class_names(data: Any, target: str) -> list[str]:
-    """Return the names of a data set's classes in the order of their labels, or an empty list without names."""
+    """Return the names of a data set's classes in the order of their labels; an empty list if they have no names."""
     names = getattr(data, "classes", None)
     features = getattr(data, "features", None)
     if isinstance(features, dict) and features.get(target) is not None:

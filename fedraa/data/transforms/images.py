@@ -59,7 +59,7 @@ class Normalize(Transform):
 
     Attributes:
         mean: The mean of each channel, or one mean for all; None for the mean of the training samples.
-        std: The standard deviation of each channel, or one for all; None for that of the training samples.
+        std: The standard deviation of each channel, or one for all; None for the one of the training samples.
     """
 
     random: ClassVar[bool] = False
