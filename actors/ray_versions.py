@@ -85,7 +85,7 @@ def resolve_address(address: str) -> str:
 
 
 def head_request(as_client: bool) -> tuple[str, Any]:
-    """Return the gRPC method and the message of a request that a head answers at once.
+    """Return the gRPC method and the message of a request that a head answers immediately.
 
     With this request, an unreachable cluster is detected in seconds. Ray's own attempt to connect takes minutes.
 
@@ -101,7 +101,7 @@ def head_request(as_client: bool) -> tuple[str, Any]:
 def any_order_option() -> dict[str, bool]:
     """Return the option with which an actor executes calls in the order of their arrival.
 
-    Without the option, calls after a lost call wait for 30 s, although Ray repeats the lost call at once. Early
+    Without the option, calls after a lost call wait for 30 s, although Ray repeats the lost call immediately. Early
     versions of Ray do not have the option.
     """
     if ANY_ORDER in _actor.ray_option_utils.actor_options:

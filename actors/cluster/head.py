@@ -12,8 +12,8 @@ CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
 # Seconds between two requests to the head.
 ASK_SECONDS = 2.0
-# The time between two checks adds at most this number of seconds to the silence of the head, because the head cannot
-# answer while this process does not ask.
+# Maximum number of seconds that the time between two checks adds to the silence of the head. Between checks this
+# process sends no request, so a long pause between two checks does not show that the head is silent.
 MAX_COUNTED_SECONDS = 2.0
 # The cluster counts as lost if its head refuses connections for `GONE_SECONDS`, or does not answer for
 # `SILENT_SECONDS`. After 60 s, Ray itself would end the joined processes and print its own error.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 TUNABLES = "GLIBC_TUNABLES"
 # mmap_threshold: by default glibc keeps freed blocks of up to 32 MB, so that a worker holds far more memory than it
-# uses. With a fixed threshold of 4 MB, larger blocks return to the system at once.
+# uses. With a fixed threshold of 4 MB, larger blocks return to the system immediately.
 # hugetlb: mapping a large block again is expensive unless its pages are huge.
 # arena_max: actors with a liveness probe train in a thread. A separate memory arena for this thread would cost small
 # models 10 % more CPU time.

@@ -23,7 +23,7 @@ NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of a run: those of the option `resources`, or one group.
+    """Return the worker groups of a run: the groups in the option `resources`, or one group if it is not set.
 
     Args:
         options: The options of the cluster.

@@ -74,7 +74,7 @@ class DataHosts:
     _pulses: dict[str, LivenessProbe] = field(default_factory=dict)
 
     def blocks(self, node: str) -> tuple[Any, AnyRef]:
-        """Return the host of a node, and the reference of its Blocks, which are ready when it has read the data."""
+        """Return the host of a node, and the reference of its Blocks, which exist after the host has read the data."""
         if node not in self._actors:
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=on_node).remote()

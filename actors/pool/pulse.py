@@ -19,8 +19,8 @@ from actors.cluster.processes import cpu_seconds, load_factor
 from actors.ray_versions import AnyRef, any_order_option
 
 GROUP = "pulse"
-# The time between two checks adds at most this number of seconds to the silence of an actor, because an answer cannot
-# arrive while no check runs.
+# Maximum number of seconds that the time between two checks adds to the silence of an actor. No answer is received
+# while no check runs, so a long pause between two checks does not show that the actor is silent.
 MAX_COUNTED_SECONDS = 2.0
 # An answer may take this number of times as long as the slowest answer so far.
 SLOWNESS_FACTOR = 10.0
@@ -40,8 +40,8 @@ class Heartbeat:
     Attributes:
         every: The time between two pings.
         bound: The time after which an actor on this node counts as frozen if it has not answered.
-        far: The same for an actor on another node. It is longer, because data on the way can delay a ping.
-        starts: The same for the first answer; None for no bound, because the actor may have to wait for resources.
+        far: The bound for an actor on another node. It is longer, because other data on the network can delay a ping.
+        starts: The bound for the first answer; None for no bound, because the actor may have to wait for resources.
     """
 
     every: float = 3.0

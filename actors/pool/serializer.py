@@ -21,7 +21,7 @@ from fedraa.data.tree import count_bytes, take_rows
 from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
-# A smaller array is sent in the message, because this costs less than a separate object in the object store.
+# An array with fewer bytes is sent in the message, because this costs less than a separate object in the object store.
 INLINE_BYTES = 100_000
 # Size of an object with clients' data. Many small clients share one object, and a node that trains only one client does
 # not have to fetch a huge object.

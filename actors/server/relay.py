@@ -26,7 +26,7 @@ class Audience:
 
 
 class Relay:
-    """A relay of events. It calls the callbacks of the server at once, and queues events for the user's callbacks.
+    """A relay of events. It calls the callbacks of the server immediately, and queues events for the user's callbacks.
 
     The run calls `tell`, which waits for the user's callbacks if the event is blocking. The user's process regularly
     calls `take_events`, in another thread. Each such call delivers the callbacks' answer to the last events, and
@@ -111,7 +111,7 @@ class Relay:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Make `take_events` return at once from now on, because the run is over."""
+        """Make `take_events` return immediately from now on, because the run is over."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

@@ -19,8 +19,8 @@ from fedraa.messages import Evaluation, State, Task, Update, Vector
 class Worker:
     """An actor that trains tasks and evaluates models. Any worker can train the task of any client.
 
-    A worker trains as fast as the machine allows and returns the update at once. The delays of the simulated devices
-    are added elsewhere:
+    A worker trains as fast as the machine allows and returns the update immediately. The delays of the simulated
+    devices are added elsewhere:
       - CostModel.cost in fedraa/devices/costs.py gives the time of a task, from the device's compute speed and from the
         latency and bandwidth of its downlink and uplink.
       - Loop in fedraa/engine/loop.py holds the update back until this time has passed on the run's clock. On the

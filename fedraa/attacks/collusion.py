@@ -103,7 +103,7 @@ class Collusion(Stateful):
 class CollusionAggregator(BoundAggregator):
     """The aggregator of a run with colluding attackers.
 
-    It passes the deltas of honest clients to the wrapped aggregator at once. At the end of the round it passes the
+    It passes the deltas of honest clients to the wrapped aggregator immediately. At the end of the round it passes the
     forged deltas of the attackers.
     """
 

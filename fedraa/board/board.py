@@ -20,8 +20,8 @@ SEARCH_PAUSE_FACTOR = 20
 class Board:
     """The runs below a folder, and the thread that reads their files.
 
-    The thread reads every byte of a file once, in small portions and from all logs in turn, so that a request never
-    waits long for it. The board writes no file.
+    The thread reads every byte of a file once. It reads a small portion of one log after another, so that a request
+    never waits long for it. The board writes no file.
 
     Attributes:
         runs: Maps the name of each run, which is its path below `folder`, to the run. When a run appears or disappears,

@@ -209,7 +209,7 @@ def _energy_text(group: pd.DataFrame) -> str:
 
 
 def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
-    """Return the title of the summary: the dataset, the number of seeds and the limits."""
+    """Return the title of the summary table `frame`: the dataset, the number of seeds and the limits."""
     seeds = frame["seed"].nunique()
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
     limits = {name: getattr(stop, name) for name in ("updates", "rounds", "time")}

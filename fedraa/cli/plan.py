@@ -41,7 +41,7 @@ Ints = npt.NDArray[np.int64]
 
 # Maximum number of classes of devices (or shapes of submodels) that a table shows one by one.
 MAX_CLASSES = 12
-# With more device classes, the clients are shown in this number of groups, from fast to slow.
+# If there are more than `MAX_CLASSES` classes of devices, clients are shown in this number of groups, fast to slow.
 GROUPS = 10
 # Maximum number of values of the participation correction for which update weights are computed.
 MAX_FACTORS = 1000

@@ -176,7 +176,7 @@ class LocalAlgorithm:
 
         Args:
             kept: The values of the client's kept buffers by name, with NaN at coordinates that it has never trained.
-            params: The global model [d], in which the personal layers are those of the client.
+            params: The global model [d], but with the personal layers of this client.
         """
         return params
 

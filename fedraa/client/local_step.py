@@ -78,7 +78,7 @@ class StepComponents:
 class LocalStep:
     """The local steps of one task. The docstring of LocalTraining lists the parts of a step in their order.
 
-    With a BatchedModule, these are the steps of several tasks at once. Then `task` stands for all of them, its buffers
+    With a BatchedModule, these are the steps of several tasks together. `task` then stands for all of them, its buffers
     are [height, k], and the losses are [height].
     """
 

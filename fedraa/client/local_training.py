@@ -113,7 +113,7 @@ class LocalTraining:
 
     @property
     def needs_whole_gradient(self) -> bool:
-        """Return True if a step needs the gradients of all parameters at once, for example their norm."""
+        """Return True if a step needs the gradients of all parameters together, for example their norm."""
         if self.sam_rho or self.clip or self.full_gradient or self.squares or self.algorithm.needs_whole_gradient:
             return True
         if LOCAL_OPTIMIZER.resolve(self.local_optimizer).needs_whole_gradient:

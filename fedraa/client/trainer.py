@@ -57,7 +57,7 @@ class Work(NamedTuple):
         x: Inputs [n, ...].
         y: Targets [n, ...].
         read_epoch: A function that returns the samples of an epoch, if every epoch has new samples.
-            Then `x` and `y` are those of the first epoch. None if all epochs have the same samples.
+            Then `x` and `y` belong to the first epoch. None if all epochs have the same samples.
     """
 
     task: Task

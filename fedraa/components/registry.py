@@ -63,7 +63,7 @@ class ComponentRegistry(Generic[T]):
         return register_component
 
     def names(self) -> Mapping[str, Callable[..., T]]:
-        """Return all registered components by name, including those of the plug-in packages."""
+        """Return all registered components by name, including the components of the plug-in packages."""
         load_plugins()
         return self.registered
 

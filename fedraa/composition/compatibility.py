@@ -1,4 +1,7 @@
-"""Checks that reject choices of a method that do not work together."""
+"""Checks that reject choices of a method that do not work together.
+
+The argument `name` of these checks is the name of the method, which the errors contain.
+"""
 
 from typing import Any
 
@@ -134,7 +137,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method needs personal layers and none are set, or if it cannot have personal layers."""
+    """Raise InputError if the method lacks the personal layers that it needs, or if it has some and cannot have any."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:

@@ -162,7 +162,7 @@ class MethodOptions(Section):
     """Weights of the clients in the mean of a round: uniform (all equal), or samples (by number of training samples)
     (default: the method's)."""
     capacities: tuple[Share, ...] | Literal["auto"] | None = None
-    """Shares of the model that clients can train, assigned to the clients in turn; auto sets the share by the speed of
+    """Shares of the model that clients can train, repeated over the clients; auto sets the share by the speed of
     each device (default: the method's)."""
     polyak_fraction: UpToOne | None = None
     """Share of the server updates or rounds, up to the current one, over which the evaluated model is averaged; 0

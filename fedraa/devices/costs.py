@@ -223,7 +223,7 @@ class CostModel(Stateful):
         return flops / self._server
 
     def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the FLOPs of one task on the client. `steps` has its local steps if it ends early."""
+        """Return the FLOPs of one task on the client. `steps` is the number of local steps if the task ends early."""
         return self._trained_cost(widths).flops * self._sample_passes(widths, client, steps)
 
     def count_steps(self, widths: Widths, client: int) -> int:
@@ -238,7 +238,7 @@ class CostModel(Stateful):
         return self._solver.path_length(lr, steps)
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of training samples in one task. `steps` has its local steps if it ends early."""
+        """Return the number of training samples in one task. `steps` is its number of local steps if it ends early."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -350,7 +350,7 @@ class CostModel(Stateful):
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of samples times the passes per sample in one task of a client.
 
-        `steps` has the number of its local steps if the task ends early.
+        `steps` is the number of local steps if the task ends early.
         """
         if steps is None:
             steps = self.steps(widths, client)

@@ -20,7 +20,7 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# With fewer clients, the value of one attacker can decide the median.
+# Minimum number of clients with which the value of one attacker cannot decide the median.
 MIN_MAJORITY = 3
 
 

@@ -66,7 +66,7 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A part of `samples`: client n has only those of its samples whose numbers are in `places[n]`."""
+    """A part of `samples`: `places[n]` has the numbers of the samples that client n keeps."""
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]

@@ -270,7 +270,7 @@ def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
         kind: `sample` or `label`, for errors.
 
     Raises:
-        InputError: An item is not numeric, or its shape differs from that of the first item. The error names the row.
+        InputError: An item is not numeric, or its shape differs from the first item's shape. The error names the row.
     """
     if len(items) == 0:
         raise InputError(f"{kind}s", "there is none")

@@ -1,4 +1,4 @@
-"""Common transforms of images. Each changes a whole minibatch at once."""
+"""Common transforms of images. One call changes a whole minibatch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
