@@ -15,8 +15,8 @@ from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# Parts of Ray's error messages if the head is busy: its process for this client took longer than 30 s to start, or did
-# not answer. A second attempt may succeed.
+# Parts of Ray's error messages about a busy head. The head's process for this client took longer than 30 s to start, or
+# did not answer. A second attempt may succeed.
 TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
 # The permission bits of a file for users other than its owner.
 OTHER_USERS = 0o077

@@ -24,8 +24,9 @@ NO_BUFFER: Vector = np.empty(0, np.float32)
 class ShardActor(Shard):
     """A server shard (fedraa/server/stores) in a separate process. It has the same arguments as Shard.
 
-    Calls of the server take effect once and in order. The current parameters of a fragment (a cut) are returned as a
-    list with one reference to an object of this actor, so that only the process that reads them receives them.
+    Calls of the server take effect once and in order. A cut is a copy of the current parameters of a fragment. A call
+    returns it as a list with one reference to an object of this actor. In this way only a process that reads the cut
+    receives it.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

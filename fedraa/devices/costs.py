@@ -322,9 +322,9 @@ class CostModel(Stateful):
         """Record the observed duration of a task. Return True if the table of costs has changed.
 
         The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of observed to modelled
-        durations. A worker may need longer for a task than the modelled duration of a fast device. To not count this as
-        slowness of the device, the modelled duration is at least the time that the fastest recent task of any client
-        would have needed for these samples. With more than `TABLES` clients, the table changes only after several
+        durations. A worker may need longer for a task than the modelled duration of a fast device. This does not show
+        that the device is slow. Therefore the modelled duration in a ratio is at least the duration of the task at the
+        pace of the fastest recent task of any client. With more than `TABLES` clients, the table changes only after several
         observations.
 
         Args:

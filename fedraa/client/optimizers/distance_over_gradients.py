@@ -10,9 +10,9 @@ They are DoG (Ivgi, Hinder, Carmon 2023), LDoG (DoG for each tensor) and DoWG (K
 x has the weights, x_0 the received weights, and g is the gradient.
 
 By default x_0, r and the sum (G or v) start again in every task. The first steps are only about alpha * ||x_0|| long,
-so the weights hardly change in a task of few steps. With `local_optimizer_state` keep, a client continues with its r
-and its sum, and x_0 stays the received weights of its first task, as if all its tasks were one. Norms are over the
-coordinates that the task trains. The papers also average the weights of all steps, which is not done here;
+so the weights hardly change in a task of few steps. With `local_optimizer_state` keep, r and the sum of a
+client continue from task to task, and x_0 stays the weights that it received for its first task. Norms are over the
+coordinates that the task trains. The papers also average the weights of all steps, which is not done here. The option
 `polyak_fraction` averages the global model instead.
 """
 
