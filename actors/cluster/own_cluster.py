@@ -51,7 +51,7 @@ TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
-# The cluster that `prestart_cluster` has started and that `own_cluster` has not taken yet; empty without one.
+# The cluster that `prestart_cluster` has started, until `own_cluster` takes it; empty if there is no such cluster.
 _begun: list[ExitStack] = []
 
 

@@ -76,9 +76,10 @@ class ParameterServer:
       - It writes checkpoints, the event log and the evaluations to the run directory, and resumes from a checkpoint.
       - It ends the run at its limit or on request, and stops all workers.
 
-    AsyncServer (fedraa/server/async_server.py), which applies updates one at a time, has the first three. With a method
-    in rounds (the schedule Rounds or ScheduledRounds in fedraa/server/schedule.py), a RoundServer
-    (fedraa/server/round_server.py) takes its place. It waits for the updates of a cohort and then takes one step.
+    AsyncServer (fedraa/server/async_server.py), which applies updates one at a time, has the first three of these
+    responsibilities. With a method in rounds (the schedule Rounds or ScheduledRounds in fedraa/server/schedule.py), a
+    RoundServer (fedraa/server/round_server.py) takes its place. It waits for the updates of all clients of a round and
+    then takes one step.
 
     `execute` runs the experiment to its end. The other methods can be called during this time. Ray repeats a call if it
     loses the request or the answer. Therefore no method has an effect when it is called a second time.

@@ -55,7 +55,7 @@ def run_comparison(
         experiment: The settings that all methods share.
         terms: The source of settings that no option sets: `equal`, `paper` or `tuned`; None for each method's defaults.
         tuned: The file that `fedraa tune` wrote; None for terms other than `tuned`.
-        waiting: The status line of the preparations; None without one.
+        waiting: The status line of the preparations; None to show none.
     """
     if experiment.quiet:
         api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)

@@ -57,7 +57,7 @@ def show_plan(
     Args:
         experiment: The options of the run.
         data: A folder for a picture of the data partition, which is also printed as a table; None for neither.
-        waiting: The status line of slow preparations; None without one.
+        waiting: The status line of slow preparations; None to show none.
         epsilon: The privacy loss for which the necessary noise is printed; None to print no noise.
     """
     if waiting is None:

@@ -100,7 +100,7 @@ class CostModel(Stateful):
         self.download = COMPRESSOR.resolve(settings.download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
-        # Seconds that a worker needed for a forward and backward pass of one sample, in recent tasks.
+        # For each recent task, the seconds that a worker needed for a forward and backward pass of one sample.
         self._paces: list[float] = []
 
     def load(
@@ -324,8 +324,8 @@ class CostModel(Stateful):
         The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of observed to modelled
         durations. A worker may need longer for a task than the modelled duration of a fast device. This does not show
         that the device is slow. Therefore the modelled duration in a ratio is at least the duration of the task at the
-        pace of the fastest recent task of any client. With more than `TABLES` clients, the table changes only after several
-        observations.
+        pace of the fastest recent task of any client. With more than `TABLES` clients, the table changes only after
+        several observations.
 
         Args:
             widths: The widths of the submodel.
@@ -401,5 +401,5 @@ class CostModel(Stateful):
         return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
 
     def _duration_ratio(self, client: int) -> float:
-        """Return the median ratio of the client's observed durations to the modelled durations; 1 without any."""
+        """Return the median ratio of the client's observed durations to the modelled durations; at first 1."""
         return float(np.median(self._ratios.get(client, [1.0])))

@@ -190,7 +190,7 @@ def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers
 
     Args:
         ordered: The values [n, k], ascending in each column, with NaN at the end.
-        counts: The number of values that are not NaN in each column [k]. The median of a column without any is NaN.
+        counts: The number of values that are not NaN in each column [k]. The median of a column of NaN is NaN.
     """
     low = np.maximum(counts - 1, 0) // 2
     high = np.minimum(counts // 2, len(ordered) - 1)

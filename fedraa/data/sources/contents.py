@@ -64,7 +64,7 @@ class _Sink:
 
 
 class _Walk(pickle.Pickler):
-    """A pickler that visits all parts of an object, even if they cannot be pickled. Its output is only counted."""
+    """A pickler that visits all parts of an object, even if they cannot be pickled. Only its output size is used."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(_Sink(contents), protocol=5)

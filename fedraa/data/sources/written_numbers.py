@@ -46,7 +46,7 @@ class _Parts:
         digits: The digits with their separators.
         exponent: The power of ten.
         negative: True for a negative number.
-        unit: The unit, currency or percent sign; empty without one.
+        unit: The unit, currency or percent sign; empty if the text has none.
         has_symbol: True if the unit is a currency or a percent sign.
     """
 
