@@ -181,14 +181,8 @@ class RayExecutor:
     def receive(self, give_up: float) -> bool:
         """Wait for the end of a call and handle it. Also replace workers that hang.
 
-        Args:
-            give_up: The monotonic time until which the method waits.
-
-        Returns:
-            False if no call has ended and the time `give_up` has passed.
-
-        Raises:
-            RunFailed: A worker group has no worker left.
+        Return False if no call has ended until the monotonic time `give_up`. Raises RunFailed if a worker group has no
+        worker left.
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
@@ -261,10 +255,7 @@ class RayExecutor:
                 self._add_call(Call(TRAIN, handle, ref, work=sum(map(self._task_work, tasks)), tasks=tasks))
 
     def _task_work(self, task: Task) -> float:
-        """Return the number of samples of a task's client times the size of its submodel.
-
-        The duration of a task is roughly proportional to this number.
-        """
+        """Return (client's samples) * (size of the submodel), to which a task's duration is roughly proportional."""
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 

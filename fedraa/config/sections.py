@@ -1,7 +1,6 @@
 """The fields of an experiment, in sections.
 
-The docstring of a section is its heading in `--help-all`, and the text below a field is its help text. If a field is
-None, a run uses the method's value, if the method has one.
+The docstring of a section is its heading in `--help-all`, and the text below a field is its help text.
 """
 
 import re

@@ -348,10 +348,7 @@ class CostModel(Stateful):
         return True
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of samples times the passes per sample in one task of a client.
-
-        `steps` is the number of local steps if the task ends early.
-        """
+        """Return (samples) * (passes per sample) in one task. `steps` is its number of local steps if it ends early."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -375,13 +372,7 @@ class CostModel(Stateful):
         return np.array([of(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps of one task of some clients, [n].
-
-        Args:
-            auto: The rule that computes the number from the costs.
-            widths: The widths of the submodel.
-            clients: The clients, [n].
-        """
+        """Return the number of local steps of one task of each client [n], which `auto` computes from the costs."""
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
