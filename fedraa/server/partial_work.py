@@ -1,10 +1,45 @@
 """The deadline of a round, and the part of a task that a client can finish before it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from fedraa.components.state import Stateful
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel, Widths
 from fedraa.ledger.dispatch import Dispatch
+
+# The measured time of a task is multiplied by this number before it is compared with a deadline, because it varies.
+TIME_MARGIN = 1.25
+# A lost task counts as a task that took this multiple of the time until it was lost.
+LOST_TIME = 2.0
+
+
+class RealPaces(Stateful):
+    """The real time that each client needs for its work on the wall clock, also while its task waits for a worker.
+
+    It follows from the client's last task. A lost task shows only that the client needs longer, so that its next task
+    is shorter.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)
+
+    def __init__(self) -> None:
+        # Seconds per FLOP of each client that has trained.
+        self._seconds: dict[int, float] = {}
+
+    def record_update(self, client: int, flops: float, elapsed: float) -> None:
+        """Record that a task of so many FLOPs took a client this time."""
+        self._seconds[client] = elapsed / flops
+
+    def record_lost(self, client: int, flops: float, elapsed: float) -> None:
+        """Record that a task of so many FLOPs was lost after this time."""
+        self._seconds[client] = max(self._seconds.get(client, 0.0), LOST_TIME * elapsed / flops)
+
+    def count_steps(self, client: int, flops: float, left: float) -> int | None:
+        """Return the local steps of so many FLOPs each that fit into the time, at least 1; None before any task."""
+        if client not in self._seconds:
+            return None
+        return max(1, int(left / (TIME_MARGIN * self._seconds[client] * flops)))
 
 
 @dataclass(frozen=True)
@@ -15,11 +50,13 @@ class RoundEnd:
         closes_at: Time of the deadline.
         partial: True if a client stops after the local steps that it can finish. Otherwise all of its work is lost.
         timing: The model of the time that tasks take.
+        paces: The measured times of clients on the wall clock; None on the virtual clock.
     """
 
     closes_at: float
     partial: bool
     timing: Timing
+    paces: RealPaces | None = None
 
 
 @dataclass(frozen=True)
@@ -30,15 +67,17 @@ class Deadline:
         duration: Time from the start of a round to its deadline.
         partial: True if a client stops after the local steps that it can finish.
         timing: The model of the time that tasks take.
+        paces: The measured times of clients on the wall clock; None on the virtual clock.
     """
 
     duration: float
     partial: bool
     timing: Timing
+    paces: RealPaces | None = field(default=None, compare=False)
 
     def end_of(self, started: float) -> RoundEnd:
         """Return the end of the round that began at this time."""
-        return RoundEnd(started + self.duration, self.partial, self.timing)
+        return RoundEnd(started + self.duration, self.partial, self.timing, self.paces)
 
 
 def cut_task(
@@ -52,7 +91,8 @@ def cut_task(
 ) -> int | None:
     """Return the local steps of a task that its client can finish, or None for the whole task.
 
-    A client that cannot finish one step also keeps the whole task, and loses it at the deadline.
+    A client that cannot finish one step also keeps the whole task, and loses it at the deadline. On the wall clock the
+    steps must also fit by the measured time of the client, except for one step.
 
     Args:
         end: The end of the round, None without a deadline.
@@ -70,11 +110,17 @@ def cut_task(
     def is_in_time(cost: float) -> bool:
         return end.timing.due(client, decision.turn, now, cost) <= end.closes_at
 
-    if is_in_time(costs.cost(widths, client, *traffic, now, None, work)):
-        return None
+    measured = None
+    if end.paces is not None:
+        flops = costs.flops(widths, client, 1) * work
+        measured = end.paces.count_steps(client, flops, end.closes_at - now)
     # The largest number of steps is found by bisection: `least` steps are in time, `most` steps are not.
     least = 0
     most = costs.count_steps(widths, client)
+    if measured is not None and measured < most:
+        most = measured + 1
+    elif is_in_time(costs.cost(widths, client, *traffic, now, None, work)):
+        return None
     while most - least > 1:
         middle = (least + most) // 2
         if is_in_time(costs.cost(widths, client, *traffic, now, middle, work)):

@@ -269,7 +269,7 @@ class Barrier(Schedule):
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,
-            deadline=make_deadline(self.deadline, self.late, setup.timing),
+            deadline=make_deadline(self.deadline, self.late, setup.timing, wall=setup.learn),
         )
         return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 
