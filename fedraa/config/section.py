@@ -1,6 +1,7 @@
 """The base class of the sections of an experiment. It validates their fields."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
 
 import numpy as np
@@ -69,9 +70,11 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return components that are mappings as text, which a resumed run can read."""
+        """Return components that are mappings as text, which a resumed run can read. Paths are text as well."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
+        if isinstance(value, Path):
+            return str(value)
         if isinstance(value, Mapping) and isinstance(value.get(KIND), str):
             return text_of(value)
         return value

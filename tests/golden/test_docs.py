@@ -173,6 +173,30 @@ def test_results_have_only_pictures_of_pages_and_at_most_6_mb() -> None:
     assert sum(path.stat().st_size for path in results) <= 6_000_000
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_table_below_the_command_of_a_study_has_the_numbers_of_its_result(page: str) -> None:
+    for study, rest in re.findall(r"^python -m benchmarks run (\w+) --standard(.*?)(?=^#|\Z)", text_of(page), STUDIES):
+        result = (ROOT / "benchmarks" / "results" / f"{study}-standard.md").read_text()
+        assert table_numbers(rest) == table_numbers(result)
+        # The caption of the result names the test, and the page must not name another.
+        (test,) = set(re.findall(r"Welch's|paired", result))
+        assert set(re.findall(r"Welch's|paired", rest)) <= {test}
+
+
+STUDIES = re.MULTILINE | re.DOTALL
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
+def table_numbers(text: str) -> list[list[str]]:
+    """Return the cells of the first table of a text, without its heading and the names of its rows."""
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[0].splitlines()[2:]]
+
+
 def test_every_package_that_a_text_installs_is_in_an_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     paths = [*DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.*"), *(ROOT / "fedraa").rglob("*.py")]
