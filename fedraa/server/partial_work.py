@@ -35,11 +35,9 @@ class RealPaces(Stateful):
         """Record that a task of so many FLOPs was lost after this time."""
         self._seconds[client] = max(self._seconds.get(client, 0.0), LOST_TIME * elapsed / flops)
 
-    def count_steps(self, client: int, flops: float, left: float) -> int | None:
-        """Return the local steps of so many FLOPs each that fit into the time, at least 1; None before any task."""
-        if client not in self._seconds:
-            return None
-        return max(1, int(left / (TIME_MARGIN * self._seconds[client] * flops)))
+    def duration(self, client: int, flops: float) -> float:
+        """Return the time that so many FLOPs take a client, with the margin; 0 before its first task."""
+        return TIME_MARGIN * self._seconds.get(client, 0.0) * flops
 
 
 @dataclass(frozen=True)
@@ -107,23 +105,22 @@ def cut_task(
         return None
     client = decision.client
 
-    def is_in_time(cost: float) -> bool:
-        return end.timing.due(client, decision.turn, now, cost) <= end.closes_at
+    def is_in_time(steps: int | None) -> bool:
+        cost = costs.cost(widths, client, *traffic, now, steps, work)
+        if end.timing.due(client, decision.turn, now, cost) > end.closes_at:
+            return False
+        if end.paces is None or steps == 1:
+            return True
+        return now + end.paces.duration(client, costs.flops(widths, client, steps) * work) <= end.closes_at
 
-    measured = None
-    if end.paces is not None:
-        flops = costs.flops(widths, client, 1) * work
-        measured = end.paces.count_steps(client, flops, end.closes_at - now)
+    if is_in_time(None):
+        return None
     # The largest number of steps is found by bisection: `least` steps are in time, `most` steps are not.
     least = 0
     most = costs.count_steps(widths, client)
-    if measured is not None and measured < most:
-        most = measured + 1
-    elif is_in_time(costs.cost(widths, client, *traffic, now, None, work)):
-        return None
     while most - least > 1:
         middle = (least + most) // 2
-        if is_in_time(costs.cost(widths, client, *traffic, now, middle, work)):
+        if is_in_time(middle):
             least = middle
         else:
             most = middle

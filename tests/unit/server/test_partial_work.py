@@ -13,7 +13,7 @@ from fedraa.server.partial_work import Deadline, RealPaces, cut_task
 COSTS: Any = SimpleNamespace(
     cost=lambda widths, client, down, up, now, steps, work: float(10 if steps is None else steps),
     count_steps=lambda widths, client: 10,
-    flops=lambda widths, client, steps: 3.0 * steps,
+    flops=lambda widths, client, steps: 3.0 * (10 if steps is None else steps),
 )
 DECISION: Any = SimpleNamespace(client=0, turn=0)
 
