@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +12,6 @@ from fedraa.callbacks.writers import import_package
 
 # The tag by which a resumed run finds its MLflow run.
 DIRECTORY_TAG = "fedraa.directory"
-# The characters that MLflow refuses in the name of a metric.
-REFUSED_CHARACTERS = re.compile(r"[^\w\-.:/ ]")
 # MLflow's server takes at most this many parameters in one request.
 PARAMS_PER_BATCH = 100
 
@@ -68,10 +65,7 @@ class MLflow(Tracker):
             return
         now = int(1000 * time.time())
         values = {**metrics, "t": t}
-        points = [
-            self._package.entities.Metric(REFUSED_CHARACTERS.sub("_", name), value, now, step)
-            for name, value in values.items()
-        ]
+        points = [self._package.entities.Metric(name, value, now, step) for name, value in values.items()]
         self._client.log_batch(self._run_id, metrics=points)
         self._last_step = step
 

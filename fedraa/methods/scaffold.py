@@ -46,7 +46,7 @@ class ControlVariates(RoundState):
             "momentum": _NEEDS_SGD,
             "local_optimizer": _NEEDS_SGD,
             "clip": _NEEDS_SGD,
-            "compress": "the control variate would take every entry that topk drops for a gradient of 0",
+            "compress": "the control variate would take every dropped entry for a gradient of 0",
         }
     )
     reads_deltas: ClassVar[bool] = True

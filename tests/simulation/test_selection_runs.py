@@ -88,6 +88,8 @@ def test_selection_of_rounds(fields: dict[str, Any], tmp_path: Path) -> None:
         {"method": "fedasync", "next_client": "weighted"},
         {"method": "fedasync", "next_client": "available", "availability": "daily:0.4", "availability_period": 3.0},
         {"method": "fed-raa", "next_client": LeastTrained()},
+        {"method": "heterofl-async", "next_client": "oort"},
+        {"method": "salf-async", "next_client": "round-robin"},
     ],
     ids=lambda fields: f"{fields['method']}-{fields['next_client']}",
 )
