@@ -28,15 +28,15 @@ class RealPaces(Stateful):
         self._seconds: dict[int, float] = {}
 
     def record_update(self, client: int, flops: float, elapsed: float) -> None:
-        """Record that a task of so many FLOPs took a client this time."""
+        """Record the time that a task of this number of FLOPs took."""
         self._seconds[client] = elapsed / flops
 
     def record_lost(self, client: int, flops: float, elapsed: float) -> None:
-        """Record that a task of so many FLOPs was lost after this time."""
+        """Record the time after which a task of this number of FLOPs was lost."""
         self._seconds[client] = max(self._seconds.get(client, 0.0), LOST_TIME * elapsed / flops)
 
     def duration(self, client: int, flops: float) -> float:
-        """Return the time that so many FLOPs take a client, with the margin; 0 before its first task."""
+        """Return the time of a task of this number of FLOPs, with the margin; 0 before the client's first task."""
         return TIME_MARGIN * self._seconds.get(client, 0.0) * flops
 
 
