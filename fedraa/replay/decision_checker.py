@@ -255,7 +255,7 @@ class RoundChecker(Checker[RoundLedger]):
         line.expect_value("reason", reason)
         task = self.clock.lose(line)
         elapsed = self.clock.now - task.started
-        if self._paces is not None and task.bill is not None:
+        if self._paces is not None and task.bill is not None and reason == "deadline":
             self._paces.record_lost(task.decision.client, task.bill.flops, elapsed)
         self.ledger.lose(task.decision.task, elapsed)
         self.due = "lost" if self.ledger.in_flight else "round"

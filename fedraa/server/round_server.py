@@ -249,7 +249,8 @@ class RoundServer(Stateful):
         for number in list(self.ledger.in_flight):
             flight = self.task_table.in_flight[number]
             elapsed = now - flight.left
-            if self._paces is not None:
+            # A task that was one too many shows no slowness.
+            if self._paces is not None and reason == "deadline":
                 self._paces.record_lost(flight.task.client, self.task_table.count_flops(flight), elapsed)
             self.ledger.lose(number, elapsed)
             self.task_table.lose(number, reason, now)
