@@ -16,7 +16,7 @@ from benchmarks.studies.forest import draw_forest
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale, Size
-from benchmarks.studies.results import RESULTS, Result, read_results, rows_by_column
+from benchmarks.studies.results import RESULTS, Result, mean_accuracies, read_results
 from benchmarks.studies.setting import chance_level
 from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import (
@@ -31,7 +31,7 @@ from benchmarks.studies.verdict import (
     measure_advantage,
     p_of_claim,
 )
-from benchmarks.studies.weak import ACCURACIES, find_weak
+from benchmarks.studies.weak import find_weak
 from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 from fedraa.report.statistics import LEVEL, is_significant
@@ -106,7 +106,7 @@ def _chance_level(study: str, size: str) -> float:
 
 def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
     """Return the numbers of a result that cannot differ much, with the reason."""
-    means = rows_by_column(result, ACCURACIES)
+    means = mean_accuracies(result)
     if not means:
         return {}
     return find_weak(means, _chance_level(result.study, result.size))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.studies.recipes.scale import SIZES
+from benchmarks.studies.weak import Means, is_accuracy
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMAND = re.compile(r"# (python -m benchmarks run (\w+) --(\w+)[^,]*)")
@@ -92,10 +93,10 @@ def _parse_number(value: object) -> float:
     return float(str(value) or math.nan)
 
 
-def rows_by_column(result: Result, metrics: Sequence[str]) -> dict[tuple[str, str], list[tuple[str, float]]]:
-    """Return rows and means of these metrics by column and metric, without rows that failed."""
+def mean_accuracies(result: Result) -> Means:
+    """Return rows and mean accuracies by column and metric, without rows that failed."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for (row, column, metric), line in result.lines.items():
-        if metric in metrics and not math.isnan(line.mean):
+        if is_accuracy(metric) and not math.isnan(line.mean):
             by_column.setdefault((column, metric), []).append((row, line.mean))
     return by_column

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedraa.models.resnet import PreactivatedBlock
+
 # Channels of one normalisation group are cut together, so four regions or ten clients need at least this many groups.
 GROUPS = 16
 
@@ -54,13 +56,20 @@ def digits_residual_mlp(classes: int) -> nn.Sequential:
     return _build_mlp(64, classes)
 
 
-def _build_mlp(features: int, classes: int) -> nn.Sequential:
+def deep_residual_mlp(classes: int) -> nn.Sequential:
+    """Return the residual MLP for 32x32 images with four blocks, the number of blocks of the paper's ViT-Small.
+
+    It has 264,266 parameters, 66,816 of them in blocks.
+    """
+    return _build_mlp(3 * 32 * 32, classes, blocks=4)
+
+
+def _build_mlp(features: int, classes: int, *, blocks: int = 2) -> nn.Sequential:
     width = 64
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(features, width),
-        DenseBlock(width),
-        DenseBlock(width),
+        *(DenseBlock(width) for _ in range(blocks)),
         nn.LayerNorm(width),
         nn.Linear(width, classes),
     )
@@ -78,6 +87,20 @@ def small_resnet(classes: int) -> nn.Sequential:
 def batch_norm_cnn(classes: int) -> nn.Sequential:
     """Return three convolutions with batch norm and a dense layer, for 32x32 images of three channels."""
     return _build_batch_norm_cnn(3, (8, 16, 32), classes)
+
+
+def digits_preactivated(classes: int) -> nn.Sequential:
+    """Return a pre-activated ResNet with static batch norm for 8x8 images of one channel: two blocks of 16 channels."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False),
+        PreactivatedBlock(16, 16, 2, nn.BatchNorm2d),
+        PreactivatedBlock(16, 16, 1, nn.BatchNorm2d),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, classes),
+    )
 
 
 def digits_batch_norm_cnn(classes: int) -> nn.Sequential:

@@ -11,6 +11,7 @@ from benchmarks.studies.metrics import (
     LEAST_TRAINED,
     LONGEST_SPELL,
     LONGEST_UNTRAINED,
+    after_rounds,
 )
 from benchmarks.studies.recipes.scale import AUGMENTED, Scale
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
@@ -270,6 +271,49 @@ def ramfed_coverage(scale: Scale) -> Study:
             ),
         ),
         seeds=scale.seeds,
+    )
+
+
+def ramfed_rounds(scale: Scale) -> Study:
+    """Compare RAM-Fed with RA-Fed by rounds, in equal and unequal shards, with one and two hidden layers (Table 2).
+
+    The paper's clients have equally many samples (Hsu et al.), and its MLP has two hidden layers.
+    """
+    dataset, width = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
+    counts = scale.pick_value((25, 50, 100, 200), (25, 50, 100, 200), (50, 100, 500, 2000))
+    common: dict[str, Any] = {"dataset": dataset, "momentum": 0.5, "weights": "uniform", "local_steps": 5}
+    common |= {"rounds": counts[-1], "eval_every": 25}
+    common |= scale.pick_value({"lr": 0.05}, {"lr": 0.01, "batch_size": 128}, {"lr": 0.01, "batch_size": 128})
+    columns: dict[str, dict[str, Any]] = {
+        "Hsu, two layers": {"partition": "hsu:0.01", "hidden": (width, width)},
+        "Hsu, one layer": {"partition": "hsu:0.01", "hidden": (width,)},
+        "Dirichlet, two layers": {"partition": "dirichlet", "dirichlet": 0.01, "hidden": (width, width)},
+    }
+    rows: dict[str, dict[str, Any]] = {
+        f"{method} {level}": {"method": method, "submodel.level": level}
+        for level, method in product(("S", "L"), ("ram-fed", "ra-fed"))
+    }
+    rows |= {
+        f"{method} MIX, per round": {"method": method, "submodel.level": "MIX", "submodel.redraw": True}
+        for method in ("ram-fed", "ra-fed")
+    }
+    rows |= {"fedavg": {"method": "fedavg"}}
+    cells = [
+        Cell(row, scale.experiment(**common | split | own), column)
+        for (column, split), (row, own) in product(columns.items(), rows.items())
+    ]
+    return Study(
+        "ramfed_rounds",
+        f"RAM-Fed and RA-Fed by rounds, α = 0.01, five local steps, {dataset} (RAM-Fed, Table 2)",
+        cells,
+        (*(after_rounds(count) for count in counts[:-1]), ACCURACY),
+        reference="ra-fed S",
+        notes=(
+            "The paper does not state its rounds. Hsu's partition gives all clients equally many samples, Dirichlet's "
+            "does not. MIX per round draws the clients with half of the model in every round.",
+            PRINTED,
+        ),
+        seeds=scale.pick_value(tuple(range(10)), (0, 1, 2), (0, 1, 2)),
     )
 
 

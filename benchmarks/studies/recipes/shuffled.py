@@ -26,6 +26,11 @@ OVERFIT = (
     "An MLP of 128 on a subset of CIFAR-10, of which 5 of 20 clients train in a round for five epochs, stands in for "
     "pre-activated ResNet18: it can learn its 10,000 training images by heart, so that there is a gap to close."
 )
+PREACTIVATED = (
+    "Digits and a pre-activated ResNet of two blocks of 16 channels stand in for CIFAR-100 and ResNet18, and the CNN "
+    "is RA-Fed's; 5 of 20 clients take part in a round."
+)
+NETWORKS = "benchmarks.studies.recipes.networks"
 HETEROGENEITY = {"high": 2, "low": 5}
 
 
@@ -85,6 +90,40 @@ def shuffled_policies(scale: Scale) -> Study:
             Claim(rolling, "static (HeteroFL)", ACCURACY.name, "Rolling beats static (Table 4)"),
         ),
         seeds=scale.seeds,
+    )
+
+
+def shuffled_norms(scale: Scale) -> Study:
+    """Compare the policies on networks with static batch norm and without any norm, at a quarter and an eighth."""
+    networks = scale.pick_value(
+        {"batch norm": f"{NETWORKS}:digits_preactivated", "no norm": "cnn"},
+        {"batch norm": f"{NETWORKS}:batch_norm_cnn", "no norm": "cnn"},
+        {"batch norm": "preact-resnet18", "no norm": "wide-cnn"},
+    )
+    labels, mixture = "labels(per_client=2)", "mixture:0.1"
+    columns: dict[str, dict[str, Any]] = {
+        "batch norm, 1/4, 2 labels": {"model": networks["batch norm"], "partition": labels, "capacities": (0.25,)},
+        "batch norm, 1/8, 2 labels": {"model": networks["batch norm"], "partition": labels, "capacities": (0.125,)},
+        "batch norm, 1/4, mixture": {"model": networks["batch norm"], "partition": mixture, "capacities": (0.25,)},
+        "no norm, 1/4, 2 labels": {"model": networks["no norm"], "partition": labels, "capacities": (0.25,)},
+    }
+    cells = [
+        Cell(row, _make_experiment(scale, **column | own), name)
+        for (name, column), (row, own) in product(columns.items(), POLICIES.items())
+    ]
+    return Study(
+        "shuffled_norms",
+        "Which submodels, with static batch norm and without norm (shuffled submodels, Figures 3, 4, Table 4)",
+        cells,
+        (ACCURACY, LOSS),
+        reference="rolling (shuffled)",
+        notes=(
+            *OPEN,
+            "All clients train submodels of the same capacity. The mixture partition gives each client a class mixture "
+            "from one of a few Dirichlet distributions.",
+            *scale.pick_value((PREACTIVATED,), (SUBSET,), ()),
+        ),
+        seeds=scale.pick_value(tuple(range(8)), (0, 1, 2), (0, 1, 2)),
     )
 
 

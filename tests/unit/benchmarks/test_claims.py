@@ -26,7 +26,7 @@ from benchmarks.studies.forest import draw_rows
 from benchmarks.studies.interval import confidence_interval
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale
-from benchmarks.studies.results import RESULTS, Line, Result, read_result, read_results, rows_by_column
+from benchmarks.studies.results import RESULTS, Line, Result, mean_accuracies, read_result, read_results
 from benchmarks.studies.setting import chance_level
 from benchmarks.studies.verdict import (
     NOISE,
@@ -41,7 +41,7 @@ from benchmarks.studies.verdict import (
     p_of_claim,
     paired_p_value,
 )
-from benchmarks.studies.weak import ACCURACIES, AT_CHANCE, SATURATED, weak_points
+from benchmarks.studies.weak import AT_CHANCE, SATURATED, weak_points
 
 INF = math.inf
 
@@ -241,7 +241,7 @@ COMMITTED = [result for result in map(read_result, sorted(RESULTS.glob("*.csv"))
 def test_no_table_is_without_the_sentence_that_says_it_is_weak(result: Result) -> None:
     study = RECIPES[result.study](Scale(result.size, Path("data")))
     page_text = (RESULTS / f"{study.name}{'' if result.size == 'quick' else f'-{result.size}'}.md").read_text()
-    for sentence in weak_points(rows_by_column(result, ACCURACIES), chance_level(study)):
+    for sentence in weak_points(mean_accuracies(result), chance_level(study)):
         assert sentence in page_text
 
 
