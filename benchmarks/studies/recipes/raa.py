@@ -38,6 +38,8 @@ def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
         "momentum": 0.5,
         "compute": "1:0.5,3:0.5",
     }
+    if "model" in own:
+        del common["hidden"]
     return scale.experiment(dataset, **common | own)
 
 

@@ -42,6 +42,8 @@ def _make_experiment(scale: Scale, **own: Any) -> Experiment:
         {"dataset": "cifar10", "model": "preact-resnet18", "clients": 100, "participation": "sample:10", "rounds": 2000}
         | {"lr": 0.1, "batch_size": 10},
     )
+    if "model" in own:
+        common.pop("hidden", None)
     common |= {"local_epochs": 1, "momentum": 0.0, "eval_every": scale.pick_value(4, 5, 20)}
     return scale.experiment(**common | own)
 
