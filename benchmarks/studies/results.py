@@ -14,6 +14,7 @@ from benchmarks.studies.weak import Means, is_accuracy
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMAND = re.compile(r"# (python -m benchmarks run (\w+) --(\w+)[^,]*)")
+MINUTES = re.compile(r"([\d.]+) core minutes$")
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Result:
-    """The table of one study at one size; `lines` by row, column and metric."""
+    """The table of one study at one size; `lines` by row, column and metric.
+
+    `minutes` is the time of all runs on one core, None if the table does not have it.
+    """
 
     study: str
     size: str
     command: str
     setting: str
     lines: Mapping[tuple[str, str, str], Line]
+    minutes: float | None = None
 
 
 def read_result(path: Path) -> Result | None:
@@ -47,6 +52,7 @@ def read_result(path: Path) -> Result | None:
     match = COMMAND.match(text)
     if match is None:
         return None
+    minutes = MINUTES.search(text.partition("\n")[0])
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     rows = pd.read_csv(StringIO(text), skiprows=len(comments), keep_default_na=False)
     # The race's tables have other columns.
@@ -57,6 +63,7 @@ def read_result(path: Path) -> Result | None:
         size=match[3],
         command=match[1].strip(),
         setting="".join(comments[1:2]).removeprefix("# "),
+        minutes=float(minutes[1]) if minutes else None,
         lines=dict(_parse_line({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")),
     )
 

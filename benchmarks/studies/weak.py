@@ -1,8 +1,8 @@
-"""Tables that decide little: methods at chance, and saturated columns."""
+"""Tables that decide little: methods at chance, saturated columns, and targets that no run reached."""
 
 from collections.abc import Mapping, Sequence
 
-SATURATED, AT_CHANCE = "saturated", "at chance"
+SATURATED, AT_CHANCE, NOT_REACHED = "saturated", "at chance", "target not reached"
 # A row counts as at chance if (accuracy - chance) / (100 - chance) is below this value.
 CHANCE_MARGIN = 0.1
 # A column is saturated if all rows are above SATURATED_PERCENT and differ by less than CLOSE_PERCENT.
