@@ -6,8 +6,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedraa.models.resnet import PreactivatedBlock
-
 # Channels of one normalisation group are cut together, so four regions or ten clients need at least this many groups.
 GROUPS = 16
 
@@ -87,20 +85,6 @@ def small_resnet(classes: int) -> nn.Sequential:
 def batch_norm_cnn(classes: int) -> nn.Sequential:
     """Return three convolutions with batch norm and a dense layer, for 32x32 images of three channels."""
     return _build_batch_norm_cnn(3, (8, 16, 32), classes)
-
-
-def digits_preactivated(classes: int) -> nn.Sequential:
-    """Return a pre-activated ResNet with static batch norm for 8x8 images of one channel: two blocks of 16 channels."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1, bias=False),
-        PreactivatedBlock(16, 16, 2, nn.BatchNorm2d),
-        PreactivatedBlock(16, 16, 1, nn.BatchNorm2d),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, classes),
-    )
 
 
 def digits_batch_norm_cnn(classes: int) -> nn.Sequential:
