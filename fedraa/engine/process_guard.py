@@ -46,7 +46,8 @@ def refuse_nested_run() -> None:
 def exclusive_process() -> Iterator[None]:
     """Let one thread at a time into this `with` block. At its end, restore the process's settings that a run changes.
 
-    These are torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
+    These are torch's default type, its number of threads, its choice of algorithms, and the global generators of
+    Python, NumPy and torch.
     """
     if not _guard.lock.acquire(blocking=False):
         _say_that_runs_wait()
@@ -84,6 +85,9 @@ def run_alone() -> Iterator[None]:
 def _unchanged_settings() -> Iterator[None]:
     default_type = torch.get_default_dtype()
     threads = torch.get_num_threads()
+    algorithms = torch.get_deterministic_debug_mode()
+    # torch defines this attribute when the module is imported.
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     on_gpu = None
     # torch leaves this function untyped.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -93,5 +97,9 @@ def _unchanged_settings() -> Iterator[None]:
     finally:
         torch.set_default_dtype(default_type)
         torch.set_num_threads(threads)
+        # Setting the mode can import much of PyTorch.
+        if torch.get_deterministic_debug_mode() != algorithms:
+            torch.set_deterministic_debug_mode(algorithms)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         if on_gpu is not None:
             torch.cuda.set_rng_state_all(on_gpu)

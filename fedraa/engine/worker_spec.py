@@ -1,5 +1,6 @@
 """The inputs from which a worker is built in any process: the model and local training, without the data."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,8 @@ class WorkerSpec:
     def trainer(self, device: str) -> TaskTrainer:
         """Return a trainer of the tasks, which adds the noise of local privacy, and changes what attackers send."""
         keep_freed_memory()
+        if device == "cuda":
+            make_cuda_repeatable()
         trainer: TaskTrainer = self._make_trainer(device)
         if self.privacy is not None and self.privacy.local:
             trainer = LocallyPrivateTrainer(trainer, self.privacy, self.seed)
@@ -100,3 +103,14 @@ def choose_device(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("device", "torch finds no CUDA device here", got=device, hint="use cpu or auto")
     return device
+
+
+def make_cuda_repeatable() -> None:
+    """Make this process use the CUDA algorithms that give the same bits in every run.
+
+    PyTorch warns about each operation that has no such algorithm. It reads the variable when it first uses cuBLAS.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Filling new tensors takes time, and is only of use to find code that reads them before it writes them.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
