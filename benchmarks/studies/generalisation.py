@@ -133,5 +133,5 @@ EIGENVALUE = Metric(
     "largest Hessian eigenvalue", lambda history: measure_flatness(history.directory)[0], "less", own_units=True
 )
 PERTURBED = Metric(
-    "loss rise by perturbation", lambda history: measure_flatness(history.directory)[1], "less", ".3f", own_units=True
+    "loss rise by perturbation", lambda history: measure_flatness(history.directory)[1], "less", ".2g", own_units=True
 )

@@ -54,6 +54,7 @@ RECIPES: dict[str, Recipe] = {
         fedsam.fedsam_cifar10,
         fedsam.fedsam_cifar100,
         fedsam.fedsam_overfit,
+        fedsam.fedsam_flatness,
         fedsam.fedsam_small_clients,
         fedsam.fedsam_parameters,
         fedsam.fedsam_beta,

@@ -275,7 +275,7 @@ def ramfed_coverage(scale: Scale) -> Study:
 
 
 def ramfed_rounds(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed by rounds, in equal and unequal shards, with one and two hidden layers (Table 2).
+    """Compare RAM-Fed with RA-Fed by rounds, with one and two hidden layers, in shards of equal size (Table 2).
 
     The paper's clients have equally many samples (Hsu et al.), and its MLP has two hidden layers.
     """
@@ -287,7 +287,6 @@ def ramfed_rounds(scale: Scale) -> Study:
     columns: dict[str, dict[str, Any]] = {
         "Hsu, two layers": {"partition": "hsu:0.01", "hidden": (width, width)},
         "Hsu, one layer": {"partition": "hsu:0.01", "hidden": (width,)},
-        "Dirichlet, two layers": {"partition": "dirichlet", "dirichlet": 0.01, "hidden": (width, width)},
     }
     rows: dict[str, dict[str, Any]] = {
         f"{method} {level}": {"method": method, "submodel.level": level}
@@ -297,7 +296,6 @@ def ramfed_rounds(scale: Scale) -> Study:
         f"{method} MIX, per round": {"method": method, "submodel.level": "MIX", "submodel.redraw": True}
         for method in ("ram-fed", "ra-fed")
     }
-    rows |= {"fedavg": {"method": "fedavg"}}
     cells = [
         Cell(row, scale.experiment(**common | split | own), column)
         for (column, split), (row, own) in product(columns.items(), rows.items())
@@ -309,8 +307,8 @@ def ramfed_rounds(scale: Scale) -> Study:
         (*(after_rounds(count) for count in counts[:-1]), ACCURACY),
         reference="ra-fed S",
         notes=(
-            "The paper does not state its rounds. Hsu's partition gives all clients equally many samples, Dirichlet's "
-            "does not. MIX per round draws the clients with half of the model in every round.",
+            "The paper does not state its rounds. Hsu's partition gives all clients equally many samples. MIX per round "
+            "draws the clients with half of the model in every round.",
             PRINTED,
         ),
         seeds=scale.pick_value(tuple(range(10)), (0, 1, 2), (0, 1, 2)),
