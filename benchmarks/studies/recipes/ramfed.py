@@ -307,8 +307,8 @@ def ramfed_rounds(scale: Scale) -> Study:
         (*(after_rounds(count) for count in counts[:-1]), ACCURACY),
         reference="ra-fed S",
         notes=(
-            "The paper does not state its rounds. Hsu's partition gives all clients equally many samples. MIX per round "
-            "draws the clients with half of the model in every round.",
+            "The paper does not state its rounds. Hsu's partition gives all clients equally many samples. MIX per "
+            "round draws the clients with half of the model in every round.",
             PRINTED,
         ),
         seeds=scale.pick_value(tuple(range(10)), (0, 1, 2), (0, 1, 2)),
