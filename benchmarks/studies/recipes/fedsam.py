@@ -58,9 +58,6 @@ NOTES = (
     "The paper tunes every learning rate on a grid and does not publish the result. Here all methods have 0.1, unless "
     "`--terms tuned` gives them the values of `fedraa tune`.",
     "FedRobust's adversary is diagonal here.",
-    "MimeLite's momentum does not react to the steps that a client takes along it: if learning rate times local steps "
-    "is large, the model oscillates, and may diverge. With a tenth of the rate or of the steps, MimeLite follows FedCM "
-    "(tried on digits).",
 )
 FLATNESS = (
     "Flatness is measured on 1,000 training samples: the largest eigenvalue of the Hessian of the loss, and the mean "
@@ -192,7 +189,7 @@ def fedsam_overfit(scale: Scale) -> Study:
         reference="fedavg",
         notes=(
             "Test labels are right. Training accuracy is measured on all training labels, also the wrong ones.",
-            "No paper has this table. A flat minimum should matter here, because there is something to overfit.",
+            "No paper has this table.",
             *NOTES[:1],
         ),
         claims=(

@@ -23,11 +23,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb).
-
-    The memory corrects for the clients that do not train a region in a round. It is as old as the client's last turn,
-    four rounds on average. It therefore helps if a round moves the model little, and misleads if a round moves it far.
-    """
+    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb)."""
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
