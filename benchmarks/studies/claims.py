@@ -41,8 +41,9 @@ EVERYWHERE = "*"
 class PaperClaim:
     """A claim of a paper, and the numbers of a study that decide it.
 
-    `pairs` are rows of the study's table, the better one first, compared in all `columns` (in all columns of the table
-    if none are named); `row @ column` names one cell of the table. `why` is the reason if the claim does not hold here.
+    `pairs` are pairs of rows of the study's table. The first row is the better one according to the paper. The rows are
+    compared in all `columns`, or in all columns of the table if none are named. `row @ column` names one cell of the
+    table. `why` is the reason if the claim does not hold here.
     """
 
     paper: str

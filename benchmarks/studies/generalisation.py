@@ -27,7 +27,7 @@ EIGENVALUE_CHANGE, MAX_POWER_STEPS = 1e-3, 100
 PERTURBATION_SHARE, PERTURBATIONS = 0.1, 10
 
 
-# Several metrics use this result of one run, one after another.
+# Several metrics of a run use this result, so it is cached.
 @lru_cache(maxsize=1)
 def on_training_data(directory: Path) -> tuple[float, float]:
     """Return the mean cross-entropy and the accuracy of a run's final full model on all clients' training data."""

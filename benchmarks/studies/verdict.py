@@ -241,8 +241,8 @@ def never_reached(line: Line) -> bool:
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
     """Return the interval and the p-value for a target that was not always reached.
 
-    The order is clear only if one line always reached it and the other never did. The p-value is then that of Fisher's
-    exact test.
+    The order is clear only if one line always reached the target and the other never did. The p-value is then the
+    p-value of Fisher's exact test.
     """
     never = [never_reached(line) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]

@@ -1,4 +1,4 @@
-"""The report in a real browser: every figure loads, the tables sort, no script fails, nothing is cut."""
+"""The report in a real browser: every plot loads, the tables sort, no script fails, and nothing is cut off."""
 
 import json
 import re
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 BEFORE = "<script>window.errors = []; window.onerror = (text) => { errors.push(String(text)); };</script>"
-# Written into the page once it has loaded, where --dump-dom shows it.
+# This script writes its results into the page after it has loaded. `--dump-dom` prints them.
 AFTER = """<script>window.addEventListener("load", () => {
   const table = document.querySelector("table.numbers");
   const column = (i) => [...table.tBodies[0].rows].map((row) => Number(row.cells[i].dataset.value));
@@ -56,7 +56,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def look(page: Path, width: int, tmp_path: Path) -> dict[str, object]:
-    """What a browser `width` pixels wide makes of the page; in a frame, for a window has a least width."""
+    """Return the results of the script in a browser of `width` pixels.
+
+    The page is in a frame, because windows have a minimum width.
+    """
     watched = page.read_text().replace("<head>", "<head>" + BEFORE).replace("</body>", AFTER + "</body>")
     (tmp_path / "page.html").write_text(watched)
     (tmp_path / "frame.html").write_text(
@@ -77,8 +80,11 @@ def test_the_page_is_whole_in_a_browser(page: Path, width: int, tmp_path: Path) 
     seen = look(page, width, tmp_path)
     assert seen["errors"] == []
     assert seen["missing"] == []
-    assert seen["figures"] == 4 + 8 + 8  # compared; fed-raa: its staleness; ist: its coverage; the rest of both
-    assert seen["up"] == sorted(seen["up"])  # type: ignore[call-overload]  # JSON knows no types
+    # These are the plots of the comparison, the staleness of fed-raa, the coverage of ist, and the other plots of both
+    # methods.
+    assert seen["figures"] == 4 + 8 + 8
+    # JSON has no types.
+    assert seen["up"] == sorted(seen["up"])  # type: ignore[call-overload]
     assert seen["down"] == seen["up"][::-1] != seen["up"]  # type: ignore[index]  # likewise
     assert seen["window"] == width
     assert seen["width"] <= width, "the page scrolls sideways"
