@@ -6,9 +6,9 @@ from collections.abc import Callable
 import tyro
 
 from benchmarks.studies import paper004
-from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.studies.options import RunOptions
+from benchmarks.studies.paper_pages import write_claims
 from benchmarks.system import (
     board,
     compat,
