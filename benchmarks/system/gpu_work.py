@@ -66,9 +66,9 @@ _WORKLOADS = (
     Workload("lr-mnist", lambda: build_mlp((784, 10)), (1, 28, 28), 1000, 10, 60, 10, rounds=20),
     Workload("mlp-100", lambda: build_mlp((784, 200, 10)), (1, 28, 28), 100, 100, 600, 32, rounds=2),
     # The benchmark of pfl-research.
-    Workload("cnn-cifar10", small_cnn, (3, 32, 32), 1000, 50, 50, 10, rounds=5),
-    Workload("resnet18", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=10),
-    Workload("resnet18, bf16", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=10, bf16=True),
+    Workload("cnn-cifar10", small_cnn, (3, 32, 32), 1000, 50, 50, 10, rounds=3),
+    Workload("resnet18", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=3),
+    Workload("resnet18, bf16", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=3, bf16=True),
 )
 WORKLOADS = {work.name: work for work in _WORKLOADS}
 

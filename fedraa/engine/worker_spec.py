@@ -1,4 +1,4 @@
-"""The inputs from which a worker is built in any process: the model and local training, without the data."""
+"""The description from which any process makes a worker: the model and local training, without the data."""
 
 import os
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class WorkerSpec:
     objective: Objective = field(default_factory=Classification)
     transforms: Transforms = field(default_factory=Transforms)
     source: Source | None = None
-    """The source from which the worker reads clients' samples, or None if tasks carry the samples."""
+    """The data source from which the worker reads clients' samples, or None if the samples come with the tasks."""
     scale_inner: bool = False
     label_shares: tuple[float, ...] | None = None
     """The share of each label in the data of all clients, if local training needs it."""
@@ -53,7 +53,7 @@ class WorkerSpec:
     """The personal models that clients keep, if the method has them."""
 
     def trainer(self, device: str) -> TaskTrainer:
-        """Return a trainer of the tasks, which adds the noise of local privacy, and changes what attackers send."""
+        """Return the trainer of tasks. It adds the noise of local privacy, and applies the attack of attackers."""
         keep_freed_memory()
         if device == "cuda":
             make_cuda_repeatable()
@@ -97,7 +97,7 @@ class WorkerSpec:
 
 
 def choose_device(device: str) -> str:
-    """Return the torch device. For `auto` this is CUDA if available. Raise InputError if the device does not exist."""
+    """Return the torch device; `auto` means CUDA if it is available. Raise InputError if the device does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

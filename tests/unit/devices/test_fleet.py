@@ -56,12 +56,12 @@ def test_distributions_have_their_moments_and_are_seeded() -> None:
     [
         ("1:0.5,3:0.6", "1.1"),
         ("-1:0.5,3:0.5", "-1"),
-        ("0:1", "speeds over 0"),
+        ("0:1", "speeds above 0"),
         ("fast", "tiers"),
         ("1:x", "'x'"),
         ("nan:1", "'nan'"),
         ("lognormal", "positive number"),
-        ("uniform:3:1", "upper end"),
+        ("uniform:3:1", "LOW not above HIGH"),
         ("zipf:1", "exponent"),
     ],
 )

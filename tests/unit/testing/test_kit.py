@@ -36,7 +36,7 @@ BUILT_IN = [
     *(
         (name, VALUES.get((name, each), each))
         for name, kind in KINDS.items()
-        for each in kind.seam.names()
+        for each in kind.registry.names()
         if each not in OF_DATA
     ),
     *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
@@ -340,7 +340,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
     code, out, err = said("parts_on_their_own:Careless")
-    assert (code, err) == (1, "fedraa: Careless: it breaks 1 promise\n")
+    assert (code, err) == (1, "fedraa: Careless: it fails 1 check\n")
     assert re.search(r"Careless .*ValueError: .*read-only", out)
     assert said("parts_on_their_own:slow")[0] == 2
     assert said("parts_on_their_own:slow", "--as", "staleness")[0] == 0
