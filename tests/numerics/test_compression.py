@@ -83,7 +83,7 @@ def test_signs_and_their_scale() -> None:
     ],
 )
 def test_bytes_are_those_of_the_packed_message(text: str, expected: int) -> None:
-    """For 1,000 entries. 100 indices of 10 bits and a bitmap of 1,000 bits have the same length."""
+    """Of 1,000 entries 100 are sent: 100 indices of 10 bits and a bitmap of 1,000 bits have the same length."""
     assert COMPRESSOR.resolve(text).bytes(1000) == expected
 
 
@@ -201,7 +201,7 @@ def test_random_entries_are_not_scaled_with_error_feedback() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "ra-fed", "fed-raa"])
 @pytest.mark.parametrize("kind", ["ef", "ef21"])
 def test_error_feedback_of_runs_against_numpy(method: str, kind: ErrorFeedback) -> None:
-    """Each client has one value for each coordinate of the full model, and a task changes only those it trains."""
+    """Each client has one value for each coordinate of the full model, and a task changes only the values that it trains."""
     fields: dict[str, object] = {"momentum": 0.0}
     if method == "fed-raa":
         fields |= {"prox_mu": 0.0, "ratios": (0.4, 0.6), "scheduler": "random"}

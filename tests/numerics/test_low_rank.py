@@ -76,7 +76,7 @@ def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
 
 @pytest.mark.parametrize(("alpha", "masked"), [(2.0, False), (6.0, True)])
 def test_flora_stacks(alpha: float, masked: bool) -> None:
-    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; B is 0 then, A is drawn anew."""
+    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; then B is 0, and A is drawn again."""
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
     before = run.params.copy()
