@@ -14,7 +14,7 @@ from typing import Any, Self
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe")
-PATIENCE = 60  # seconds
+PATIENCE = 60
 
 
 class Chromium:

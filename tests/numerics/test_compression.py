@@ -201,7 +201,7 @@ def test_random_entries_are_not_scaled_with_error_feedback() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "ra-fed", "fed-raa"])
 @pytest.mark.parametrize("kind", ["ef", "ef21"])
 def test_error_feedback_of_runs_against_numpy(method: str, kind: ErrorFeedback) -> None:
-    """Each client has one value for each coordinate of the full model, and a task changes only the values that it trains."""
+    """Each client has a value per coordinate of the full model. A task changes only the values that it trains."""
     fields: dict[str, object] = {"momentum": 0.0}
     if method == "fed-raa":
         fields |= {"prox_mu": 0.0, "ratios": (0.4, 0.6), "scheduler": "random"}

@@ -272,11 +272,11 @@ def test_scaffold_divides_by_the_sum_of_the_local_rates() -> None:
     assert steps == EPOCHS * 10
     stepped.round()
     rates = LR * 0.8 ** np.arange(steps)
-    control = stepped.server._auxiliary._client.peek_row(0)  # type: ignore[attr-defined]  # of a RoundServer
+    control = stepped.server._auxiliary._client.peek_row(0)  # type: ignore[attr-defined]
     np.testing.assert_allclose(control, (before - stepped.server.params) / rates.sum(), atol=1e-6)
     plain = Stepped(spec("scaffold", clients=1))
     plain.round()
-    assert np.abs(plain.server._auxiliary._client.peek_row(0) - control).max() > 1e-3  # type: ignore[attr-defined]  # likewise
+    assert np.abs(plain.server._auxiliary._client.peek_row(0) - control).max() > 1e-3  # type: ignore[attr-defined]
 
 
 class Signs(LocalOptimizer):

@@ -266,7 +266,7 @@ def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
     """The mean of a coordinate is over the same slices, with equal weights, of the clients that trained it."""
     ours = Stepped(spec(method, capacities=(1.0, 0.4)))
     found = fl.method(method).replace(aggregator="covered")
-    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]  # a method, not its name
+    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]
     for _ in range(2):
         ours.round()
         theirs.round()

@@ -299,7 +299,7 @@ def test_shuffled() -> None:
 
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_shuffled_kernels(shuffled: bool) -> None:
-    """Algorithm 2 on units: layers of 6 and 4 units have two blocks each. The order of blocks differs between layers."""
+    """Algorithm 2 on units: layers of 6 and 4 units have two blocks each, in different orders."""
     system = System("shuffled-kernels", capacities=(0.5,), override={"submodel.shuffled": shuffled})
     theta = start(system.run)
     for turn in range(4):
