@@ -332,6 +332,6 @@ def test_values_that_do_not_go_together_are_refused(field: str, fields: dict[str
 
 
 def test_momentum_of_zero_goes_with_adam() -> None:
-    """Equal terms of a comparison set it."""
+    """Equal terms set momentum 0 for all methods, so Adam must accept it."""
     assert spec("fedavg", local_optimizer="adam", momentum=0.0).method.local.momentum == 0
     assert spec("fedavg", local_optimizer="adam").method.local.momentum == 0

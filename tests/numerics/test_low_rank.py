@@ -37,7 +37,7 @@ def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
 
 
 def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> tuple[Array, Array]:
-    """B and A of one round in which clients with ranks 1 and 2, and 1 and 3 samples, return the matrices above."""
+    """Return B and A after a round of two clients: ranks 1 and 2, 1 and 3 samples, and the matrices above."""
     weights = (1.0, 3.0)
     bound = aggregator.bind(run.traced.size, 2)
     bound.see(run)
