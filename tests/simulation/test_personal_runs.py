@@ -156,7 +156,7 @@ def test_personal_models_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     run(Experiment(**SMALL, method="ditto", rounds=1, out=tmp_path / "ditto"))
     for client in (-1, 4, "1"):
         with refuses("client", got=client):
-            fedraa.load_personal_model(tmp_path / "ditto", client)  # type: ignore[arg-type]  # a text as well
+            fedraa.load_personal_model(tmp_path / "ditto", client)  # type: ignore[arg-type]
     run(Experiment(**SMALL, method="fedavg", rounds=1, out=tmp_path / "fedavg"))
     with refuses("run"):
         fedraa.load_personal_model(tmp_path / "fedavg", 0)
