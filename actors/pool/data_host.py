@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors import runtime
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.ray_versions import AnyRef
@@ -88,7 +88,7 @@ class DataHosts:
         The next request creates a new host, which reads the data again.
         """
         if self._actors.get(node) is host:
-            ray.kill(self._actors.pop(node))
+            runtime.kill(self._actors.pop(node))
             del self._pulses[node]
 
     def drop_frozen(self) -> None:

@@ -2,8 +2,8 @@
 
 from collections import deque
 from dataclasses import dataclass
-from threading import Condition, Lock
 
+from actors import runtime
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
@@ -43,7 +43,7 @@ class Relay:
         self.latest: Progress | None = None
         self._own = own
         self._audience = audience
-        self._changed = Condition()
+        self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
         # Since the start of the run: the numbers of events that were queued, that the user's process has fetched, and
         # to which it has answered.
@@ -52,7 +52,7 @@ class Relay:
         # The number of the last call of `take_events`, its result, and a lock that lets only one call run at a time.
         self._number = 0
         self._batch: list[Event] = []
-        self._taking = Lock()
+        self._taking = runtime.Lock()
         # True while the run waits until the user's process has fetched the queue.
         self._urgent = False
         self._over = self._failed = False
