@@ -172,10 +172,10 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
 
 
 def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:
-    """Return the server's node after a death of the server. Raise RunFailed if the node has left the cluster.
+    """Return the node on which a dead server is restarted. Raise RunFailed if there is no such node any more.
 
     Args:
-        wanted: The description of the node.
+        wanted: The option `server_node`: the id, address or name of the node, or a resource that it has.
         spec: The run.
         directory: The run directory.
     """

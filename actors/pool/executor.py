@@ -57,7 +57,7 @@ class RayExecutor:
       - It replaces a worker that dies, hangs or freezes. The task in training becomes a fault, and the tasks that
         waited behind it are given to other workers.
       - If a call with several tasks fails, any of them may be the cause. Each task is sent again in a separate call.
-      - It does not replace a worker after `MAX_DEATHS` deaths in a row. Without a worker in a group it raises RunFailed.
+      - It does not replace a worker after `MAX_DEATHS` deaths in a row. A group without a worker raises RunFailed.
 
     Args:
         worker_spec: The reference of the WorkerSpec.

@@ -13,8 +13,8 @@ from fedraa.errors import InputError, RunWarning
 class Tracker(Callback):
     """A callback that writes evaluations to a tracking service, such as MLflow.
 
-    If the service raises an error at the start, the run does not start. After a later error a warning states it, and
-    the run continues without this callback.
+    If the service raises an error at the start of a run, the run does not start. If it raises an error later, a warning
+    contains the error, and the run continues without this callback.
     """
 
     blocking = False
@@ -22,14 +22,14 @@ class Tracker(Callback):
 
     @abstractmethod
     def open(self, run: RunStart) -> None:
-        """Connect to the service at the start of a run, which may be a resumption."""
+        """Connect to the service at the start of a new or a resumed run."""
 
     @abstractmethod
     def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        """Write an evaluation. The arguments are those of `Callback.on_eval`."""
+        """Write the metrics of an evaluation. `Callback.on_eval` documents the arguments."""
 
     def write_end(self, event: Event) -> None:
-        """Write the `end` line of a run."""
+        """Write the `end` line of the log, which has the result of the run."""
 
     @abstractmethod
     def shut(self) -> None:
@@ -39,7 +39,7 @@ class Tracker(Callback):
         self._has_failed = False
         try:
             self.open(run)
-        # The packages of the services raise errors of many types.
+        # The package of a service can raise any exception.
         except Exception as error:
             self._has_failed = True
             problem = f"{type(self).__name__} cannot start: {type(error).__name__}: {one_line(error)}"
@@ -55,7 +55,7 @@ class Tracker(Callback):
         self._attempt(self.shut)
 
     def _attempt(self, write: Callable[[], None]) -> None:
-        """Call a function of the service, unless the service has failed before."""
+        """Call a function that uses the service, unless the service has failed before."""
         if self._has_failed:
             return
         try:

@@ -71,7 +71,7 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return a value in which every component that is a mapping, and every path, is replaced by its text."""
+        """Return the value with texts in place of paths and of components that are mappings."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
         if isinstance(value, Path):
