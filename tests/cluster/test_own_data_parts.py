@@ -1,12 +1,14 @@
-"""Custom partitioner, metric, fleet and data of a script: the same run in this process and on Ray."""
+"""Custom components, fleet and model of a script and a module beside it: the same run in this process and on Ray."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from execution import run_warm
 from refusals import refuses
 from torch import Tensor
 
@@ -18,11 +20,13 @@ from fedraa.rundir.history import History
 
 pytestmark = pytest.mark.cluster
 
+LAYERS = "from torch import nn\n\nclass Wide(nn.Linear):\n    pass\n"
 SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np, torch
 import fedraa as fl
+from own_layers_8 import Wide
 
 class ByParity(fl.Partitioner):
     def assign(self, labels, clients, rng):
@@ -40,12 +44,24 @@ class Top(fl.Metric):
 def sure(outputs, labels):
     return outputs.softmax(1).max(1).values
 
+class LowestLoss(fl.Scheduler):
+    def __init__(self, every):
+        self.every, self.tasks = every, 0
+
+    def choose(self, view, rng):
+        self.tasks += 1
+        by_chance = self.tasks % self.every == 0
+        return rng.choice(view.feasible) if by_chance else min(view.feasible, key=view.losses.__getitem__)
+
+def gentle(staleness):
+    return 4 / (4 + staleness)
+
 def devices(clients, rng):
     return {"compute": rng.uniform(1, 3, clients), "latency": np.full(clients, 0.01)}
 
 def net(classes):
     return torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes)
+        torch.nn.Flatten(), Wide(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes)
     )
 
 if __name__ == "__main__":
@@ -53,6 +69,7 @@ if __name__ == "__main__":
     for name, engine in {"local": {"engine": "local"}, "ray": {"workers": 1}}.items():
         fl.run(fl.Experiment(
             partition=ByParity(), metrics=(Top(3), sure), compute=devices, model=net,
+            scheduler=LowestLoss(4), staleness=gentle,
             clients=4, fragments=2, updates=24, quiet=True, out=out / name, **engine,
         ))
 """
@@ -63,6 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("script")
     script = folder / "own.py"
     script.write_text(SCRIPT)
+    (folder / "own_layers_8.py").write_text(LAYERS)
     where = {"PYTHONPATH": str(Path(fl.__file__).parents[1])}
     done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, env=os.environ | where)
     assert done.returncode == 0, done.stderr
@@ -82,6 +100,8 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
     assert logs[0] == logs[1]
     experiment = first.config["experiment"]
     assert experiment["partition"] == "__main__:ByParity"
+    assert experiment["scheduler"] == "__main__:LowestLoss(every=4)"
+    assert experiment["staleness"] == "__main__:gentle"
     assert experiment["metrics"] == ["__main__:Top(k=3)", "__main__:sure"]
 
 
@@ -91,12 +111,13 @@ def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path
     assert "sure" in page.read_text()
 
 
-def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(cluster: None, tmp_path: Path) -> None:
+def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(
+    warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     def late(outputs: Tensor, labels: Tensor) -> object:
         """A metric that works for the small batches of the check before the start, and fails for a whole test set."""
         return labels if len(labels) < 100 else 0.5
 
-    experiment = fl.Experiment(clients=2, workers=1, updates=4, metrics=(late,), quiet=True, out=tmp_path / "run")
     with refuses("evaluation", "metrics: ", "late", error=RunFailed):
-        fl.run(experiment)
+        run_warm(warm_workers, tmp_path / "run", clients=2, updates=4, metrics=(late,), quiet=True)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["metrics"] == ["late"]
