@@ -43,12 +43,6 @@ OVERLAPS = """(() => {
 })()"""
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with Chromium(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
 @pytest.fixture
 def folder(sample_runs: Path, tmp_path: Path) -> Path:
     """Three runs: one that has ended, two whose logs stop, of which one of rounds."""
