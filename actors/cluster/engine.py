@@ -82,7 +82,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
             try:
                 with (
                     provide_cluster(spec.experiment, spec.experiment.client_count),
-                    stop.well(),
+                    stop.honoured(),
                     stop_on_sigterm(stop.set),
                 ):
                     return _on_cluster(spec, directory, callbacks, resume, stop)

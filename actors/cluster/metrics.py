@@ -83,7 +83,7 @@ class Metrics(Callback):
 
     def on_progress(self, progress: Progress) -> None:
         """Record the progress after every applied update."""
-        self._mix.observe(progress.mixed)
+        self._mix.observe(progress.commit_seconds)
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
 

@@ -49,8 +49,9 @@ EVERYWHERE = "*"
 class PaperClaim:
     """A claim of a paper, and the numbers of a study that decide it.
 
-    `pairs` are rows of the study's table, the better one first, compared in all `columns` (in all columns of the table
-    if none are named); `row @ column` names one cell of the table. `why` is the reason if the claim does not hold here.
+    `pairs` are pairs of rows of the study's table. The first row is the better one according to the paper. The rows are
+    compared in all `columns`, or in all columns of the table if none are named. `row @ column` names one cell of the
+    table. `why` is the reason if the claim does not hold here.
     """
 
     paper: str
@@ -105,7 +106,7 @@ def _chance_level(study: str, size: str) -> float:
 
 
 def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
-    """Return the numbers of a result that cannot differ much, with the reason."""
+    """Return the numbers of a result that are saturated or at chance, with the reason."""
     means = rows_by_column(result, ACCURACIES)
     if not means:
         return {}
@@ -243,7 +244,7 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
 
 
 def _lower_margin(comparison: Advantage) -> float:
-    """Return how far the interval's lower end is above `no advantage`; minus infinity if the advantage is unknown."""
+    """Return the interval's lower end minus the value of no advantage; minus infinity if the advantage is unknown."""
     if math.isnan(comparison.mean):
         return -math.inf
     return comparison.low - comparison.least

@@ -1,4 +1,4 @@
-"""The gap between training and test data for the final model of a run."""
+"""The difference between the results of the final model on training data and on test data."""
 
 import math
 from functools import lru_cache
@@ -18,7 +18,7 @@ BATCH = 1024
 MAX_SAMPLES = 10_000
 
 
-# Several metrics use this result of one run, one after another.
+# Several metrics of a run use this result, so it is cached.
 @lru_cache(maxsize=1)
 def on_training_data(directory: Path) -> tuple[float, float]:
     """Return the mean cross-entropy and the accuracy of a run's final full model on all clients' training data."""

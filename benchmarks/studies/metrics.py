@@ -19,8 +19,8 @@ from fedraa.rundir.task_timeline import read_timeline
 class Metric:
     """A column of a table: `of` reads its value from a run, and `better` is its better direction, if it has one.
 
-    A target that a run never reached is infinite. With `own_units` the paper has other units, so only ratios between
-    rows can be compared with the paper. `within` is the range of possible values.
+    The value is infinite if the run never reached the target. With `own_units` the paper has other units, so only
+    ratios between rows can be compared with the paper. `within` is the range of possible values.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A sentence on a study's data, model, clients and work."""
+"""A sentence on the data, model, clients and local training of a study."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

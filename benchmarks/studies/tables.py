@@ -24,7 +24,7 @@ MAX_NAMED = 8
 class Entry:
     """One number of a table: a metric of a cell over the study's seeds, NaN if a run failed.
 
-    `p` is that of the paired test against the reference row of the same column.
+    `p` is the p-value of the paired test against the reference row of the same column.
     """
 
     row: str
@@ -255,7 +255,7 @@ def _with_mean(entry: Entry) -> str:
 
 
 def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence on every row at its best column and at the shared one, and the order of the rows in both.
+    """Yield sentences on every row at its best column and at the shared column, and on the order of the rows in both.
 
     Args:
         study: The study.
@@ -275,7 +275,7 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
     for row, entry in best.items():
         sentence = f"{row}: best at {entry.column}"
         if at_edge(study, entry.column):
-            sentence += ", THE EDGE of the grid: its best may lie beyond"
+            sentence += "(at the edge of the grid, so a better value may lie outside)"
         sentence += f", {metric.name} {entry.text}"
         if row in shared:
             sentence += f" ({shared[row].text} at {fixed})"

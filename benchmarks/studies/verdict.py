@@ -43,7 +43,7 @@ class Advantage:
         ratio: True if the advantage is a ratio.
         n: Number of seeds.
         p: Two-sided p-value of the test that the interval belongs to; NaN if there is no test.
-        weak: The reason if the numbers cannot differ much here, `saturated` or `at chance`; otherwise empty.
+        weak: `saturated` or `at chance` if this is why the numbers cannot differ much; otherwise empty.
         paper: The advantage in the paper; NaN if the paper does not give both numbers.
     """
 
@@ -196,8 +196,8 @@ def _student(middle: float, error: float, freedom: float) -> tuple[float, float,
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
     """Return the interval and the p-value for a target that was not always reached.
 
-    The order is clear only if one line always reached it and the other never did. The p-value is then that of Fisher's
-    exact test.
+    The order is clear only if one line always reached the target and the other never did. The p-value is then the
+    p-value of Fisher's exact test.
     """
     never = [all(math.isinf(value) for value in line.by_seed or (line.mean,)) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]

@@ -1,4 +1,4 @@
-"""Tables that decide little: methods at chance, and saturated columns."""
+"""Tables that cannot separate the methods: methods at chance, and saturated columns."""
 
 from collections.abc import Mapping, Sequence
 
@@ -37,14 +37,14 @@ def weak_points(means: Means, chance: float) -> list[str]:
         low = [row for row, mean in rows if _is_at_chance(mean, chance)]
         if low:
             sentences.append(
-                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}; these have not learnt, and decide "
-                "nothing about the methods."
+                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}. These rows have learned almost "
+                "nothing, so they do not show a difference between the methods."
             )
         values = [mean for _, mean in rows]
         if _is_saturated(values):
             sentences.append(
-                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %: an easy task, "
-                "which hardly separates them."
+                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %. The task is too "
+                "easy to separate the methods."
             )
     return sentences
 

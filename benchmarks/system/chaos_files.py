@@ -246,7 +246,7 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
 
 @contextmanager
 def full_disk(room: int, largest_write: int) -> Iterator[None]:
-    """Limit writes to logs to `room` more bytes, in parts of `largest_write` bytes, while the context is active."""
+    """Simulate a disk with `room` free bytes for logs, which writes at most `largest_write` bytes at a time."""
     write = os.write
     left = room
 

@@ -34,7 +34,7 @@ class Row:
 
 
 def rows(text: str) -> list[Row]:
-    """Return the rows of all tables of a page, without their heads."""
+    """Return the rows of all tables of a page, without the lines with the names of the columns."""
     result: list[Row] = []
     section = ""
     head: list[str] = []

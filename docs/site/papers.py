@@ -45,10 +45,10 @@ You will find the paper and the BibTeX entry of each method, and the claims of p
 
 ## What was reproduced
 
-Studies in the repository repeat the experiments of five papers, at sizes that fit on two cores. Each claim has a
-verdict that is computed from the results. It is *reproduced* if all comparisons of the claim hold beyond the noise over
-seeds, and *only in some settings* if some do. Otherwise the result is the other way round or within the noise. It
-*cannot tell* if all methods have learned too much or too little to differ. [Claims of the
+Studies in the repository repeat the experiments of five papers, at sizes that fit on two cores. Each claim of a paper
+has a verdict, which is computed from the results. The verdict is *reproduced* if all comparisons of the claim hold
+beyond the noise over seeds, and *only in some settings* if some of them hold. Otherwise it is *the other way round* or
+*within the noise*. It is *cannot tell* if all methods have learned too much or too little to differ. [Claims of the
 papers](research/claims.md) has every claim with its numbers and its command.
 
 """

@@ -1,4 +1,4 @@
-"""The board: all runs below a folder, watched by a thread."""
+"""The state of the board: all runs below a folder, which a thread reads."""
 
 import os
 from collections.abc import Iterator
@@ -18,15 +18,16 @@ SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
-    """The runs below a folder.
+    """The runs below a folder, and the thread that reads their files.
 
-    `runs` maps the name of a run, which is its path below `folder`, to the run. A new mapping replaces it when a run
-    appears or disappears. A thread reads the complete lines of the files. It reads each byte once, and all logs in turn
-    in small portions, so that a request never waits long. The board writes no file.
+    The thread reads every byte of a file once, in small portions and from all logs in turn, so that a request never
+    waits long for it. The board writes no file.
 
     Attributes:
+        runs: Maps the name of each run, which is its path below `folder`, to the run. When a run appears or disappears,
+            the thread replaces the whole mapping.
         searched: True after the first search of the folder.
-        version: A number that grows with every change of a run.
+        version: A number that grows with every change of any run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,19 +51,19 @@ class Board:
 
     @property
     def read(self) -> tuple[int, int]:
-        """The bytes of all logs that were read, and their total size."""
+        """The number of bytes of all logs that were read, and the total size of the logs in bytes."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
     def look(self) -> None:
-        """Search for runs if it is time, and check each run."""
+        """Search for new runs if the pause after the last search is over. Then check the small files of each run."""
         if monotonic() >= self._next_search:
             self._search_runs()
         for run in list(self.runs.values()):
             run.look()
 
     def read_on(self) -> bool:
-        """Read a portion of every log and return True if there is more."""
+        """Read a portion of every log. Return True if some log has more to read."""
         runs = list(self.runs.values())
         for run in runs:
             run.read()
@@ -94,9 +95,9 @@ class Board:
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
-    """Yield the directories that have files of a run, by name.
+    """Yield the run directories below a folder, in the order of their names.
 
-    Links are not followed, because they may form a cycle.
+    Symbolic links are not followed, because they may form a cycle.
     """
     for path, folders, names in os.walk(folder):
         if CONFIG in names or EVENTS in names:
@@ -106,7 +107,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 
 def _run_name(path: Path, folder: Path) -> str:
-    """Return the path below the folder; the folder's name if the folder itself is the run."""
+    """Return the path of a run below the folder, or the folder's name if the folder itself is the run directory."""
     if path == folder:
         return folder.resolve().name
     return path.relative_to(folder).as_posix()

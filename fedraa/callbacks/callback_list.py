@@ -99,7 +99,7 @@ class CallbackList:
         return [callback for callback in self._callbacks if getattr(type(callback), hook, nothing) is not nothing]
 
 
-def refuse_strange_hooks(callback: object) -> None:
+def refuse_unknown_hooks(callback: object) -> None:
     """Raise InputError for a method with the name of a hook that does not exist: it would never be called."""
     known = (*HOOKS.values(), *OTHER_HOOKS)
     for name in dir(type(callback)):

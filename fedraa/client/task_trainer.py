@@ -12,7 +12,7 @@ from fedraa.messages import Task, Update
 
 
 class TaskTrainer(Protocol):
-    """The interface of trainers. Local privacy and attacks wrap another trainer."""
+    """The interface of trainers, which Trainer documents. Local privacy and attacks wrap another trainer."""
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update: ...
 

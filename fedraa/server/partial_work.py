@@ -13,8 +13,8 @@ class RoundEnd:
 
     Attributes:
         closes_at: Time of the deadline.
-        partial: True if a client stops after the local steps that it can finish. Otherwise all of its work is lost.
-        timing: The model of the time that tasks take.
+        partial: True if a late client sends the local steps that it can finish. False if all of its work is lost.
+        timing: The timing model, which gives the duration of each task.
     """
 
     closes_at: float
@@ -28,8 +28,8 @@ class Deadline:
 
     Attributes:
         duration: Time from the start of a round to its deadline.
-        partial: True if a client stops after the local steps that it can finish.
-        timing: The model of the time that tasks take.
+        partial: True if a late client sends the local steps that it can finish. False if all of its work is lost.
+        timing: The timing model, which gives the duration of each task.
     """
 
     duration: float
@@ -50,9 +50,9 @@ def cut_task(
     traffic: tuple[int, int],
     work: float = 1.0,
 ) -> int | None:
-    """Return the local steps of a task that its client can finish, or None for the whole task.
+    """Return the number of local steps that a client can finish before the deadline, or None for the whole task.
 
-    A client that cannot finish one step also keeps the whole task, and loses it at the deadline.
+    If the client cannot finish even one step, the result is also None, and the whole task is lost at the deadline.
 
     Args:
         end: The end of the round, None without a deadline.
@@ -61,7 +61,7 @@ def cut_task(
         decision: The decision to send the task.
         now: Time at which the task is sent.
         traffic: Bytes that the client receives and sends.
-        work: FLOPs of the task, as a share of those for training the whole submodel.
+        work: FLOPs of the task, as a share of the FLOPs for training the whole submodel.
     """
     if end is None or not end.partial:
         return None
@@ -72,7 +72,7 @@ def cut_task(
 
     if is_in_time(costs.cost(widths, client, *traffic, now, None, work)):
         return None
-    # The largest number of steps is found by bisection: `least` steps are in time, `most` steps are not.
+    # Find the largest number of steps by bisection: `least` steps can be finished in time, `most` steps cannot.
     least = 0
     most = costs.count_steps(widths, client)
     while most - least > 1:

@@ -25,7 +25,8 @@ from fedraa.engine.session import RunSession
 from fedraa.messages import Evaluation, Update
 from fedraa.rundir.history import History
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+# Workers cannot import a test module, so Ray sends its classes by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def execute(

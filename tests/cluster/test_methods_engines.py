@@ -31,7 +31,8 @@ CNN_IN_SHORT = {
 MODELS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (32,)}, "cnn": {}}
 CLIENTS, ROUNDS = 4, 2
 
-# One of each thing that crosses to a worker: full models, slices and masks, drawn by rounds or at will; masks of models
+# One method for each kind of content of a message to a worker: full models, slices and masks, of rounds or single
+# tasks; masks of models
 # that keep the other weights; versions trained again; buffers that ride along down, up and whole; activations.
 # `test_engines.py` has fragments.
 ON_RAY = {

@@ -1,4 +1,4 @@
-"""Runs the blocks of code in documents as a reader would, with fewer seeds and less time."""
+"""Run the blocks of code in documents as a reader would, with fewer seeds and less time."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Tests of the documentation: its blocks run, every method has a card, the site is complete and fetches nothing."""
+"""Tests of the documentation: its code runs, every method has a card, and the site loads nothing from the network."""
 
 import csv
 import inspect
@@ -31,7 +31,7 @@ METHODS = list_methods()
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-# Pages of every kind, which are looked at on narrow and wide screens.
+# One page of each kind, which tests check on narrow and wide screens.
 WIDTH_PAGES = (
     "index",
     "choose",
@@ -44,7 +44,7 @@ WIDTH_PAGES = (
     "reference/command-line",
     "research/claims",
 )
-# Pages whose commands run in the fast tests. A newcomer types them right after those of the README.
+# The commands of these pages run in the fast tests, because newcomers run them first.
 FIRST_PAGES = ("guides/compare.md", "guides/components.md", "guides/running.md")
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: every plot loads, the tables sort, no script fails, nothing is cut."""
+"""The report in a real browser: every plot loads, the tables sort, no script fails, and nothing is cut off."""
 
 from pathlib import Path
 

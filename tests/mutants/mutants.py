@@ -1,7 +1,7 @@
-"""Small wrongs, each of which a test must notice: solver, server, policies, costs, schedulers and defaults.
+"""Small errors in the code, each of which a test must detect: training, server, policies, costs, schedulers, defaults.
 
 `old` stands exactly once in `file`; with `new` in its place one of the files `tests` must fail. A default that a paper
-states is guarded in tests/unit/settings/test_paper_defaults.py, a formula by its numbers in tests/numerics.
+`old` is exactly once in `file`. With `new` in its place, one of the test files in `tests` must fail.
 """
 
 from typing import NamedTuple
@@ -39,7 +39,7 @@ def _in(file: str, *several: tuple[str, str, str]) -> list[Mutant]:
 
 
 MUTANTS: list[Mutant] = [
-    # defaults that papers state
+    # These errors change defaults that papers state.
     *_in(
         "fedraa/methods/fed_raa.py",
         ("local=LocalTraining(prox_mu=0.005)", "local=LocalTraining(prox_mu=0.5)", DEFAULTS),

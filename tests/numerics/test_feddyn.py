@@ -16,7 +16,7 @@ TARGETS, ALPHA = (1.0, -3.0), 0.1
 
 
 class FirstAlone:
-    """All clients in the first round, then only client 0."""
+    """A participation of all clients in the first round, and then only of client 0."""
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> range:
         return range(clients if round == 0 else 1)

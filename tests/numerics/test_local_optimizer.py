@@ -20,7 +20,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.submodels import flatten_parameters, load_parameters
 
-# Of the comparison with torch.optim, which has double precision: rounding of float32 grows with the rate.
+# The tolerance of the comparison with torch.optim, which has double precision. Rounding of float32 grows with the rate.
 ROUNDS, RATE = 3, 0.005
 BETAS, EPS = (0.8, 0.99), 1e-6
 OPTIMIZERS: list[tuple[dict[str, Any], type[torch.optim.Optimizer], dict[str, Any]]] = [
@@ -248,7 +248,7 @@ SCHEDULERS: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("schedule", "made"), SCHEDULERS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_local_schedule_equals_torch_lr_scheduler(schedule: str, made: Any, optimizer: str) -> None:
-    """Each task makes an optimizer and a scheduler of its own."""
+    """Each task creates a new optimizer and a new scheduler."""
     run = spec("fedavg", clients=1, lr=0.1, momentum=0.0, local_optimizer=optimizer, lr_schedule=schedule)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     module, stepped = module_of(run, run.params), Stepped(run)

@@ -1,4 +1,4 @@
-"""Every method of full models against its paper's formulas, worked out in NumPy on 44 parameters.
+"""Every method of full models against its paper's formulas in NumPy, on 44 parameters.
 
 Clients hold shards of different sizes, so that weights n_i / n and step counts T_i tell.
 """
@@ -30,7 +30,7 @@ from fedraa.engine.run_spec import RunSpec
 
 
 def trained(run: RunSpec, theta: Array, turn: int, **terms: Any) -> list[Array]:
-    """w_i of every client."""
+    """Return the trained weights w_i of every client."""
     return [sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, **terms) for n in range(CLIENTS)]
 
 
@@ -221,7 +221,8 @@ def test_fedrobust() -> None:
         for n in range(CLIENTS):
             w = theta
             for x, y in minibatches(run, n, turn):
-                back = gradients(w, x * scale[n] + shift[n], y, WIDTHS)[2] * len(y)  # of the sum, by the input
+                # This is the gradient of the sum by the input.
+                back = gradients(w, x * scale[n] + shift[n], y, WIDTHS)[2] * len(y)
                 scale[n] += 0.001 * ((back * x).sum(axis=0) - 2 * 100 * (scale[n] - 1))
                 shift[n] += 0.025 * (back.sum(axis=0) - 2 * 4 * shift[n])
                 w = w - LR * gradients(w, x * scale[n] + shift[n], y, WIDTHS)[1]
@@ -294,7 +295,8 @@ def test_splitfed() -> None:
                 [(w, b)] = layers(stem, (FEATURES, HIDDEN))
                 h = x @ w.T + b
                 _, g, back = gradients(trunk, np.maximum(h, 0), y, (HIDDEN, CLASSES))
-                back = back * (h > 0)  # the ReLU is the trunk's first layer
+                # The ReLU is the first layer of the server's part.
+                back = back * (h > 0)
                 trunk = trunk - LR * g
                 stem = stem - LR * np.concatenate([(back.T @ x).ravel(), back.sum(axis=0)])
             stems.append(stem)
@@ -304,7 +306,8 @@ def test_splitfed() -> None:
 
     stepped = Stepped(run)
     stepped.rounds(2, expected)
-    # h and its gradient cross for every sample of every epoch; the stem goes each way once; float32 is 4 bytes
+    # h and its gradient are sent for every sample of every epoch. The client's part is sent once each way. float32 has
+    # 4 bytes.
     for line in stepped.records.of("dispatch") + stepped.records.of("commit"):
         billed = line.get("bytes_down", line.get("bytes_up"))
         assert billed == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]

@@ -14,7 +14,7 @@ STEPS = 8
 
 
 class Growing:
-    """Clients 0 and 1 in the first two rounds, then all."""
+    """A participation of clients 0 and 1 in the first two rounds, and then of all clients."""
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> range:
         return range(clients if round > 1 else 2)

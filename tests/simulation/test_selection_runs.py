@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
 
 
 class LeastTrained(fedraa.Selection):
-    """A custom selection with a state: in turn it takes the clients with the fewest and with the lowest losses."""
+    """A custom selection with state: it takes in turn the clients with the fewest tasks and with the lowest losses."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -20,10 +20,11 @@ def format_overview(directory: Path) -> str:
     return "\n\n".join(
         (
             "# The race, all settings",
-            "Time to an accuracy, mean over seeds. Each method is tuned with the same number of trials. `x as fast` "
-            f"compares {OURS}, our method, with the fastest other method of the setting. p is that of Welch's t-test; "
-            f"a difference with p of {LEVEL:g} or more is within the noise. The pages of the settings also have the "
-            "methods that use parts of ours. Untuned methods have their default values.",
+            "The table has the mean time to an accuracy over the seeds. Each method is tuned with the same number of "
+            f"trials. `x as fast` compares {OURS}, the method of this project, with the fastest other method of the "
+            f"setting. p is the p-value of Welch's t-test: a difference with p of {LEVEL:g} or more is within the "
+            f"noise. The pages of the settings also have methods that use parts of {OURS}. Methods that are not tuned "
+            "have their default values.",
             markdown_table((*HEADING, *UNTUNED), _overview_rows(directory)) + "\n",
         )
     )

@@ -53,23 +53,24 @@ STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
 CURVES = "The paper gives only curves, no numbers."
 NOTES = (
-    "Equal terms: all methods have local momentum 0 and weight clients alike, as the paper does.",
+    "As in the paper, all methods have local momentum 0 and give all clients the same weight.",
     "The paper tunes every learning rate on a grid and does not publish the result. Here all methods have 0.1, unless "
     "`--terms tuned` gives them the values of `fedraa tune`.",
-    "FedRobust's adversary is diagonal here.",
+    "Here the affine change that FedRobust makes to the inputs scales and shifts each input separately.",
     "MimeLite's momentum does not react to the steps that a client takes along it: if learning rate times local steps "
     "is large, the model oscillates, and may diverge. With a tenth of the rate or of the steps, MimeLite follows FedCM "
     "(tried on digits).",
 )
 SMALL = (
-    "20 clients, an epoch or two and a small model stand in for the paper's 100 clients, ten epochs and its models; ρ "
-    "is 0.05, since 0.5 is a large step for so small a model.",
+    "These runs have 20 clients, one or two epochs and a small model instead of the paper's 100 clients, ten epochs "
+    "and models. ρ is 0.05, because 0.5 is a large step for such a small model.",
 )
 STAND_INS = {
-    "mnist": "MNIST with an MLP stands in for EMNIST with a CNN.",
-    "cifar10-subset": "A subset of CIFAR-10 (10,000 training and 2,000 test images) with a small CNN stands in for the "
-    "paper's data with ResNet-18.",
-    "digits": "Digits with an MLP of 64 stands in for the paper's data and model: ten easy classes.",
+    "mnist": "The data are MNIST instead of EMNIST, and the model is an MLP instead of a CNN.",
+    "cifar10-subset": "The data are a subset of CIFAR-10 (10,000 training and 2,000 test images), and the model is a "
+    "small CNN instead of ResNet-18.",
+    "digits": "The data are digits instead of the paper's data: ten classes that are easy to separate. The model is "
+    "an MLP with 64 hidden units.",
 }
 
 
@@ -186,8 +187,9 @@ def fedsam_overfit(scale: Scale) -> Study:
         (CLIENT_MEAN, CLIENT_STD, TRAIN_ACCURACY),
         reference="fedavg",
         notes=(
-            "Test labels are right. Training accuracy is measured on all training labels, also the wrong ones.",
-            "No paper has this table. A flat minimum should matter here, because there is something to overfit.",
+            "Test labels are right. Training accuracy is measured on all training labels, including the wrong labels.",
+            "No paper has this table. A flat minimum should matter here, because the model can overfit the wrong "
+            "labels.",
             *NOTES[:1],
         ),
         claims=(
@@ -242,8 +244,8 @@ def fedsam_beta(scale: Scale) -> Study:
         reference="β = 1",
         notes=(
             CURVES,
-            "β = 1 is without momentum: FedAvg, or FedSAM for MoFedSAM. The grid is that of the paper's search, "
-            "which settles on 0.1.",
+            "β = 1 is without momentum: FedAvg, or FedSAM for MoFedSAM. The values of β are those that the paper "
+            "tried. The paper chose 0.1.",
             *NOTES,
             *_small_notes(scale, dataset),
         ),

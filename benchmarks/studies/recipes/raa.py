@@ -12,15 +12,16 @@ from fedraa.config.experiment import Experiment
 TARGETS = {"digits": 0.85, "mnist": 0.93, "cifar10": 0.45, "cifar100": 0.19}
 TIME = to_target(TARGETS, "t")
 CLOCK = (
-    "The paper's seconds are those of its machine and ours are units of the cost model: only orders and multiples of "
-    "Fed-RAA can be compared."
+    "The paper's times are seconds on its machines, and our times are units of the cost model. So only the order of "
+    "the methods and the ratios to Fed-RAA can be compared."
 )
 OPEN = (
-    "The paper does not state its devices, fragments, mixing weight and data split; half the devices at 1 and half at "
-    "3, M = 3, 0.6 and IID are taken."
+    "The paper does not state its devices, its number of fragments, its mixing weight and its data split. Here half "
+    "of the devices have speed 1 and half have speed 3, there are 3 fragments, the mixing weight is 0.6, and the data "
+    "are IID."
 )
 SMALL = "Digits and an MLP of 64 stand in for the paper's data and models at the quick size, with batches of 32."
-MNIST_NUMBERS = "The paper's numbers are those of MNIST."
+MNIST_NUMBERS = "The paper's numbers are for MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
@@ -207,7 +208,8 @@ def raa_in_flight(scale: Scale) -> Study:
         reference="gre-raa",
         notes=(
             CLOCK,
-            "The paper's Gre-RAA counts updates that have arrived. In flight, tasks that have not ended count too.",
+            "The paper's Gre-RAA counts updates that have arrived. The variant `in flight` also counts tasks that "
+            "have not ended.",
             "FedAsync trains the whole model, so its runs are the same for all M.",
             *scale.pick_value((SMALL,), (), ()),
         ),

@@ -10,21 +10,23 @@ from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
 OPEN = (
-    "The paper does not state capacities, labels per client, learning rate and local steps; FedRolex's are taken: "
-    "2 labels per client are high heterogeneity, 5 are low, and capacities go from the full model to a sixteenth.",
+    "The paper does not state capacities, labels per client, learning rate and local steps. This study takes these "
+    "values from FedRolex: high heterogeneity means 2 labels per client, low heterogeneity means 5, and capacities go "
+    "from the full model to a sixteenth.",
 )
 DIGITS = (
-    "Digits, an MLP and 20 clients, of which 5 take part, stand in for pre-activated ResNet18 on CIFAR-10 and 100 "
-    "clients at the quick size. The smallest capacity is a quarter."
+    "At the quick size, 20 clients train an MLP on digits, and 5 of them take part in a round. In the paper 100 "
+    "clients train a pre-activated ResNet18 on CIFAR-10. The smallest capacity is a quarter."
 )
 SUBSET = (
-    "A subset of CIFAR-10 (10,000 training and 2,000 test images), a small CNN and 20 clients, of which 5 take part, "
-    "stand in for pre-activated ResNet18 and 100 clients. The smallest capacity is a quarter, because the six channels "
-    "of the CNN's first layer cannot be divided into eighths."
+    "20 clients train a small CNN on a subset of CIFAR-10 (10,000 training and 2,000 test images), and 5 of them take "
+    "part in a round. In the paper 100 clients train a pre-activated ResNet18. The smallest capacity is a quarter, "
+    "because the six channels of the CNN's first layer cannot be divided into eighths."
 )
 OVERFIT = (
-    "An MLP of 128 on a subset of CIFAR-10, of which 5 of 20 clients train in a round for five epochs, stands in for "
-    "pre-activated ResNet18: it can learn its 10,000 training images by heart, so that there is a gap to close."
+    "The model is an MLP with 128 hidden units instead of a pre-activated ResNet18. 5 of 20 clients train it in a "
+    "round for five epochs, on a subset of CIFAR-10. It can memorise its 10,000 training images, so training and test "
+    "results differ."
 )
 HETEROGENEITY = {"high": 2, "low": 5}
 
@@ -75,8 +77,9 @@ def shuffled_policies(scale: Scale) -> Study:
         reference=rolling,
         notes=(
             *OPEN,
-            "The full model is the same run in every column of one heterogeneity.",
-            "The paper's one table of numbers is CIFAR-100: static 34.37 %, rolling 35.30 %.",
+            "For the full model, all columns with the same heterogeneity show the same runs.",
+            "The paper has only one table of numbers, for CIFAR-100: 34.37 % with static and 35.30 % with rolling "
+            "submodels.",
             *scale.pick_value((DIGITS,), (SUBSET,), ()),
         ),
         claims=(

@@ -11,10 +11,13 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 
 NETWORKS = "benchmarks.studies.recipes.networks"
-OPEN = "The paper states no learning rate, batch size, local steps nor rounds; lr 0.1, batches of 32 are taken."
+OPEN = (
+    "The paper states no learning rate, batch size, number of local steps or number of rounds. Here the learning "
+    "rate is 0.1, and batches have 32 samples."
+)
 BLOCKS = (
-    "Two residual blocks of dense layers behind a norm stand in for the paper's ViT: masked, as its encoder blocks "
-    "are, they leave the signal alive. The paper's numbers are in brackets."
+    "Instead of the paper's ViT, the model has a norm and two residual blocks of dense layers. If a mask removes a "
+    "block, its input still reaches the next layer, as in the ViT. The paper's numbers are in brackets."
 )
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
 
@@ -98,8 +101,8 @@ SPLITS: dict[str, dict[str, Any]] = {
 
 
 IST = (
-    "IST gives every unit of every layer to exactly one client. So at most as many clients take part in a round as the "
-    "narrowest layer has units: 8, the heads, in the ViTs."
+    "IST gives every unit of every layer to exactly one client. So a round has at most as many clients as the "
+    "narrowest layer has units. In the ViTs these are the 8 heads."
 )
 NARROWEST = {"vit-small": 8, "vit": 8}
 
@@ -161,7 +164,7 @@ def subdismo_radius(scale: Scale) -> Study:
     )
 
 
-ARCHITECTURES = "Two residual blocks of convolutions, lr 0.3, stand in for ResNet18."
+ARCHITECTURES = "Instead of ResNet18, the model has two residual blocks of convolutions. Its learning rate is 0.3."
 
 
 def subdismo_architectures(scale: Scale) -> Study:
@@ -245,9 +248,10 @@ def subdismo_cost(scale: Scale) -> Study:
     }
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     notes = (
-        "The only randomness in these numbers is which parts of the model a client draws, so one round is run.",
-        "The paper counts a mask's operations by its share. Dense kernels save none, so all are counted here.",
-        "The paper's ViT-Small has 7,680 parameters more outside its blocks than any usual embedding and head.",
+        "Only the draws of submodels are random in these numbers, so the runs have one round.",
+        "The paper counts only the share of the operations that the mask keeps. Dense kernels save no operations, so "
+        "this table counts all of them.",
+        "Outside its blocks, the paper's ViT-Small has 7,680 parameters more than the usual embedding and head.",
         "The upload of a client includes the bitmap of its mask, a bit per parameter.",
     )
     title = "Upload and operations of a client, ViT-Small (SubDisMO, Table 7)"
@@ -268,7 +272,8 @@ def subdismo_clients(scale: Scale) -> Study:
         cells.append(Cell(row, experiment, f"{clients} clients", _paper_values(*papers[number])))
     notes = (
         OPEN,
-        "The paper repeats data so that a client has some thousand samples; here the clients share the existing data.",
+        "The paper repeats samples so that each client has some thousand samples. Here the clients divide the samples "
+        "without repetition.",
         *_stand_in_notes(scale),
         *scale.pick_value(
             ("The paper's numbers beside 30 and 100 clients were measured with 100 and 1000 clients.",), (), ()
@@ -295,8 +300,8 @@ def subdismo_coverage(scale: Scale) -> Study:
         reference="30 of 30 clients",
         notes=(
             OPEN,
-            "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
-            "measured: the minimum, over all rounds and trained parameters, of the number of clients that train it.",
+            "The paper sets C* to 1, 2 and 3 by hand. Here C* follows from the number of clients per round. The table "
+            "has its measured value: the smallest number of clients that train the same parameter in a round.",
             *_stand_in_notes(scale),
         ),
         claims=(

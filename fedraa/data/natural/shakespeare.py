@@ -22,10 +22,10 @@ from fedraa.reading import content
 
 GET = "hf download flwrlabs/shakespeare --repo-type dataset --local-dir shakespeare, or preprocess.sh of LEAF"
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""The 80 characters of LEAF, in its order. Any other character becomes a space."""
+"""The 80 characters of LEAF, in the same order. Any other character becomes a space."""
 LENGTH = 80
 MIN_CHARACTERS = 2000
-"""Length of the text of a role in plays as plain text, below which the role is no client."""
+"""In plays as plain text, a role with fewer characters is not a client."""
 PLAYS = "input.txt"
 _SPEECH = re.compile(r"^(?P<role>[^\n:]+):\n(?P<text>.*?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 Codes = npt.NDArray[np.uint8]
@@ -35,9 +35,10 @@ Codes = npt.NDArray[np.uint8]
 class TextWindows(Rows):
     """Windows of 80 characters in a text, with the next character as the target.
 
-    With `every_position` the targets are the next characters at all positions of a window.
-
-    `codes` holds the characters, uint8 [characters], and `starts` the first character of each window.
+    Attributes:
+        codes: The text as numbers of characters, uint8 [characters].
+        starts: The position of the first character of each window.
+        every_position: True if the targets are the next characters at all positions of a window.
     """
 
     codes: Codes
@@ -60,19 +61,21 @@ class TextWindows(Rows):
 
 
 def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> FederatedDataset:
-    """Return windows of 80 characters as tokens, int64 [n, 80], and the next character as the class, 0 to 79.
+    """Return Shakespeare: windows of 80 characters as tokens, int64 [n, 80], and the next character as label, 0 to 79.
 
-    LEAF writes x as text of 80 characters and y as the next one. A user is `PLAY_ROLE`. `flwrlabs/shakespeare` of
-    Hugging Face has the same x and y, the column character_id and no test split: a fifth of the windows of each role
-    are test windows, which overlap training windows. Plays as plain text are in `input.txt`, with speeches `ROLE:`,
-    their lines, and an empty line. Roles with 2,000 characters or more are clients. Windows then start at every
-    character, and the last fifth of the text of a role is its test text, so that no test window overlaps a training
-    window.
+    The data may come from three kinds of files:
+
+    - LEAF: x is a text of 80 characters, and y is the next character. A user is `PLAY_ROLE`.
+    - `flwrlabs/shakespeare` of Hugging Face: the same x and y, and the column character_id. It has no test split, so a
+      fifth of the windows of each role become test windows. They overlap training windows.
+    - Plays as plain text in `input.txt`: each speech is a line `ROLE:`, the lines of the speech, and an empty line.
+      Roles with at least 2,000 characters are clients. A window starts at every character. The last fifth of a role's
+      text is its test text, so that no test window overlaps a training window.
 
     Args:
         data_dir: The folder with the files.
-        every_position: True to predict the next character at every position, [n, 80], as the objective next-token
-            does. Windows of plain text then do not overlap.
+        every_position: True to return the next character at every position, [n, 80], which the objective next-token
+            needs. Windows of plain text then do not overlap.
     """
     root = find_folder("shakespeare", data_dir, _has_files, GET)
     if has_leaf_files(root):
@@ -116,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the starts of windows in their joined text, in which a window is followed by its next character."""
+    """Return the start of each window in the text of all windows, in which each window has one more character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 

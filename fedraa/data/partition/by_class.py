@@ -1,4 +1,4 @@
-"""Partitioners that choose the number of samples of each class per client. The samples are drawn at random."""
+"""The base class of partitioners that set how many samples of each class a client gets."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from fedraa.errors import InputError
 
 
 class ByClass(Partitioner):
-    """A partitioner that chooses the number of samples of each class for each client.
+    """A partitioner that sets the number of training samples of each class for each client.
 
-    The counts are numbers of training samples. Test samples are dealt in the same proportions.
+    The samples of a class are drawn at random. Test samples are dealt in the same proportions.
     """
 
     needs_classes: ClassVar[bool] = True
     name: ClassVar[str]
     remedy: ClassVar[str]
-    """A change of the settings, other than fewer clients, that gives every client a sample."""
+    """The hint of the error about a client without a sample, such as `a larger dirichlet`."""
 
     @abstractmethod
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:

@@ -1,4 +1,4 @@
-"""Claims of the papers: verdicts by hand, and a page that says what the committed results say."""
+"""Claims of the papers: verdicts by hand, and a page that agrees with the committed results."""
 
 import math
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_differences_are_paired_by_seed() -> None:
 
 
 def test_times_are_compared_as_ratios() -> None:
-    """Half the time with every seed: twice as fast, and log ratios without any spread have no width."""
+    """Half of the time with every seed is twice as fast, and log ratios without spread have an interval of no width."""
     gained = of((2, 3, 4), (4, 6, 8), less=True, ratio=True)
     assert (gained.mean, gained.low, gained.high) == pytest.approx((2, 2, 2))
     assert gained.holds
@@ -72,7 +72,7 @@ def test_times_are_compared_as_ratios() -> None:
 
 
 def test_without_seeds_it_is_welchs_interval() -> None:
-    """Deviations 1 and n = 3: half widths 2.4841, standard errors .57735, 4 degrees of freedom, t = 2.7764."""
+    """With deviations 1 and n = 3: half widths 2.4841, standard errors .57735, 4 degrees of freedom, t = 2.7764."""
     lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
     gained = measure_advantage("", ("a", "b"), *lines, less=False, ratio=False)
     half = 2.7764 * math.sqrt(2 / 3)
@@ -118,7 +118,7 @@ def test_comparison_that_cannot_tell_decides_nothing_unless_it_holds() -> None:
 
 
 def test_comparisons_of_saturated_columns_and_of_rows_at_chance_are_weak() -> None:
-    """Chance is 10 % on digits. A row of 15 % has gone 5.6 % of the way; the others of its column have learned."""
+    """Chance is 10 % on digits. A row with 15 % has learned 5.6 % of the way to 100 %, and the other rows more."""
     values = {
         "a": {"x": (95, 96), "y": (15, 14)},
         "b": {"x": (95.5, 95), "y": (14, 16)},
@@ -225,7 +225,7 @@ def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
 
 
 def test_the_page_says_what_the_results_say() -> None:
-    """`python -m benchmarks claims` writes it."""
+    """`python -m benchmarks claims` writes the page."""
     text = (DOCS / "research" / "claims.md").read_text()
     assert text == format_page(CLAIMS, read_results(), pd.read_csv(paper004.RESULTS))
     for claim in CLAIMS:

@@ -1,4 +1,4 @@
-"""Studies: what they come to, in numbers and in words, and that they survive being killed."""
+"""Studies: their tables and sentences, and their continuation after a kill."""
 
 import json
 import signal
@@ -39,7 +39,7 @@ SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 
 
 def study(rows: dict[str, dict[str, float]], *, metric: Metric = ACCURACY, seeds=(0, 1, 2), claims=()) -> Study:
-    """One column, the first row the reference; `rows` holds the paper's numbers."""
+    """Return a study of one column. The first row is the reference, and `rows` has the paper's numbers."""
     cells = [Cell(row, Experiment(method="fedavg"), paper=paper) for row, paper in rows.items()]
     return Study("s", "A study", cells, (metric,), next(iter(rows)), claims=claims, seeds=seeds)
 
@@ -161,7 +161,7 @@ def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
 
 @pytest.mark.parametrize("size", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
 def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
-    """A model has units enough for the submodels that it is to be cut into."""
+    """The model of every cell has enough units for its submodels."""
     cells = list[Cell]()
     for recipe in RECIPES.values():
         cells += recipe(Scale(size, small_data)).cells
@@ -203,7 +203,7 @@ def test_a_changed_cell_is_another_directory(tmp_path: Path):
     )
 
 
-# Three runs; the middle one is long enough to be killed in its midst.
+# The study has three runs. The second run is long enough to be killed before its end.
 GRID = [Cell(row, Experiment(method="fedavg", hidden=(8,), rounds=n)) for row, n in (("a", 1), ("b", 60), ("c", 1))]
 SMALL = Study("small", "Small", GRID, (ACCURACY,), "a", seeds=(0,))
 KILLED = """
@@ -276,7 +276,7 @@ def test_a_finished_run_on_clients_of_the_data_is_not_repeated(tmp_path: Path):
 
 
 def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
-    """Its experiment is the same, but its name meant another method, as that of older code did."""
+    """The experiment is the same, but its method has changed, as between two versions of the code."""
     only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
     (first,) = execute_study(only, tmp_path, 1, lambda run, left: None)
     config = json.loads((first.directory / CONFIG).read_text())

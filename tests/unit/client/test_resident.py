@@ -1,4 +1,4 @@
-"""Shards that stay on the device: the same bits as from the host, and no more memory than allowed. Tested on a CPU."""
+"""Shards that stay in the memory of a GPU: the same bits as without this, and limited memory. The tests use a CPU."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,8 @@ def test_the_shards_used_last_are_kept_within_the_bound() -> None:
     assert list(trainer._resident) == [0, 2]
     tight = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=x.nbytes)
     trained(spec, tight, 0)
-    assert not tight._resident  # its labels no longer fit
+    # The labels of this shard do not fit into the memory.
+    assert not tight._resident
 
 
 def test_bf16_trains_nearly_the_same_in_float32() -> None:

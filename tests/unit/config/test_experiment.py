@@ -98,7 +98,7 @@ def test_ratios_of_a_third_sum_to_one() -> None:
 
 def test_nothing_changes_after_construction() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Experiment().seed = 3  # type: ignore[misc]  # that is what is tried
+        Experiment().seed = 3  # type: ignore[misc]
 
 
 def test_it_survives_a_trip_through_json() -> None:

@@ -1,4 +1,4 @@
-"""Tables as people and programs write them: the features and labels that are read, and the sentences of refusals."""
+"""Tables in the forms of users and programs: their features and labels, and the errors about other tables."""
 
 import bz2
 import gzip

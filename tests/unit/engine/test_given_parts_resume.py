@@ -1,4 +1,4 @@
-"""Components that are passed as mappings, objects and classes, also with NumPy numbers, are written for a resume."""
+"""A run can be resumed if its components are mappings, objects or classes, also with NumPy numbers."""
 
 import json
 from enum import IntEnum
