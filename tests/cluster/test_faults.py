@@ -201,7 +201,7 @@ def test_on_the_wall_clock_no_update_is_lost_or_applied_twice(tmp_path: Path) ->
     """The run takes longer than Ray needs to notice the death of a worker."""
     plan = {(ANY, task): happens for task, happens in ((3, die), (8, err))}
     spec = trial(clock="wall", time_scale=0.05, updates=None, time=4.0, checkpoint_every=None)
-    history = execute(spec, tmp_path / "run", faulty(plan, tmp_path), workers=1)
+    history = execute(spec, tmp_path / "run", faulty(plan, tmp_path))
     answered = [line["task"] for line in history.lines() if line["kind"] == "commit"]
     assert len(answered) == len(set(answered))
     assert {3, 8} <= set(answered)
