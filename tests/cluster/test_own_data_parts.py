@@ -5,10 +5,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from execution import run_warm
 from refusals import refuses
 from torch import Tensor
 
@@ -111,13 +109,12 @@ def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path
     assert "sure" in page.read_text()
 
 
-def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(
-    warm_workers: tuple[Any, ...], tmp_path: Path
-) -> None:
+def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(cluster: None, tmp_path: Path) -> None:
     def late(outputs: Tensor, labels: Tensor) -> object:
         """A metric that works for the small batches of the check before the start, and fails for a whole test set."""
         return labels if len(labels) < 100 else 0.5
 
+    experiment = fl.Experiment(clients=2, workers=1, updates=4, metrics=(late,), quiet=True, out=tmp_path / "run")
     with refuses("evaluation", "metrics: ", "late", error=RunFailed):
-        run_warm(warm_workers, tmp_path / "run", clients=2, updates=4, metrics=(late,), quiet=True)
+        fl.run(experiment)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["metrics"] == ["late"]
