@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from execution import WarmWorker
 
 from actors.pool.pulse import actor_class
+from benchmarks.system.warm_workers import WarmWorker
 
 
 @pytest.fixture(scope="session")
