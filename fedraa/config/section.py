@@ -34,7 +34,10 @@ else:
 class Section(BaseModel):
     """Fields of an experiment that belong together. The docstring of a subclass is its heading in `--help-all`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    # Most commands validate no experiment, so that its validators are built when the first one is made.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, defer_build=True
+    )
 
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset()
     """Fields that the user may change when a run is resumed, because earlier steps do not depend on them."""
