@@ -6,11 +6,12 @@ from collections.abc import Callable
 import tyro
 
 from benchmarks.studies import paper004
-from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.studies.options import RunOptions
+from benchmarks.studies.paper_pages import write_claims
 from benchmarks.system import (
     board,
+    chaos_matrix,
     compat,
     convolutions,
     cut_cost,
@@ -18,6 +19,7 @@ from benchmarks.system import (
     faults,
     gpu,
     large_models,
+    link_faults,
     million,
     peers,
     prose,
@@ -36,6 +38,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "claims": write_claims,
     "paper004": paper004.main,
     "board": board.main,
+    "chaos": chaos_matrix.main,
     "compat": compat.main,
     "convolutions": convolutions.main,
     "cut_cost": cut_cost.main,
@@ -43,6 +46,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "faults": faults.main,
     "gpu": gpu.main,
     "large_models": large_models.main,
+    "link_faults": link_faults.main,
     "million": million.main,
     "peers": peers.main,
     "prose": prose.main,

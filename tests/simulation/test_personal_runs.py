@@ -41,6 +41,8 @@ RUNS: list[dict[str, Any]] = [
     {"method": "fedrep", "rounds": 5},
     {"method": "lg-fedavg", "rounds": 5},
     {"method": "fed-raa", "updates": 20, "personal_layers": ("last-layer",)},
+    # Slow clients train only the last layer, so that they send nothing.
+    {"method": "timelyfl", "rounds": 5, "compute": "lognormal:1", "personal_layers": ("last-layer",)},
     {"method": "ditto", "rounds": 5, "participation": "sample:3"},
     {"method": "apfl", "rounds": 5},
     {"method": "pfedme", "rounds": 5, "override": {"local.algorithm.personal_lr": 0.02}},
