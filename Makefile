@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
-.PHONY: demo docs test types fast coverage mutants format clean chaos
+.PHONY: demo docs test types fast coverage mutants seeds format clean chaos
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
@@ -33,6 +33,9 @@ coverage: .venv/ready
 
 mutants: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/run_mutants.py
+
+seeds: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/unit/actors/run_seeds.py
 
 chaos: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.system.chaos

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
+from actors import runtime
 from actors.cluster.attach import join_cluster
 from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
@@ -108,7 +109,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     watch: HealthMonitor = ClusterWatch()
     if attached is not None:
         watch = HeadWatch(attached)
-    own_node = ray.get_runtime_context().get_node_id()
+    own_node = runtime.node_id()
     node = find_node(experiment.server_node or own_node)
     elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
     server_directory = None if elsewhere else directory.resolve()
@@ -116,15 +117,15 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     if attached:
         memory = Need.of(spec).server
         carry_by_value([spec])
-    hosted = ray.put(with_shared_source(spec.without_training_rows()))
+    hosted = runtime.put(with_shared_source(spec.without_training_rows()))
     setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
     with register_writer(directory) if elsewhere else nullcontext():
         while True:
             # If the server's first node is gone, another node may have the resource that names the server's node.
-            if experiment.server_node:
-                node = find_node(experiment.server_node)
+            if experiment.server_node and deaths:
+                node = _find_node_again(experiment.server_node, spec, directory)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
             callbacks.prepare("starting the server and its workers")
             actor: Any = actor_class(ParameterServer, {RUN: 1}).options(**options)
@@ -160,7 +161,22 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 raise ClusterLost(f"the connection to the Ray cluster at {attached} was lost") from None
             finally:
                 if watch.lost() is None and ray.is_initialized():
-                    ray.kill(server)
+                    runtime.kill(server)
+
+
+def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:
+    """Return the server's node after a death of the server. Raise RunFailed if the node has left the cluster.
+
+    Args:
+        wanted: The description of the node.
+        spec: The run.
+        directory: The run directory.
+    """
+    try:
+        return find_node(wanted)
+    except InputError:
+        hint = f"start the node again, and resume with: {resume_command(spec, directory)}"
+        raise RunFailed("server", f"its node {wanted} has left the cluster", hint=hint) from None
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
@@ -190,7 +206,7 @@ def with_shared_source(spec: RunSpec) -> RunSpec:
     """Return the run with its data source, if any, in the object store."""
     if spec.data.source is None:
         return spec
-    return replace(spec, data=replace(spec.data, source=SharedSource(ray.put(spec.data.source))))
+    return replace(spec, data=replace(spec.data, source=SharedSource(runtime.put(spec.data.source))))
 
 
 def _await_release(server: Any, directory: Path) -> None:

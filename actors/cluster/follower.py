@@ -1,13 +1,12 @@
 """The driver's side of a run: forward events to callbacks, watch the server's health, and request its stop."""
 
 import logging
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import ray
 from ray.exceptions import RayTaskError
 
+from actors import runtime
 from actors.cluster.processes import load_factor
 from actors.cluster.run_dir_sync import RunDirSync
 from actors.pool.pulse import LivenessProbe
@@ -79,24 +78,24 @@ class Follower:
     # The number of calls for events.
     _number: int = 0
     _raised: CallbackRaised | None = None
-    _began: float = field(default_factory=time.monotonic)
     _warned: bool = False
     _pull_at: float = 0.0
 
     def __post_init__(self) -> None:
+        self._began = runtime.monotonic()
         self._pulse = LivenessProbe(self.server, self.setting.heartbeat)
 
     def follow(self, resume: bool) -> bool:
         if self.sync is not None:
             self._await_answer(self.server.take.remote(self.sync.read()))
         end = self.server.execute.remote(resume)
-        while not ray.wait([end], timeout=0)[0]:
+        while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
         # The server has ended, so that there is no stop request to check.
         self._stop_at = None
         try:
             self._exchange_events()
-            ended = bool(ray.get(end))
+            ended = bool(runtime.get(end))
         except RayTaskError as error:
             if isinstance(error.cause, RunFailed | ValueError | ShardDied):
                 raise error.cause from None
@@ -118,7 +117,7 @@ class Follower:
         except CallbackRaised as raised:
             self._raised = raised
             self._await_answer(self.server.fail.remote())
-        if progress is not None and time.monotonic() > self._pull_at:
+        if progress is not None and runtime.monotonic() > self._pull_at:
             self._copy_changes()
         self._warn_of_missing(started)
 
@@ -127,7 +126,7 @@ class Follower:
         setting = self.setting
         requested = sum(group.workers for group in setting.groups)
         waits = setting.heartbeat.starts is None and started < requested and not self._warned
-        if waits and time.monotonic() - self._began > PATIENCE_SECONDS * load_factor():
+        if waits and runtime.monotonic() - self._began > PATIENCE_SECONDS * load_factor():
             self._warned = True
             needs = " or ".join(sorted({_resource_text(group.needs) for group in setting.groups}))
             logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
@@ -135,9 +134,9 @@ class Follower:
     def _await_answer(self, ref: AnyRef) -> Any:
         """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
         self._check_health()
-        while not ray.wait([ref], timeout=CHECK_SECONDS)[0]:
+        while not runtime.wait([ref], timeout=CHECK_SECONDS)[0]:
             self._check_health()
-        return ray.get(ref)
+        return runtime.get(ref)
 
     def _check_health(self) -> None:
         """Raise an error if the cluster is lost, or if the server is frozen or does not stop."""
@@ -148,18 +147,18 @@ class Follower:
         silence = self._pulse.silent_seconds()
         if silence is not None:
             raise ServerFroze(f"the server froze: no sign of life for {silence:.3g} s")
-        if self._stop_at is not None and time.monotonic() > self._stop_at + STOP_SECONDS and not self._is_saving():
+        if self._stop_at is not None and runtime.monotonic() > self._stop_at + STOP_SECONDS and not self._is_saving():
             raise ServerStuck
 
     def _tell_to_stop(self) -> None:
         if self.stop.is_set() and self._stop_at is None:
             self.server.stop.remote()
-            self._stop_at = time.monotonic()
+            self._stop_at = runtime.monotonic()
 
     def _is_saving(self) -> bool:
         """Return True if the server answers that it is writing a checkpoint."""
         saving = self.server.is_saving.remote()
-        return bool(ray.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(ray.get(saving))
+        return bool(runtime.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(runtime.get(saving))
 
     def _deliver_events(self, events: list[Event], progress: Progress | None) -> None:
         if self._raised is None:
@@ -175,7 +174,7 @@ class Follower:
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))
-            self._pull_at = time.monotonic() + PULL_SECONDS
+            self._pull_at = runtime.monotonic() + PULL_SECONDS
 
 
 def _resource_text(needs: Any) -> str:

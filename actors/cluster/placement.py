@@ -6,9 +6,9 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors import runtime
 from fedraa.config.processes import cluster_address, count_workers
 from fedraa.config.sections import ClusterOptions, DeviceOptions
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
@@ -108,9 +108,7 @@ def nodes_for_shards(count: int) -> list[str]:
 
 def living_nodes() -> list[dict[str, Any]]:
     """Return the descriptions of all living nodes."""
-    # Ray leaves this function untyped.
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node for node in nodes if node["Alive"]]
+    return [node for node in runtime.nodes() if node["Alive"]]
 
 
 def find_node(wanted: str) -> dict[str, Any]:
@@ -125,5 +123,4 @@ def find_node(wanted: str) -> dict[str, Any]:
 
 def _total_resource(resource: str) -> float:
     """Return the amount of a resource in the whole cluster."""
-    # Ray leaves this function untyped.
-    return float(ray.cluster_resources().get(resource, 0))  # type: ignore[no-untyped-call]
+    return float(runtime.resources().get(resource, 0))

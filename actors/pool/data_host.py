@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors import runtime
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.ray_versions import AnyRef
@@ -80,7 +80,7 @@ class DataHosts:
         The next request reads the shards again.
         """
         if self._actors.get(node) is host:
-            ray.kill(self._actors.pop(node))
+            runtime.kill(self._actors.pop(node))
             del self._pulses[node]
 
     def drop_frozen(self) -> None:

@@ -1,16 +1,15 @@
 """The executor on Ray: up to two calls on each worker actor, ordered by due time. Dead workers are replaced."""
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
 
-import ray
 from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError, RayTaskError
 
+from actors import runtime
 from actors.cluster.placement import worker_options
 from actors.pool.data_host import DataHosts
 from actors.pool.handles import (
@@ -108,8 +107,8 @@ class RayExecutor:
         if "blocks" not in fields:
             fields["blocks"] = put_blocks(spec.data)
         return cls(
-            worker_spec=ray.put(make_worker_spec(spec)),
-            evaluation_data=ray.put(spec.evaluation_data),
+            worker_spec=runtime.put(make_worker_spec(spec)),
+            evaluation_data=runtime.put(spec.evaluation_data),
             threads=experiment.threads_per_worker,
             device=experiment.device,
             placement=experiment.placement,
@@ -128,7 +127,7 @@ class RayExecutor:
                 self._start_worker(next(numbers), number, deaths=0)
 
     def await_workers(self, timeout: float) -> bool:
-        give_up = time.monotonic() + timeout
+        give_up = runtime.monotonic() + timeout
         while len(self._ready_workers()) < self.workers and self.receive(give_up):
             pass
         return len(self._ready_workers()) == self.workers
@@ -141,7 +140,7 @@ class RayExecutor:
         self._fill_queues()
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        give_up = time.monotonic() + timeout
+        give_up = runtime.monotonic() + timeout
         while not self._faults and task not in self._outcomes and self.receive(give_up):
             pass
         if self._faults:
@@ -150,7 +149,7 @@ class RayExecutor:
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         if not self._outcomes and not self._faults:
-            self.receive(time.monotonic() + timeout)
+            self.receive(runtime.monotonic() + timeout)
         outcomes = [*self._faults, *self._outcomes.values()]
         self._faults.clear()
         self._outcomes.clear()
@@ -161,7 +160,7 @@ class RayExecutor:
         self._queues.cancel(task)
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
-        pending = PendingEvaluation(self.receive, ray.put(params), ray.put(kept))
+        pending = PendingEvaluation(self.receive, runtime.put(params), runtime.put(kept))
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
@@ -172,7 +171,7 @@ class RayExecutor:
 
     def close(self) -> None:
         for handle in self._handles.values():
-            ray.kill(handle.actor)
+            runtime.kill(handle.actor)
         self._handles.clear()
         if self.hosts is not None:
             self.hosts.close()
@@ -189,17 +188,17 @@ class RayExecutor:
                     problem += f" for tier {number + 1}"
                 problem += f": {group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
                 raise RunFailed("workers", problem)
-        left = give_up - time.monotonic()
+        left = give_up - runtime.monotonic()
         timeout = min(CHECK_SECONDS, max(0.0, left))
         if not self._calls:
-            time.sleep(timeout)
+            runtime.sleep(timeout)
             return left > 0
-        ended, _ = ray.wait(list(self._calls), num_returns=1, timeout=timeout)
+        ended, _ = runtime.wait(list(self._calls), num_returns=1, timeout=timeout)
         for ref in ended:
             self._end_call(self._calls[ref])
         for handle in list(self._handles.values()):
             self._check_time(handle)
-        if time.monotonic() >= self._glance_at:
+        if runtime.monotonic() >= self._glance_at:
             self._check_liveness()
         self._fill_queues()
         return bool(ended) or left > 0
@@ -219,7 +218,7 @@ class RayExecutor:
 
     def _add_call(self, call: Call) -> None:
         if not call.handle.calls:
-            call.handle.since = time.monotonic()
+            call.handle.since = runtime.monotonic()
         call.handle.calls.append(call)
         self._calls[call.ref] = call
 
@@ -266,7 +265,7 @@ class RayExecutor:
         result = wrong = None
         of_client = False
         try:
-            result = ray.get(call.ref)
+            result = runtime.get(call.ref)
         except RayError as error:
             if self.check is not None:
                 self.check()
@@ -281,7 +280,7 @@ class RayExecutor:
                 if self.hosts is not None and (lost or call.kind == LOAD):
                     self.hosts.drop(handle.node, handle.host)
                 return self._replace_worker(handle, describe_death(call, error))
-        now = time.monotonic()
+        now = runtime.monotonic()
         if handle.calls[0] is call:
             if call.kind not in STARTUP_CALLS:
                 self.hang_detector.record_duration(call.kind, call.work, now - handle.since)
@@ -313,7 +312,7 @@ class RayExecutor:
         if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
-        if time.monotonic() - handle.since > bound:
+        if runtime.monotonic() - handle.since > bound:
             self._replace_worker(handle, f"worker hung: no answer within {bound:.3g} s")
 
     def _check_liveness(self) -> None:
@@ -321,7 +320,7 @@ class RayExecutor:
 
         Data hosts and server shards are checked first, because workers that wait for them may be silent.
         """
-        self._glance_at = time.monotonic() + CHECK_SECONDS
+        self._glance_at = runtime.monotonic() + CHECK_SECONDS
         if self.watch is not None:
             self.watch()
         if self.hosts is not None:
@@ -379,7 +378,7 @@ class RayExecutor:
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
         """Replace a dead or unresponsive worker, or give it up after too many consecutive deaths."""
-        ray.kill(handle.actor)
+        runtime.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause
         deaths = handle.deaths + 1
@@ -388,6 +387,9 @@ class RayExecutor:
         else:
             cause += f"; given up after {deaths} deaths in a row"
             logger.warning("worker %d: %s; workers left: %d", handle.number, cause, len(self._handles))
+        if not handle.calls:
+            self._faults.append(Fault(None, handle.number, cause))
+            return
         for call in handle.calls:
             del self._calls[call.ref]
         culprit, *innocent = handle.calls

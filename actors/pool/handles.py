@@ -1,14 +1,13 @@
 """The executor's records of workers: the actor, its outstanding calls, and the detection of hangs."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
+from actors import runtime
 from actors.pool.pulse import LivenessProbe
 from actors.pool.serializer import Blocks
 from actors.ray_versions import AnyRef
@@ -50,7 +49,7 @@ class WorkerHandle:
     node: str = ""
     blocks: Blocks | None = None
     host: Any = None
-    since: float = field(default_factory=time.monotonic)
+    since: float = 0.0
     calls: deque[Call] = field(default_factory=deque)
 
 
@@ -80,17 +79,17 @@ class PendingEvaluation:
     @property
     def params(self) -> Vector:
         """Return a view of the parameters in the object store."""
-        params: Vector = ray.get(self.ref)
+        params: Vector = runtime.get(self.ref)
         return params
 
     @property
     def kept(self) -> State:
         """Return the kept values of clients with personal models, with views of arrays in the object store."""
-        kept: State = ray.get(self.kept_ref)
+        kept: State = runtime.get(self.kept_ref)
         return kept
 
     def result(self, timeout: float) -> Evaluation | None:
-        give_up = time.monotonic() + timeout
+        give_up = runtime.monotonic() + timeout
         while self.evaluation is None and self.receive(give_up):
             pass
         return self.evaluation

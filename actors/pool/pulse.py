@@ -5,7 +5,6 @@ A frozen process (stopped, swapped out or deadlocked) answers no call, so that i
 
 import math
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from actors import runtime
 from actors.cluster.processes import cpu_seconds, load_factor
 from actors.ray_versions import AnyRef, any_order_option
 
@@ -53,13 +53,13 @@ class LivenessProbe:
     def __init__(self, actor: Any, heartbeat: Heartbeat) -> None:
         self._actor = actor
         self._heartbeat = heartbeat
-        self._here = ray.get_runtime_context().get_node_id()
+        self._here = runtime.node_id()
         # Node and process id of the actor.
         self._heard: tuple[str, int] | None = None
         self._slowest = self._silent = 0.0
         # CPU seconds of the process when half of the bound had passed.
         self._used: float | None = None
-        self._looked = time.monotonic()
+        self._looked = runtime.monotonic()
         self._send_ping()
 
     def silent_seconds(self) -> float | None:
@@ -67,13 +67,13 @@ class LivenessProbe:
 
         The caller repeats this call regularly.
         """
-        now = time.monotonic()
+        now = runtime.monotonic()
         self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now
         if self._ref is None:
             if self._silent >= self._heartbeat.every:
                 self._send_ping()
-        elif ray.wait([self._ref], timeout=0)[0]:
+        elif runtime.wait([self._ref], timeout=0)[0]:
             self._take_answer(self._ref)
         else:
             bound = self._silence_bound()
@@ -90,7 +90,7 @@ class LivenessProbe:
     def _restart_silence(self) -> None:
         self._silent = 0.0
         self._used = None
-        self._looked = time.monotonic()
+        self._looked = runtime.monotonic()
 
     def _take_answer(self, ref: AnyRef) -> None:
         # The time of the first answer includes the start of the process.
@@ -98,7 +98,7 @@ class LivenessProbe:
             self._slowest = max(self._slowest, self._silent)
         # Calls of a dead actor report its death.
         with suppress(RayError):
-            self._heard = ray.get(ref)
+            self._heard = runtime.get(ref)
         self._ref = None
         self._restart_silence()
 
@@ -132,7 +132,7 @@ class LivenessProbe:
 @ray.method(concurrency_group=GROUP)
 def ping(self: object) -> tuple[str, int]:
     """Return the node and the process id of an actor."""
-    return str(ray.get_runtime_context().get_node_id()), os.getpid()
+    return runtime.node_id(), os.getpid()
 
 
 def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:

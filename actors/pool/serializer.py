@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import ray
 
+from actors import runtime
 from actors.ray_versions import AnyRef
 from actors.server.shard import CutOnShards
 from fedraa.client import Work
@@ -64,7 +64,7 @@ def put_blocks(data: Federated) -> Blocks:
     refs = []
     for first, last in zip(starts, [*starts[1:], len(data.sizes)], strict=True):
         rows = slice(data.offsets[first], data.offsets[last])
-        refs.append((ray.put(take_rows(data.x_train, rows)), ray.put(data.y_train[rows])))
+        refs.append((runtime.put(take_rows(data.x_train, rows)), runtime.put(data.y_train[rows])))
     return Blocks(data.offsets, np.array(starts, np.int64), refs)
 
 
@@ -147,8 +147,8 @@ class TaskSerializer:
         """Return the buffer as a view of the object store, or unchanged if it is small."""
         if params.nbytes < INLINE_BYTES:
             return SharedBuffer(params)
-        ref = ray.put(params)
-        shared = SharedBuffer(ray.get(ref))
+        ref = runtime.put(params)
+        shared = SharedBuffer(runtime.get(ref))
         self._refs[shared] = ref
         return shared
 
@@ -188,9 +188,9 @@ class TaskSerializer:
 
     def _put_array(self, array: Array | SharedBuffer) -> AnyRef:
         if not isinstance(array, SharedBuffer):
-            return ray.put(array)
+            return runtime.put(array)
         if array not in self._refs:
-            self._refs[array] = ray.put(array.values)
+            self._refs[array] = runtime.put(array.values)
         return self._refs[array]
 
 

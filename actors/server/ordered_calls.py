@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-
+from actors import runtime
 from actors.ray_versions import AnyRef
 
 
@@ -43,7 +42,7 @@ class OrderedCaller:
         """Call a method of the actor and return the reference of its answer."""
         if self._unanswered:
             waiting = list(self._unanswered)
-            for answered in ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
+            for answered in runtime.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
                 del self._unanswered[answered]
         self._number += 1
         call = NumberedCall(self._number, method, args)

@@ -2,8 +2,8 @@
 
 from collections import deque
 from dataclasses import dataclass
-from threading import Condition, Lock
 
+from actors import runtime
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
@@ -34,7 +34,7 @@ class Relay:
         self.latest: Progress | None = None
         self._own = own
         self._audience = audience
-        self._changed = Condition()
+        self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
         # The number of events since the start of the run that were queued, taken by the user's process, and answered.
         self._put = self._taken = self._answered = 0
@@ -42,7 +42,7 @@ class Relay:
         # The number of the last call of `take_events`, and its answer. One call at a time takes the queue.
         self._number = 0
         self._batch: list[Event] = []
-        self._taking = Lock()
+        self._taking = runtime.Lock()
         # True while the run waits for the user's process to take the queue.
         self._urgent = False
         self._over = self._failed = False

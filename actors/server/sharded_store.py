@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Any, cast
 
 import numpy as np
-import ray
 from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors import runtime
 from actors.cluster.placement import nodes_for_shards
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.ray_versions import AnyRef
@@ -78,7 +78,7 @@ class ShardedStore:
         self._callers = [OrderedCaller(shard) for shard in self._shards]
         self._pulses = [LivenessProbe(shard, heartbeat) for shard in self._shards]
         self._routes = [
-            ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
+            runtime.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
             for pieces in split.pieces
         ]
         self._cuts: dict[int, tuple[int, CutOnShards]] = {}
@@ -192,7 +192,7 @@ class ShardedStore:
 
     def close(self) -> None:
         for shard in self._shards:
-            ray.kill(shard)
+            runtime.kill(shard)
         self._shards.clear()
         self._callers.clear()
         self._pulses.clear()
@@ -226,7 +226,7 @@ class ShardedStore:
         try:
             while True:
                 with suppress(GetTimeoutError):
-                    return list(ray.get(refs, timeout=CHECK_SECONDS))
+                    return list(runtime.get(refs, timeout=CHECK_SECONDS))
                 self.watch()
         except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
             raise ShardDied("server_shards", f"a shard died: {error}") from None

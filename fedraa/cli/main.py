@@ -33,8 +33,8 @@ class Run:
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     callbacks: tuple[str, ...] = ()
-    """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard(directory='logs'),
-    wandb(project='NAME'), or a custom one as package.module:Name (default: none)."""
+    """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard, wandb(project='NAME'), mlflow, or a
+    custom one as package.module:Name (default: none)."""
     restarts: int = 0
     """Maximum number of times that the run resumes on a new local cluster after Ray failed."""
     config: Path | None = None

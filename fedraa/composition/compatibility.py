@@ -42,6 +42,9 @@ def check_terms(name: str, method: Method) -> None:
     if local.auto is not None and local.split:
         problem = f"{name} sends activations at every step, so that the number of steps cannot follow from costs"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
+    if local.split and getattr(method.schedule, "late", "drop") == "partial":
+        problem = f"{name} sends activations at every step, so that the bytes of a task cut short are unknown"
+        raise InputError("late", problem, got="partial", hint="leave it out")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
     for term in local.transforms:

@@ -1,6 +1,7 @@
 """The base class of the sections of an experiment, which checks and converts the values of the fields."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
 
 import numpy as np
@@ -70,9 +71,11 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return a value in which every component that is a mapping is replaced by its text."""
+        """Return a value in which every component that is a mapping, and every path, is replaced by its text."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
+        if isinstance(value, Path):
+            return str(value)
         if isinstance(value, Mapping) and isinstance(value.get(KIND), str):
             return text_of(value)
         return value

@@ -152,7 +152,8 @@ def _unknown_form(path: str) -> InputError:
             f"the kind of its data: folder:{path} for images in train/CLASS and test/CLASS, npy:{path} for x_train.npy "
             f"and so on, or hf:{path} for a table of Hugging Face"
         )
-        return InputError(field, "it is a folder of unknown kind", expected=expected)
+        hint = "join CSV files into one table, with a column client that names the file of each row"
+        return InputError(field, "it is a folder of unknown kind", expected=expected, hint=hint)
     hint = f"save a table with pandas: frame.to_csv('{Path(path).stem}.csv', index=False)"
     expected = f"a table in {', '.join(TABLES)}, or arrays in .npz"
     return InputError(field, "it is a file of another kind", expected=expected, hint=hint)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from execution import WarmWorker
 from nodes import Nodes, nodes
 
 from actors.pool.pulse import actor_class
+from benchmarks.system.warm_workers import WarmWorker
 
 
 @pytest.fixture(scope="session")

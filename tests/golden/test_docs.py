@@ -25,8 +25,14 @@ import fedraa
 from benchmarks.studies.bibliography import BIBTEX, read_papers
 from benchmarks.studies.claims import load_claims
 from fedraa import Experiment
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import RobustAggregator
+from fedraa.attacks.attack import ATTACK
 from fedraa.cli.main import COMMANDS
 from fedraa.composition.registry import list_methods
+from fedraa.devices.profiles import PROFILES
+from fedraa.server.async_rule import ASYNC_RULE
+from fedraa.submodels.policies import SUBMODEL
 
 METHODS = list_methods()
 
@@ -172,6 +178,50 @@ def test_results_have_only_pictures_of_pages_and_at_most_6_mb() -> None:
     # The page of comparisons shows this picture.
     assert [path.name for path in results if path.suffix == ".png"] == ["compare.png"]
     assert sum(path.stat().st_size for path in results) <= 6_000_000
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_table_below_the_command_of_a_study_has_the_numbers_of_its_result(page: str) -> None:
+    for study, rest in re.findall(r"^python -m benchmarks run (\w+) --standard(.*?)(?=^#|\Z)", text_of(page), STUDIES):
+        result = (ROOT / "benchmarks" / "results" / f"{study}-standard.md").read_text()
+        assert table_numbers(rest) == table_numbers(result)
+        # The caption of the result names the test, and the page must not name another.
+        (test,) = set(re.findall(r"Welch's|paired", result))
+        assert set(re.findall(r"Welch's|paired", rest)) <= {test}
+
+
+NUMBERS = {7: "seven", 9: "nine", 16: "sixteen", 19: "nineteen"}
+
+
+def test_page_of_frameworks_counts_what_is_registered() -> None:
+    text = text_of("coming-from/frameworks.md")
+    robust = [
+        make for make in AGGREGATOR.names().values() if inspect.isclass(make) and issubclass(make, RobustAggregator)
+    ]
+    personal = [one for one in METHODS.values() if one.local.personal_layers or one.local.algorithm.has_personal_model]
+    for number, of in (
+        (len(SUBMODEL.names()) - 1, "kinds, for nearly any"),
+        (len(ASYNC_RULE.names()), "update rules"),
+        (len(personal), "methods, such as Ditto"),
+        (len(robust), "rules, also for submodels"),
+        (len(ATTACK.names()), ", one of them a backdoor"),
+        (len(PROFILES), "profiles of real devices"),
+    ):
+        assert f"{NUMBERS[number]} {of}".replace(" ,", ",") in text
+
+
+STUDIES = re.MULTILINE | re.DOTALL
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
+def table_numbers(text: str) -> list[list[str]]:
+    """Return the cells of the first table of a text, without its heading and the names of its rows."""
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[0].splitlines()[2:]]
 
 
 def test_every_package_that_a_text_installs_is_in_an_extra() -> None:

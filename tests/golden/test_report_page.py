@@ -85,7 +85,7 @@ def test_the_page_is_whole_in_a_browser(page: Path, width: int, tmp_path: Path) 
     assert seen["figures"] == 4 + 8 + 8
     # JSON has no types.
     assert seen["up"] == sorted(seen["up"])  # type: ignore[call-overload]
-    assert seen["down"] == seen["up"][::-1] != seen["up"]  # type: ignore[index]  # likewise
+    assert seen["down"] == seen["up"][::-1] != seen["up"]  # type: ignore[index]
     assert seen["window"] == width
     assert seen["width"] <= width, "the page scrolls sideways"
     assert seen["hidden"] == 0, "a table is cut"

@@ -151,7 +151,7 @@ def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, num
 
 
 def _small_notes(scale: Scale, dataset: str) -> tuple[str, ...]:
-    """Return the notes on the reductions of the smaller sizes."""
+    """Return the notes on the differences between the smaller sizes and the paper."""
     if scale.paper:
         return ()
     return (STAND_INS[dataset], *SMALL)

@@ -321,7 +321,7 @@ def test_weak_points_are_chance_and_saturation() -> None:
     sentences = weak_points(
         {("x", "accuracy %"): [("a", 18.9), ("b", 19.1)], ("", "accuracy %"): [("a", 91), ("b", 93.9)]}, 10
     )
-    assert sentences[0].startswith("accuracy % at x: at chance (10 %) or near it: a;")
+    assert sentences[0].startswith("accuracy % at x: at chance (10 %) or near it: a.")
     assert sentences[1].startswith("accuracy %: saturated, all rows are between 91.0 and 93.9 %")
     assert not weak_points({("", "accuracy %"): [("a", 91), ("b", 95)]}, 10)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from actors import runtime
 from actors.cluster import placement
 from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
@@ -76,7 +77,7 @@ def test_bf16_trains_nearly_the_same_in_float32() -> None:
 def test_workers_share_gpus(
     workers: int, gpus: int, device: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
+    monkeypatch.setattr(runtime, "resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
     (group,) = placement.make_worker_groups(ClusterOptions(workers=workers), clients=8, device=device)
     assert group == WorkerGroup(workers, {"CPU": 1, "GPU": share})
 
