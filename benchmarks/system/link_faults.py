@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +48,7 @@ FLAGS = (
 # The cut begins after this many commits.
 COMMITS_BEFORE = 40
 PORT = 6390
-START_S, END_S = 120.0, 300.0
+START_S, END_S = 300.0, 300.0
 POLL_INTERVAL_S = 0.1
 RESUME = "fedraa resume "
 MAX_COMMANDS = 6
@@ -110,10 +110,10 @@ def main(
         servers: near, far, or both.
         out: The CSV file to which rows are added.
     """
-    for field, got, known in (("faults", faults, tuple(FAULTS)), ("servers", servers, SERVERS)):
+    for option, got, known in (("faults", faults, tuple(FAULTS)), ("servers", servers, SERVERS)):
         for name in got:
             if name not in known:
-                raise InputError(field, got=name, expected=", ".join(known))
+                raise InputError(option, got=name, expected=", ".join(known))
     with TemporaryDirectory(prefix="fedraa-link-") as name:
         undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
         for number in range(runs):
@@ -134,7 +134,7 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
     with ExitStack() as stack:
         near, far, link = stack.enter_context(two_hosts())
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="fl-", ignore_cleanup_errors=True)))
-        variables = stack.enter_context(_cluster(near, far, folder))
+        cluster = stack.enter_context(_cluster(near, far, folder))
         link.delay_s = link.jitter_s = what.delay_s
         link.loss = what.loss
         out = folder / "run"
@@ -146,12 +146,13 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
         last_line = ""
         while commands < MAX_COMMANDS and not (out / SUMMARY).exists():
             commands += 1
-            process = _start(near, command, variables, folder)
+            process = _start(near, command, cluster.variables, folder)
             if commands == 1 and what.cut_s:
                 silence = _cut_link(link, what.cut_s, process, out)
             last_line = _await_end(process, folder)
             if RESUME not in last_line:
                 break
+            cluster.start_stopped()
             command = ["resume", str(out), "--quiet"]
         seconds = round(time.monotonic() - started, 1)
         ended = (out / SUMMARY).exists()
@@ -165,9 +166,45 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
         )
 
 
+@dataclass
+class Cluster:
+    """Ray on two hosts, each with one core, and the environment variables of its users."""
+
+    near: Host
+    far: Host
+    folder: Path
+    variables: Mapping[str, str]
+    _processes: "dict[Host, subprocess.Popen[bytes]]" = field(default_factory=dict)
+
+    def start_stopped(self) -> None:
+        """Start Ray on the hosts where it does not run. Ray ends on a host that counts as dead."""
+        head = ("--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", str(self.folder / "r"))
+        for host, flags in ((self.near, head), (self.far, ("--address", f"{self.near.address}:{PORT}"))):
+            if host in self._processes and self._processes[host].poll() is None:
+                continue
+            log = self.folder / f"{host.name}.log"
+            with log.open("wb") as stream:
+                process = subprocess.Popen(
+                    host.command(sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *self._flags(host)),
+                    env=self.variables,
+                    stdout=stream,
+                    stderr=stream,
+                )
+            self._processes[host] = process
+            _await(partial(_has_started, log), process, START_S)
+
+    def kill(self) -> None:
+        """End all processes of Ray."""
+        for process in self._processes.values():
+            _kill_tree(process)
+
+    def _flags(self, host: Host) -> tuple[str, ...]:
+        memory = ("--object-store-memory", "200000000")
+        return ("--node-ip-address", host.address, "--num-cpus", "1", *memory, "--block", "--disable-usage-stats")
+
+
 @contextmanager
-def _cluster(near: Host, far: Host, folder: Path) -> Iterator[Mapping[str, str]]:
-    """Start Ray on both hosts, each with one core, and yield the environment variables of its users."""
+def _cluster(near: Host, far: Host, folder: Path) -> Iterator[Cluster]:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -176,22 +213,12 @@ def _cluster(near: Host, far: Host, folder: Path) -> Iterator[Mapping[str, str]]
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "OMP_NUM_THREADS": "1",
     }
-    common = ("--num-cpus", "1", "--object-store-memory", "200000000", "--block", "--disable-usage-stats")
-    head = ("--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", str(folder / "r"))
-    with ExitStack() as stack:
-        for host, flags in ((near, head), (far, ("--address", f"{near.address}:{PORT}"))):
-            log = folder / f"{host.name}.log"
-            words = ("start", *flags, "--node-ip-address", host.address, *common)
-            with log.open("wb") as stream:
-                process = subprocess.Popen(
-                    host.command(sys.executable, "-m", "ray.scripts.scripts", *words),
-                    env=variables,
-                    stdout=stream,
-                    stderr=stream,
-                )
-            stack.callback(_kill_tree, process)
-            _await(partial(_has_started, log), process, START_S)
-        yield variables
+    cluster = Cluster(near, far, folder, variables)
+    try:
+        cluster.start_stopped()
+        yield cluster
+    finally:
+        cluster.kill()
 
 
 def _has_started(log: Path) -> bool:
