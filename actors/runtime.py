@@ -1,7 +1,7 @@
-"""The calls, the time and the locks of the Ray layer. A simulation replaces these names.
+"""Ray's functions, the clock and the locks that the modules of `actors` use. Tests replace them by a simulation.
 
-The executor, the liveness probes, the follower, the relay and the placement of actors call `runtime.wait(...)`, and
-never Ray's functions, `time` or `threading` directly.
+The executor, the liveness probes, the follower, the relay and the placement of actors call, for example,
+`runtime.wait(...)`. They never call Ray, `time` or `threading` directly.
 """
 
 from threading import Condition, Lock
@@ -15,19 +15,19 @@ __all__ = ["Condition", "Lock", "get", "kill", "monotonic", "node_id", "nodes", 
 
 
 def node_id() -> str:
-    """Return the id of this process's node."""
+    """Return the id of the node on which this process runs."""
     return str(ray.get_runtime_context().get_node_id())
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Return the descriptions of all nodes, living and dead ones."""
+    """Return the descriptions of all living and dead nodes."""
     # Ray leaves this function untyped.
     descriptions: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return descriptions
 
 
 def resources() -> dict[str, float]:
-    """Return the amounts of all resources of the cluster."""
+    """Return the total amount of each resource of the cluster, by name."""
     # Ray leaves this function untyped.
     amounts: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return amounts

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import tyro
 
 from benchmarks.studies import paper004
-from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.studies.options import RunOptions
+from benchmarks.studies.paper_pages import write_claims
 from benchmarks.system import (
     board,
     chaos_matrix,
@@ -21,6 +21,7 @@ from benchmarks.system import (
     large_models,
     link_faults,
     million,
+    peers,
     prose,
     same_bits,
     structure,
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "large_models": large_models.main,
     "link_faults": link_faults.main,
     "million": million.main,
+    "peers": peers.main,
     "prose": prose.main,
     "same_bits": same_bits.main,
     "structure": structure.main,

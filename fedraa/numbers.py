@@ -60,6 +60,8 @@ def expected_text(details: Any) -> str:
     if details["type"] in _BOUNDS:
         words, name = _BOUNDS[details["type"]]
         return f"a number {words} {plain_text(details['ctx'][name])}"
+    if details["type"] == "path_type":
+        return "a path"
     text = details["msg"].removeprefix("Input should be ")
     return re.sub(r", (got|unable) .*", "", text, flags=re.DOTALL)
 

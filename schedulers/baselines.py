@@ -37,7 +37,7 @@ class MinimumPriority(Scheduler):
 class Offline(Scheduler):
     """The fixed optimal assignment of fragments to clients (`offline_sets`).
 
-    A client with several fragments trains them in turn.
+    A client with several fragments trains one after another, and then starts again with the first.
     """
 
     bounded: ClassVar[bool] = False

@@ -14,8 +14,8 @@ def offline_sets(costs: Costs) -> list[Ints]:
     """Return, for each client, the fragments that the offline assignment gives it.
 
     Clients are sorted from fast to slow, and fragments from large to small. The n-th client (from 1) gets fragment
-    ceil(nM/N). If there are fewer clients than fragments, a client also gets all fragments between the previous
-    client's and its own, so that every fragment has a client.
+    ceil(nM/N). If there are fewer clients than fragments, a client also gets the fragments between the fragment of the
+    previous client and its own fragment. Then every fragment has a client.
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.
@@ -31,8 +31,8 @@ def delay_bound(costs: Costs) -> float:
     """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
     With the delay bound K*, every client has a feasible fragment, and every fragment is feasible for some client. The
-    second part may fail if some device lacks the memory for a fragment, which makes the cost infinite. If the offline
-    assignment gives a client such a fragment, K* uses the cost of this client's cheapest fragment instead.
+    second property may fail if some device lacks the memory for a fragment, which makes the cost infinite. If the
+    offline assignment gives a client such a fragment, K* uses the cost of this client's cheapest fragment instead.
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.

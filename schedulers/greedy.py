@@ -20,7 +20,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
     """
     updates = counts[candidates]
     tied = candidates[updates == updates.min()]
-    # A single candidate needs no random draw.
+    # No random number is drawn for a single candidate.
     return int(tied[0] if tied.size == 1 else rng.choice(tied))
 
 

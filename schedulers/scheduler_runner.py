@@ -113,7 +113,7 @@ class SchedulerRunner:
             rng: The random generator of this choice.
 
         Raises:
-            WrongChoice: The result is no fragment, or a fragment that does not fit in the device's memory.
+            WrongChoice: The result is not a fragment, or is a fragment that does not fit in the device's memory.
         """
         if self.scheduler.bounded and not feasible.size:
             # On the wall clock, costs are learned from measured times. Then the costs of all fragments of a client may

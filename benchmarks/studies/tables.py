@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.verdict import paired_p_value
-from benchmarks.studies.weak import ACCURACIES, Means
+from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan
 
 # The maximum number of disagreements with the paper that have a sentence each.
@@ -147,7 +147,7 @@ def mean_accuracies(numbers: Sequence[Entry]) -> Means:
     """Return the mean accuracies of every column."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
-        if entry.metric.name in ACCURACIES and entry.values:
+        if is_accuracy(entry.metric.name) and entry.values:
             by_column.setdefault((entry.column, entry.metric.name), []).append((entry.row, entry.mean))
     return by_column
 

@@ -1,16 +1,20 @@
-"""Tables that cannot separate the methods: methods at chance, and saturated columns."""
+"""Tables that cannot separate the methods: at chance, saturated, or with a target that no run reached."""
 
 from collections.abc import Mapping, Sequence
 
-SATURATED, AT_CHANCE = "saturated", "at chance"
+SATURATED, AT_CHANCE, NOT_REACHED = "saturated", "at chance", "target not reached"
 # A row counts as at chance if (accuracy - chance) / (100 - chance) is below this value.
 CHANCE_MARGIN = 0.1
 # A column is saturated if all rows are above SATURATED_PERCENT and differ by less than CLOSE_PERCENT.
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
-ACCURACIES = ("accuracy %", "client accuracy %")
 
 Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
 """By column and metric: rows and their mean accuracies, in per cent."""
+
+
+def is_accuracy(metric: str) -> bool:
+    """Return True for the name of a metric of test accuracy, at the end of a run or earlier."""
+    return metric.startswith(("accuracy %", "client accuracy %"))
 
 
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:

@@ -1,6 +1,6 @@
 """The page of methods: a table for each family, and a card for each method."""
 
-from claim_rows import CLAIMS, claims_of
+from claim_rows import claims_of, read_rows
 from papers import paper_of
 
 from fedraa.cli.methods import AXES, choice_text
@@ -75,7 +75,7 @@ def _card(method: Method) -> str:
     name = method.name
     differs = method.note and paper_of(method) is not None
     note = f" Difference from the paper: {method.note}." if differs else ""
-    claims = claims_of(name, CLAIMS.read_text())
+    claims = claims_of(name, read_rows())
     choices = "\n".join(f"| {NAMES[axis]} | `{choice_text(getattr(method, axis))}` |" for axis in AXES)
     return "\n\n".join(
         [

@@ -43,7 +43,7 @@ class Pair:
 
     @property
     def fan_in(self) -> int:
-        """Return the number of inputs of one row of A. The initial values of A lie within 1 / sqrt(fan_in)."""
+        """Return the number of inputs of one row of A. The initial values of A are at most 1 / sqrt(fan_in) from 0."""
         if self.table:
             return 1
         return int(self.a.stop - self.a.start) // self.rank

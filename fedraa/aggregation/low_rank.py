@@ -38,8 +38,8 @@ class LowRank(CoverageMean):
         if self._pairs and assignment.mask is not None:
             raise InputError(
                 "aggregator",
-                f"{type(self).__name__} adds whole units of adapters, and the submodels are masks over them",
-                hint="give the submodel full, prefix or rolling",
+                f"{type(self).__name__} needs submodels with whole units, but these submodels are masks",
+                hint="give --submodel full, prefix or rolling",
             )
         return None
 

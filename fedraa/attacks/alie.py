@@ -28,7 +28,7 @@ class ALIE(Attack):
 
     Attributes:
         z: Number of standard deviations; None for the value in the paper.
-        knowledge: The deltas that the attackers see: those of `honest` clients, or their `own`.
+        knowledge: The deltas that the attackers see: `honest` for the deltas of honest clients, `own` for their own.
     """
 
     z: NotNegative | None = 1.5

@@ -34,7 +34,8 @@ class Attack:
     Attributes:
         changes_labels: True if `poison` changes labels. Then the labels must be classes.
         colludes: True if the attack defines `collude`.
-        knowledge: The deltas that colluding attackers see: those of `honest` clients, or their `own`.
+        knowledge: The deltas that colluding attackers see: `honest` for the deltas of honest clients, `own` for their
+            own.
     """
 
     changes_labels: ClassVar[bool] = False
@@ -97,7 +98,7 @@ class AttackPlan:
     seed: int
 
     def poison(self, client: int, x: Tree, y: Labels) -> tuple[Tree, Labels]:
-        """Return the inputs [n, ...] and targets [n, ...] on which the attacker `client` trains."""
+        """Return the inputs [n, ...] and targets [n, ...] on which the attacker `client` trains instead of x and y."""
         return self.attack.poison(x, y, generator(self.seed, "poison", client))
 
     def forge(self, client: int, turn: int, delta: Vector) -> Vector:
@@ -131,9 +132,9 @@ def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> A
         return None
     count = round(share * clients)
     if clients == 1:
-        raise InputError("attack", "a run with one client has no honest client", hint="give more clients")
+        raise InputError("attack", "a run with one client would have no honest client", hint="give more clients")
     if not 0 < count < clients:
-        expected = f"a share that is 1 to {clients - 1} of the {clients} clients"
+        expected = f"a share that gives 1 to {clients - 1} of {clients} clients"
         raise InputError("attackers", got=share, expected=expected)
     drawn = generator(seed, "attackers").choice(clients, count, replace=False)
     return AttackPlan(ATTACK.own(attack), frozenset(drawn.tolist()), seed)

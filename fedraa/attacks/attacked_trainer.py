@@ -26,12 +26,12 @@ class AttackedTrainer:
         self._plan = plan
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train one task. The arguments are those of `Trainer.train`."""
+        """Train one task. `Trainer.train` documents the arguments."""
         work = self._poison(Work(task, x, y, read_epoch))
         return self._forge(task, self._trainer.train(*work))
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all tasks in order."""
+        """Train several tasks in order."""
         updates = self._trainer.train_all([self._poison(one) for one in work])
         return [self._forge(one.task, update) for one, update in zip(work, updates, strict=True)]
 

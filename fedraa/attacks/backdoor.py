@@ -59,7 +59,7 @@ class Backdoor(Attack):
         self._value = leaves[0].max().item()
 
     def stamp(self, x: Tree) -> Tree:
-        """Return inputs [n, ...] with the trigger."""
+        """Return a copy of the inputs [n, ...] with the trigger."""
         stamped = x.copy()
         if x.ndim == 4:
             stamped[:, :, -self.size :, -self.size :] = self._value

@@ -38,7 +38,7 @@ class Collusion(Stateful):
         self.plan = plan
         self._size = size
         self._voters = voters
-        # The last delta [d] of each client that the attackers see.
+        # For each client that the attackers see, its last delta [d].
         self._seen: dict[int, Vector] = {}
 
     def observe(self, client: int, row: Vector) -> None:
@@ -103,7 +103,7 @@ class Collusion(Stateful):
 class CollusionAggregator(BoundAggregator):
     """The aggregator of a run with colluding attackers.
 
-    It passes the deltas of honest clients to the wrapped aggregator at once. At the end of the round it passes the
+    It passes the deltas of honest clients to the wrapped aggregator immediately. At the end of the round it passes the
     forged deltas of the attackers.
     """
 
@@ -114,7 +114,7 @@ class CollusionAggregator(BoundAggregator):
         self._collusion = collusion
         # For each attacker of this round, its row [d] and the other fields of its `ClientDelta`.
         self._held: dict[int, dict[str, Any]] = {}
-        # Number of clients that have reported in this round.
+        # Number of clients that have sent a delta in this round.
         self._reports = 0
 
     def add(self, contribution: ClientDelta) -> None:

@@ -21,7 +21,7 @@ from fedraa.numbers import Positive
 @ATTACK.register("sign-flip")
 @dataclass
 class SignFlip(Attack):
-    """Send -`scale` times the delta."""
+    """Send the delta times -`scale`."""
 
     scale: Positive = 1.0
 
@@ -32,7 +32,7 @@ class SignFlip(Attack):
 @ATTACK.register("scaling")
 @dataclass
 class Scaling(Attack):
-    """Send `scale` times the delta."""
+    """Send the delta times `scale`."""
 
     scale: Positive = 10.0
 

@@ -11,17 +11,17 @@ from fedraa.board.watched_run import WatchedRun
 from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
-# Seconds between two checks of every run.
+# Seconds between two checks of the files of every run.
 CHECK_INTERVAL_S = 0.5
-# The pause after a search for runs, as a multiple of the search's duration.
+# After a search for run directories, the next search begins after this multiple of the duration of the search.
 SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
     """The runs below a folder, and the thread that reads their files.
 
-    The thread reads every byte of a file once, in small portions and from all logs in turn, so that a request never
-    waits long for it. The board writes no file.
+    The thread reads every byte of a file once. It reads a small portion of one log after another, so that a request
+    never waits long for it. The board writes no file.
 
     Attributes:
         runs: Maps the name of each run, which is its path below `folder`, to the run. When a run appears or disappears,
@@ -31,7 +31,7 @@ class Board:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare the board. Raises InputError if `folder` is not a folder."""
+        """Create the board of a folder without starting its thread. Raises InputError if `folder` is not a folder."""
         if not folder.is_dir():
             raise InputError("folder", f"{folder} is not a folder", hint="give a folder of run directories")
         self.folder = folder

@@ -33,7 +33,7 @@ def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: fl
 
 
 def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
-    """Return the curve of one run; None if it does not have the metric `y`."""
+    """Return the curve of one run; None if it does not have the metric `y`. `make_curves` documents the arguments."""
     with run.lock:
         about = run.about
         evaluations = run.evaluations

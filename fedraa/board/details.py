@@ -46,7 +46,7 @@ def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
 
 
 def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
-    """Return the newest faults and drops, the newest first."""
+    """Return the newest faults and dropped tasks of a run. The newest one comes first."""
     newest = list(log.failures)[: -SHOWN - 1 : -1]
     return [{**failure, "t": json_number(failure["t"]), "wall": json_number(failure["wall"])} for failure in newest]
 

@@ -1,4 +1,4 @@
-"""The growing table of a run's evaluations."""
+"""The table of a run's evaluations (evals.csv), which the run extends while the board reads it."""
 
 from array import array
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")
 PAGE = ("page.html", "page.css", *(f"{name}.js" for name in SCRIPTS))
 HEADERS = {
-    # Plotly writes its own styles, and saves pictures from blobs.
+    # Plotly needs inline styles, and blobs to save pictures.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -39,7 +39,7 @@ class BoardServer(ThreadingHTTPServer):
     Raises OSError if the port is in use.
     """
 
-    # The process can end while browsers are still connected.
+    # A thread that serves a browser does not keep the process alive.
     daemon_threads = True
     # A browser requests all files of the page at the same time.
     request_queue_size = 64
@@ -70,11 +70,11 @@ class Handler(BaseHTTPRequestHandler):
     # Seconds without data after which a connection is closed.
     timeout = 60
 
-    # http.server calls the methods `do_GET` and `do_HEAD`.
+    # The base class calls the methods `do_GET` and `do_HEAD`.
     def do_GET(self) -> None:
         self._send_answer(*self._find_answer())
 
-    # http.server requires this name.
+    # The base class requires this name.
     do_HEAD = do_GET  # noqa: N815
 
     def _find_answer(self) -> tuple[HTTPStatus, str, bytes]:
@@ -112,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write no log, because the terminal shows the address."""
+        """Write no log of requests, so that the address of the page stays visible in the terminal."""
 
 
 def _text_answer(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:

@@ -10,11 +10,11 @@ import numpy as np
 from fedraa.board.sampling import Floats, json_number, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
-# The page's words for the ends of tasks, in the order of the numbers of `Fate`.
+# The page's word for each number of `Fate`, which says how a task has ended.
 WORDS = np.array(["running", "done", "dropped", "lost"])
 # Maximum number of tasks that a plot shows one by one.
 BARS = 1200
-# Number of time bins that a plot shows if there are more tasks.
+# Number of time bins that a plot shows if there are more than `BARS` tasks.
 BINS = 240
 
 

@@ -82,7 +82,7 @@ class Callback:
     def on_progress(self, progress: Progress) -> None:
         """Receive the progress of the run a few times per second, for progress bars.
 
-        The times of these calls, and so their values, differ between runs with the same seed.
+        The times and the values of these calls differ between runs with the same seed.
         """
 
     def on_end(self, event: Event) -> None:

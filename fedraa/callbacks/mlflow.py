@@ -1,4 +1,4 @@
-"""The callback that writes evaluations to MLflow."""
+"""A callback that writes a run to MLflow."""
 
 import math
 import os
@@ -6,17 +6,17 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
+from fedraa.callbacks.tracker import Tracker
 from fedraa.callbacks.writers import import_package
 
-# The tag by which a resumed run finds its MLflow run.
+# The tag of an MLflow run that has the run directory. A resumed run finds its MLflow run by this tag.
 DIRECTORY_TAG = "fedraa.directory"
 # Maximum number of parameters that MLflow's server accepts in one request.
 PARAMS_PER_BATCH = 100
 
 
-class MLflow(Callback):
+class MLflow(Tracker):
     """A callback that writes a run to MLflow: its settings, the time and every metric of each evaluation, and its end.
 
     A resumed run continues the same MLflow run. A run that is stopped or fails has the status KILLED in MLflow.
@@ -31,8 +31,6 @@ class MLflow(Callback):
         InputError: The package mlflow is not installed.
     """
 
-    blocking = False
-
     def __init__(self, experiment: str = "fedraa", uri: str | None = None, name: str | None = None) -> None:
         self.experiment = experiment
         self.uri = uri
@@ -43,7 +41,7 @@ class MLflow(Callback):
         self._last_step = -1
         self._ended = False
 
-    def on_start(self, run: RunStart) -> None:
+    def open(self, run: RunStart) -> None:
         directory = run.directory.resolve()
         database = f"sqlite:///{directory.parent / 'mlflow.db'}"
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or database
@@ -63,7 +61,7 @@ class MLflow(Callback):
         self._last_step = max((point.step for point in points), default=-1)
         self._log_settings(run, written.data.params)
 
-    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+    def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         if step <= self._last_step:
             return
         now = int(1000 * time.time())
@@ -72,14 +70,14 @@ class MLflow(Callback):
         self._client.log_batch(self._run_id, metrics=points)
         self._last_step = step
 
-    def on_end(self, event: Event) -> None:
+    def write_end(self, event: Event) -> None:
         for name, value in event.items():
             if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
                 self._client.set_tag(self._run_id, f"fedraa.{name}", value)
         self._client.set_terminated(self._run_id, "FINISHED")
         self._ended = True
 
-    def on_close(self) -> None:
+    def shut(self) -> None:
         if self._client is not None and not self._ended:
             self._client.set_terminated(self._run_id, "KILLED")
         self._client = None

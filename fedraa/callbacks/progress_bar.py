@@ -13,12 +13,12 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
 from fedraa.waiting import Waiting
 
-# Characters of a terminal that is wide enough for a long bar.
+# A terminal with at least this number of characters gets a long bar.
 WIDE_TERMINAL = 120
-# Characters of the bar in a wide terminal, and in a narrower terminal.
+# The lengths of a long bar and of a short bar, in characters.
 LONG_BAR = 40
 SHORT_BAR = 16
-# Characters that the remaining time and the gaps need.
+# The number of characters that the remaining time and the gaps need.
 BESIDE_BAR = 10
 # Real seconds after which the number of steps per second is shown.
 SETTLED_S = 1.0

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
+from fedraa.callbacks.tracker import Tracker
 from fedraa.errors import InputError
 
 
@@ -57,7 +58,7 @@ def _at_once(path: str, flags: int) -> int:
     return descriptor
 
 
-class TensorBoard(Callback):
+class TensorBoard(Tracker):
     """A callback that writes the time and every metric of each evaluation to TensorBoard.
 
     Args:
@@ -68,22 +69,20 @@ class TensorBoard(Callback):
         InputError: The package tensorboard is not installed.
     """
 
-    blocking = False
-
     def __init__(self, directory: str | Path = "tensorboard", name: str | None = None) -> None:
         self.directory = directory
         self.name = name
         self._package = import_package("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
-    def on_start(self, run: RunStart) -> None:
-        self.on_close()
+    def open(self, run: RunStart) -> None:
+        self.shut()
         folder = Path(self.directory) / (self.name or run.directory.name)
         # A resumed run repeats all earlier events. Purging from step 0 avoids that TensorBoard shows values twice.
         purge_step = 0 if run.resumed else None
         self._writer = self._package.SummaryWriter(str(folder), purge_step=purge_step)
 
-    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+    def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         self.write(step, {**metrics, "t": t})
 
     def write(self, step: int, values: Mapping[str, float], wall: float | None = None) -> None:
@@ -98,13 +97,13 @@ class TensorBoard(Callback):
             self._writer.add_scalar(name, value, step, walltime=wall)
         self._writer.flush()
 
-    def on_close(self) -> None:
+    def shut(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
 
-class WandB(Callback):
+class WandB(Tracker):
     """A callback that writes a run to Weights & Biases: the time and every metric of each evaluation, and its end.
 
     A resumed run continues the same run in Weights & Biases.
@@ -118,8 +117,6 @@ class WandB(Callback):
         InputError: The package wandb is not installed.
     """
 
-    blocking = False
-
     def __init__(self, project: str = "fedraa", name: str | None = None, group: str | None = None) -> None:
         self.project = project
         self.name = name
@@ -127,7 +124,7 @@ class WandB(Callback):
         self._package = import_package("wandb", "wandb")
         self._run: Any = None
 
-    def on_start(self, run: RunStart) -> None:
+    def open(self, run: RunStart) -> None:
         # When a dead server on Ray is restarted, this process receives the start and earlier events again.
         if self._run is not None:
             return
@@ -140,15 +137,15 @@ class WandB(Callback):
             config=run.experiment.model_dump(mode="json"),
         )
 
-    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+    def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         # Weights & Biases accepts only ascending steps, and a resumed run repeats earlier steps.
         if step >= self._run.step:
             self._run.log({**metrics, "t": t}, step=step)
 
-    def on_end(self, event: Event) -> None:
+    def write_end(self, event: Event) -> None:
         self._run.summary.update(dict(event))
 
-    def on_close(self) -> None:
+    def shut(self) -> None:
         if self._run is not None:
             self._run.finish()
             self._run = None

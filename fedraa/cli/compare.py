@@ -55,7 +55,7 @@ def run_comparison(
         experiment: The settings that all methods share.
         terms: The source of settings that no option sets: `equal`, `paper` or `tuned`; None for each method's defaults.
         tuned: The file that `fedraa tune` wrote; None for terms other than `tuned`.
-        waiting: The status line of the preparations; None without one.
+        waiting: The status line of the preparations; None to show none.
     """
     if experiment.quiet:
         api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)
@@ -67,7 +67,7 @@ def run_comparison(
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=printer)
     metric_spec = History(printer.folder / frame["directory"].iloc[0]).metric_spec
     if len(methods) > 1:
-        on_terms = f"on {terms} terms" if terms else "on each method's terms"
+        on_terms = f"on {terms} terms" if terms else "with the default values of each method"
         print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
     if terms == "paper":
         for method in methods:
@@ -209,7 +209,7 @@ def _energy_text(group: pd.DataFrame) -> str:
 
 
 def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
-    """Return the title of the summary: the dataset, the number of seeds and the limits."""
+    """Return the title of the summary table `frame`: the dataset, the number of seeds and the limits."""
     seeds = frame["seed"].nunique()
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
     limits = {name: getattr(stop, name) for name in ("updates", "rounds", "time")}

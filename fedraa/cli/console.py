@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-# Characters of a line if the output is a pipe or a file.
+# The number of characters of a line if the output is a pipe or a file.
 PIPE_WIDTH = 100
-# More characters than any table needs.
+# A number of characters that is larger than the width of any table.
 WIDEST = 10_000
 
 
@@ -44,7 +44,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if is_flexible and not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
-    # Less padding between columns needs fewer line breaks.
+    # The table is too wide. With less space between columns, fewer cells need line breaks.
     if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))

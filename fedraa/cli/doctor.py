@@ -27,11 +27,11 @@ PACKAGES = (
 SHARED_MEMORY = Path("/dev/shm")
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 GIGABYTE = 1e9
-# Ray's object store takes up to this share of the memory, and uses slower files in /tmp if /dev/shm is smaller.
+# Ray's object store needs up to this share of the memory. If /dev/shm is smaller, it uses slower files in /tmp.
 OBJECT_STORE_SHARE = 0.3
 # Gigabytes that a run directory, Ray's logs and an object store on disk need together.
 MIN_DISK_GB = 2.0
-# Largest relative difference between the weight gradients of the two memory formats in float32.
+# Largest relative difference that is allowed between weight gradients of the two memory formats in float32.
 GRADIENT_TOLERANCE = 1e-5
 
 
@@ -69,7 +69,7 @@ class Doctor:
     address: str | None = None
     """Address of a Ray cluster that is also checked (default: RAY_ADDRESS, if it is set)."""
     json: bool = False
-    """Print JSON instead of lines, for a report of a fault."""
+    """Print JSON instead of text, for example to report a fault."""
 
     def __call__(self) -> None:
         from fedraa.cli.console import print_line
@@ -93,7 +93,7 @@ def diagnose(address: str | None) -> Diagnosis:
     """Return the state of this installation.
 
     Args:
-        address: Address of a Ray cluster to check; None to check that of the variable RAY_ADDRESS, if it is set.
+        address: Address of a Ray cluster to check; None to check the address in the variable RAY_ADDRESS, if it is set.
     """
     import torch
 

@@ -44,7 +44,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """The flag without its negation."""
+        """The name of the flag without its negation, such as `--quiet`."""
         return self.name.partition(",")[0]
 
     @property
@@ -54,7 +54,7 @@ class Flag:
 
     @property
     def typed(self) -> str:
-        """The flag and its values."""
+        """The name of the flag and the values that it takes, such as `--seed INT`."""
         return f"{self.name} {self.takes}".strip()
 
 
@@ -133,7 +133,7 @@ def _default_text(value: object) -> str:
 
 
 def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type and its annotations."""
+    """Return the type in an `Annotated[...]` and its annotations, or a plain type without annotations."""
     if get_origin(hint) is Annotated:
         inner, annotations = _split_annotated(get_args(hint)[0])
         return inner, (*annotations, *hint.__metadata__)

@@ -33,8 +33,8 @@ class Run:
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     callbacks: tuple[str, ...] = ()
-    """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard(directory='logs'),
-    wandb(project='NAME'), or a custom one as package.module:Name (default: none)."""
+    """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard, wandb(project='NAME'), mlflow, or a
+    custom one as package.module:Name (default: none)."""
     restarts: int = 0
     """Maximum number of times that the run resumes on a new local cluster after Ray failed."""
     config: Path | None = None
@@ -140,8 +140,8 @@ class Tune:
     trials: int = 12
     """Number of trials of each method."""
     jobs: int = 1
-    """Number of trials that run at the same time, each in a process or on a CPU of the cluster at --address;
-    the results depend on the seed only if it is 1."""
+    """Number of trials at the same time, in processes or on CPUs of the cluster at --address; only 1 gives
+    repeatable results."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 

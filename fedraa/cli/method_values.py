@@ -83,7 +83,7 @@ def describe_value(method: Method, path: str, option: str | None) -> str:
     Args:
         method: The method.
         path: Path of the value in the method, such as `update.mixing`.
-        option: Name of the option that sets the value; None without one.
+        option: Name of the option that sets the value; None if no option sets it.
     """
     *parents, name = path.split(".")
     owner = reduce(getattr, parents, method)

@@ -152,7 +152,10 @@ def _raise_sentence(
     commands: Functions,
     arguments: Sequence[str],
 ) -> None:
-    """Raise an InputError for an error of tyro. For errors that are not listed here, do nothing."""
+    """Raise an InputError for an error of tyro. For errors that are not listed here, do nothing.
+
+    `errors_as_sentences` documents the arguments `program`, `commands` and `arguments`.
+    """
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise _unknown_word_error(tokens[0], program, commands, arguments)

@@ -39,13 +39,13 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of device classes, or submodel shapes, that are shown one by one.
+# Maximum number of classes of devices (or shapes of submodels) that a table shows one by one.
 MAX_CLASSES = 12
-# With more device classes, the clients are shown in this number of groups, from fast to slow.
+# If there are more than `MAX_CLASSES` classes of devices, clients are shown in this number of groups, fast to slow.
 GROUPS = 10
 # Maximum number of values of the participation correction for which update weights are computed.
 MAX_FACTORS = 1000
-# Maximum number of widths that are shown for a submodel.
+# Maximum number of width groups for which a table shows the width of a submodel.
 MAX_WIDTHS = 6
 
 
@@ -57,7 +57,7 @@ def show_plan(
     Args:
         experiment: The options of the run.
         data: A folder for a picture of the data partition, which is also printed as a table; None for neither.
-        waiting: The status line of slow preparations; None without one.
+        waiting: The status line of slow preparations; None to show none.
         epsilon: The privacy loss for which the necessary noise is printed; None to print no noise.
     """
     if waiting is None:
@@ -171,7 +171,8 @@ def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
     if not parameters:
         return []
     size = format_quantity(sum(p.numel() * p.element_size() for p in parameters), "B")
-    lines = [f"frozen         {sum(p.numel() for p in parameters)} parameters, {size} on every worker, in no task"]
+    count = sum(p.numel() for p in parameters)
+    lines = [f"frozen         {count} parameters, {size}; every worker has them, no task sends them"]
     if tasks:
         sizes = [format_quantity(size(task.bytes_up for task in tasks), "B") for size in (min, max)]
         lines.append(f"sent back      {' to '.join(dict.fromkeys(sizes))} a task")
@@ -287,7 +288,10 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
-    """Return the clients of each class of equal devices. With many classes, return `GROUPS` groups, fast to slow."""
+    """Return the clients of each class of equal devices.
+
+    If there are more than `MAX_CLASSES` classes, return `GROUPS` groups of clients instead, from fast to slow.
+    """
     # `class_of` is the number of each client's class [N]. Each property of the devices divides the classes further.
     class_of = np.zeros(len(fleet), np.int64)
     classes = class_of[:1]

@@ -13,9 +13,10 @@ from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
-# With more clients, the table shows only the clients at some quantiles of the number of samples.
+# Maximum number of clients that the table shows. If there are more, it shows the clients at the quantiles `QUANTILES`
+# of the number of samples.
 MAX_CLIENTS = 20
-# With more classes, the table has no counts of the labels, because they would not fit into 80 columns.
+# Maximum number of classes for which the table has the counts of the labels. More counts would not fit into 80 columns.
 MAX_CLASSES = 10
 QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
@@ -93,7 +94,7 @@ def _all_clients(data: Federated) -> list[tuple[str, int]]:
 
 
 def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
-    """Return the name of each quantile in `QUANTILES` and the client at it, by number of training samples."""
+    """Return, for each quantile in `QUANTILES` of the number of training samples, its name and the client at it."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1

@@ -67,7 +67,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
         sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
-    # The run has `times` as large numbers of clients and updates, and `times` the staleness, of the sample.
+    # The run has `times` as many clients and updates as the sample, and `times` its staleness.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))
@@ -127,7 +127,7 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
     def dispatch_cost(task: Dispatch, now: float) -> float:
         down, up = moved[task.fragment]
-        # A client that trains its buffer again receives nothing.
+        # A client that continues from its own weights receives nothing.
         if task.resent:
             down = 0
         return costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)

@@ -56,9 +56,9 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
             wanted = find_poisson_noise(epsilon, terms.sampling, steps, terms.delta)
     else:
         expected = gaussian_epsilon(terms.noise, squared, terms.delta)
-        source = f"the client that trains most often counts as {squared} updates"
+        source = f"for the client that trains most often, which counts as {squared} updates"
         if spec.experiment.max_participations is not None:
-            source = f"a client counts as at most {squared} updates"
+            source = f"for a client that counts as {squared} updates, the maximum"
         if epsilon is not None:
             wanted = find_gaussian_noise(epsilon, squared, terms.delta)
     lines = [f"privacy        noise {terms.noise:g} gives epsilon {expected:.4g} at delta {terms.delta:.3g} ({source})"]
@@ -83,7 +83,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     if bound is not None:
         if terms.local or terms.per_release in (None, 1):
             return bound
-        # All updates of a client may be in one buffer.
+        # In the worst case, all updates of a client are in the same buffer.
         return min(bound, terms.per_release) * bound
     if participation is not None and needs_view(participation):
         return None
@@ -95,7 +95,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
         return None
     updates = _forecast_clients(spec, steps)
     if terms.local:
-        # The tasks that are in flight at the end are releases as well.
+        # A task that is in flight at the end of the run also sends an update.
         return int(np.bincount(updates, minlength=clients).max()) + 1
     events = [{"kind": "commit", "client": client} for client in updates]
     return largest_squared(group_updates(events, terms.per_release))

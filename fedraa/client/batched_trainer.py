@@ -21,12 +21,12 @@ from fedraa.submodels import Traced
 
 
 class BatchedTrainer(Trainer):
-    """A trainer that trains up to `stack` tasks with submodels of the same shape at once.
+    """A trainer that trains up to `stack` tasks with submodels of the same shape together.
 
-    Tasks that are trained at once form a stack. A result depends only on the task, the data, the seed and the parameter
-    `stack`, not on the other tasks of its stack. For this, all stacks are padded to the same number of rows, and all
-    minibatches to a size that depends only on the client's number of samples. Results differ from those of `Trainer` by
-    rounding.
+    Tasks that are trained together form a stack. A result depends only on the task, the data, the seed and the
+    parameter `stack`, not on the other tasks of its stack. For this, all stacks are padded to the same number of rows,
+    and all minibatches to a size that depends only on the client's number of samples. Results differ from results of
+    `Trainer` by rounding.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
@@ -168,7 +168,7 @@ class BatchedTrainer(Trainer):
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
-    """Return one task that stands for several tasks with submodels of one shape. Its buffers are [height, k]."""
+    """Return one task that stands for `height` tasks with submodels of one shape. Its buffers are [height, k]."""
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
     return replace(

@@ -29,8 +29,8 @@ class FlatModule:
     Args:
         module: The module of a dense submodel.
         weights: The buffer [k] of all trainable parameters.
-        gradient: The buffer [k] of their gradients. If it is None, the gradient of each parameter is passed to a
-            function as soon as the backward pass has computed it, and is then deleted, which saves memory.
+        gradient: The buffer [k] of their gradients. With None, the backward pass passes the gradient of each parameter
+            to a function and then deletes it. This saves memory.
         objective: The objective that computes the loss; None for classification.
     """
 
@@ -46,7 +46,7 @@ class FlatModule:
         self._pieces: dict[nn.Parameter, slice] = {}
         # Views of `gradient` in the shapes of the parameters.
         self._targets: list[Tensor] = []
-        # A weak reference: with a reference cycle, the buffers would not be freed together with this object.
+        # This is a weak reference. With a reference cycle, the buffers would not be freed together with this object.
         model = proxy(self)
         start = 0
         for parameter in trainable_parameters(module.to(weights.device).train()):

@@ -2,7 +2,7 @@
 
 Each client has an adversary (L, d), which changes the client's inputs to increase the loss. In the paper, L is a full
 matrix, which on CIFAR would need 3072^2 numbers per client. Here L is diagonal, so that L and d have the size of one
-sample. The constants are those of the paper's code, in which the loss of a batch is a sum over samples.
+sample. The constants come from the paper's code, in which the loss of a batch is a sum over samples.
 """
 
 import numpy as np

@@ -101,7 +101,9 @@ class LocalRun(Protocol):
         """Add the loss of a minibatch to the training loss of the task. `step` does this itself."""
 
     def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> AbstractContextManager[None]:
-        """Train a second model in a `with` block: the steps use a new optimizer, no SAM, and no terms of the server.
+        """Train a second model in a `with` block.
+
+        Its steps use a new optimizer, and neither SAM nor the server's control variate or momentum.
 
         Args:
             weights: The weights that these steps train in place; None for `self.weights`.
@@ -174,7 +176,7 @@ class LocalAlgorithm:
 
         Args:
             kept: The values of the client's kept buffers by name, with NaN at coordinates that it has never trained.
-            params: The global model [d], in which the personal layers are those of the client.
+            params: The global model [d], but with the personal layers of this client.
         """
         return params
 

@@ -1,7 +1,7 @@
 """Local optimizers: the step that a client takes along a gradient, with the same arithmetic as torch.optim.
 
 The optimizers of torch.optim cannot be used, because a step must also work on a chunk of a buffer, on the rows of
-several clients at once, and with a separate count of steps for each coordinate.
+several clients together, and with a separate count of steps for each coordinate.
 """
 
 import math
@@ -53,7 +53,7 @@ class LocalOptimizer(ABC):
     decoupled: ClassVar[bool] = False
     """True if `descend` applies the weight decay. If it is False, the gradient already contains the decay."""
     needs_whole_gradient: ClassVar[bool] = False
-    """True if a step needs all coordinates at once. The tensors are then [k] or [height, k], never a chunk."""
+    """True if a step needs all coordinates together. The tensors are then [k] or [height, k], never a chunk."""
     uses_lr: ClassVar[Literal["every step", "first step", "never"]] = "every step"
     """The steps of a task in which the experiment's option `lr` has an effect."""
 
@@ -289,7 +289,7 @@ class OptimizerSteps:
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:
-    """Return the numbers of steps [..., k] as [..., 1] if all of a client are equal, because steps are then faster."""
+    """Return the numbers of steps [..., k], or [..., 1] if the numbers of each client are equal, which is faster."""
     first = steps[..., :1]
     if bool((steps == first).all()):
         return first.clone()

@@ -78,7 +78,7 @@ class StepComponents:
 class LocalStep:
     """The local steps of one task. The docstring of LocalTraining lists the parts of a step in their order.
 
-    With a BatchedModule, these are the steps of several tasks at once. Then `task` stands for all of them, its buffers
+    With a BatchedModule, these are the steps of several tasks together. `task` then stands for all of them, its buffers
     are [height, k], and the losses are [height].
     """
 
@@ -147,7 +147,9 @@ class LocalStep:
         return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
-        """Return local steps on the same module, with a new optimizer and without SAM and terms of the server.
+        """Return local steps on the same module with a new optimizer.
+
+        They use neither SAM nor the server's control variate or momentum.
 
         Args:
             received: The received weights [k].
@@ -223,10 +225,7 @@ class LocalStep:
         w[sent] = anchor[sent] + arrived
 
     def _compress_delta(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return the delta after compression and decompression.
-
-        Raises InputError if a custom compressor raises an error or changes the shape.
-        """
+        """Return the delta after compression and decompression. Raise InputError if a custom compressor fails."""
         with convert_errors("compress", self._compressor):
             arrived = self._compressor.apply(delta, rng)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
@@ -274,12 +273,7 @@ class LocalStep:
         return loss.detach(), self.model.gradient
 
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Take the step on one chunk of the buffer.
-
-        Args:
-            piece: Position of the chunk in the buffer.
-            g: The masked gradient of the chunk, which is overwritten.
-        """
+        """Take the step on the chunk `piece` of the buffer. Its masked gradient `g` is overwritten."""
         self._apply_terms(piece, g)
         weights = self.model.weights[piece]
         if not self._keeps_rest:

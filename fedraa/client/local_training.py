@@ -38,14 +38,15 @@ class LocalTraining:
             each client and fragment by their costs.
         weight_decay: L2 decay of the weights.
         clip: Largest norm of the whole gradient; 0 for no limit.
-        prox_mu: Weight rho of the proximal term (rho/2)||w - w_received||^2 (FedProx, FedAsync, Fed-RAA eq. 2 with the
-            square that its definition of g has). The term is part of the gradient, so it enters the momentum.
+        prox_mu: Weight rho of the proximal term (rho/2)||w - w_received||^2 of FedProx, FedAsync and Fed-RAA (eq. 2, in
+            which the square is missing). The term is part of the gradient, so it enters the momentum.
         sam_rho: Radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
         grad_mix: Weight m of the gradient in m * g + (1 - m) * server momentum (alpha of FedCM, beta of MoFedSAM, 1 -
             beta of MimeLite).
         control: True to add the control variate c - c_i to the gradient (SCAFFOLD).
         full_gradient: True to also send the full-batch gradient at the received weights (MimeLite).
-        squares: True to also send the sum of squared gradients of all coordinates, including masked ones (PruneFL).
+        squares: True to also send, for each coordinate, the sum of its squared gradients over all local steps
+            (PruneFL). Masked coordinates are included.
         adversary: True to train on inputs that an adversary of each client has changed (FedRobust).
         label_masked: True to set the logits of labels that the client's data lack to 0 (HeteroFL).
         logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
@@ -112,7 +113,7 @@ class LocalTraining:
 
     @property
     def needs_whole_gradient(self) -> bool:
-        """Return True if a step needs the gradients of all parameters at once, for example their norm."""
+        """Return True if a step needs the gradients of all parameters together, for example their norm."""
         if self.sam_rho or self.clip or self.full_gradient or self.squares or self.algorithm.needs_whole_gradient:
             return True
         if LOCAL_OPTIMIZER.resolve(self.local_optimizer).needs_whole_gradient:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedraa.models.statistics import fixed_random_numbers
 
 Results = tuple[list[Tensor], list[Tensor]]
-"""The outputs and the gradients of a step."""
+"""The outputs of a module, and the gradients of its parameters."""
 
 
 def perturb_parameters(module: nn.Module) -> nn.Module:

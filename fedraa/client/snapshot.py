@@ -1,4 +1,4 @@
-"""Snapshots of a module's values other than its trainable parameters, and differences between snapshots."""
+"""Snapshots of the values that a module has besides its trainable parameters, and comparisons of snapshots."""
 
 from collections.abc import Mapping
 from copy import deepcopy

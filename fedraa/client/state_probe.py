@@ -39,7 +39,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 ROWS = 4
 # Values that are tried for step counters, because a model may behave differently after a certain number of steps.
 COUNTS = (1, 10, 100, 1_000, 1_000_000)
-# A model with more parameters is not copied completely: the copies share its parameters.
+# A model with more than this number of parameters is not copied completely: the copies share its parameters.
 LARGE = 50_000_000
 
 
@@ -93,7 +93,8 @@ class _Probe:
         self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Copies of the module share this state, so the trials below could not detect that a step reads it.
+            # Attributes of a class are shared by all copies of the module. So the trials below, which compare copies,
+            # could not detect if a training step reads them.
             raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]
@@ -197,7 +198,7 @@ class _Probe:
         }
 
     def _iter_trial_values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield values that the buffers and the counters might have after many steps, for all of them at once."""
+        """Yield several dicts of values that all these buffers and counters might have after many steps."""
         generator = torch.Generator().manual_seed(0)
         moved: dict[str, Any] = {}
         numbers = list(counters)
@@ -245,7 +246,7 @@ class _Probe:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that must be estimated before an evaluation, and those of them that evaluation reads."""
+        """Return the buffers that must be estimated before an evaluation, and the ones that evaluation reads."""
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)
@@ -279,7 +280,9 @@ class _Probe:
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Estimate buffers as before an evaluation. Return those that change, and those of them that evaluation reads.
+        """Estimate buffers as before an evaluation.
+
+        Return the buffers that change, and which of these buffers evaluation reads.
 
         Raises InputError if a buffer does not converge, or if evaluation reads a buffer that the estimation never sets.
         """
@@ -337,8 +340,8 @@ class _Probe:
     def _smallest_batch(self, *, training: bool) -> int:
         """Return the smallest batch size for which the module works: 1 or 2.
 
-        It is 2 if one sample causes an error, does not give exactly one output row, or gives values that are not finite
-        while those of two samples are.
+        It is 2 if one sample causes an error, does not give exactly one output row, or gives values that are not
+        finite while two samples give finite values.
         """
         try:
             pair_shape, pair_finite = self._output_shape(2, training=training)

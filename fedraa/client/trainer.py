@@ -57,7 +57,7 @@ class Work(NamedTuple):
         x: Inputs [n, ...].
         y: Targets [n, ...].
         read_epoch: A function that returns the samples of an epoch, if every epoch has new samples.
-            Then `x` and `y` are those of the first epoch. None if all epochs have the same samples.
+            Then `x` and `y` belong to the first epoch. None if all epochs have the same samples.
     """
 
     task: Task
@@ -124,14 +124,7 @@ class Trainer:
         self._resident: OrderedDict[int, Shard] = OrderedDict()
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train the task's submodel on the client's data.
-
-        Args:
-            task: The task.
-            x: Inputs [n, ...].
-            y: Targets [n, ...].
-            read_epoch: A function that returns the samples of later epochs; see `Work`.
-        """
+        """Train the task's submodel on the client's data. `Work` documents the arguments."""
         started = time.perf_counter()
         self._refuse_small(len(y))
         if self._state.changes:
@@ -198,7 +191,7 @@ class Trainer:
         )
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all tasks in order."""
+        """Train several tasks in order."""
         return [self.train(*one) for one in work]
 
     def _compress_update(
@@ -249,11 +242,6 @@ class Trainer:
         """Return the gradient [k] of the mean loss over all samples, with weight decay, at the received weights.
 
         Dropout is off, so that the gradient depends only on the weights and the data.
-
-        Args:
-            local_step: The local steps, with the weights of the task loaded.
-            x: Inputs [n, ...].
-            y: Targets [n, ...].
         """
         total = torch.zeros_like(local_step.model.weights)
         for rows in self._split_full_batch(len(y)):
@@ -302,11 +290,7 @@ class Trainer:
     ) -> Iterator[list[npt.NDArray[np.int64]]]:
         """Yield, for each epoch, the positions of the samples of every minibatch, in a new random order.
 
-        Args:
-            task: The task.
-            samples: Number of the client's samples.
-            stream: The name of a random order of the samples.
-            epochs: Number of passes over the data; None for the number of local steps of the task.
+        `_iter_minibatches` documents the arguments `stream` and `epochs`.
         """
         left = self._steps(task, samples)
         orders, skipped = self._iter_orders(task, samples, stream)
@@ -343,11 +327,6 @@ class Trainer:
         """Return the client's data on the device, or None if the data of one client exceed `resident_bytes`.
 
         To stay within the limit, the least recently used data of other clients are removed.
-
-        Args:
-            client: The client.
-            x: Inputs [n, ...].
-            y: Targets [n, ...].
         """
         taken = count_bytes(x) + y.nbytes
         if client in self._resident:
@@ -407,7 +386,7 @@ class Trainer:
         weights = max(weights, len(self._weights))
         gradient = max(gradient, len(self._gradient))
         if (weights, gradient) != (len(self._weights), len(self._gradient)):
-            # The old buffers are freed before the new ones are allocated.
+            # The old buffers are freed first, so that old and new buffers are never in memory at the same time.
             self._models.clear()
             self._weights = self._gradient = torch.empty(0)
             self._weights = torch.empty(weights, device=self._device)

@@ -42,7 +42,7 @@ class ComponentRegistry(Generic[T]):
         short: A function that creates a component from text that is neither a name nor an import path, such as
             `sample:10`. It raises InputError for other text. None if there is no such text.
         example: An example of a component, for help texts.
-        hints: The hint of the error for a name that is a value of another field.
+        hints: Maps a name that is a value of another field to the hint of the error about this name.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ComponentRegistry(Generic[T]):
         return register_component
 
     def names(self) -> Mapping[str, Callable[..., T]]:
-        """Return all registered components by name, including those of the plug-in packages."""
+        """Return all registered components by name, including the components of the plug-in packages."""
         load_plugins()
         return self.registered
 
@@ -92,7 +92,9 @@ class ComponentRegistry(Generic[T]):
         # For example, a component with a lock, a file or a generator cannot be copied. The type of the error varies.
         except Exception as error:
             problem = f"a part of it cannot be copied for a run: {one_line(error)}"
-            raise InputError(self.name, problem, got=component, hint="create it on first use") from error
+            raise InputError(
+                self.name, problem, got=component, hint="create this part only when it is first used"
+            ) from error
 
     def _from_text(self, text: str) -> Any:
         name = text
@@ -105,7 +107,7 @@ class ComponentRegistry(Generic[T]):
             return self.short(text)
         component = self._find_component(name)
         if values is None and not inspect.isclass(component) and name not in self.registered:
-            # The import path is that of a function or of an object, which needs no call.
+            # The object at the import path is a function or an instance, so it is the component itself.
             return component
         return self._make_component(component, *parse_arguments(self.name, text, values or ""), text)
 

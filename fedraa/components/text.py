@@ -26,7 +26,7 @@ from fedraa.components.imports import import_object, is_path
 from fedraa.errors import InputError
 
 KIND = "kind"
-# The descriptions of classes of these packages have the name of the class without its module.
+# The description of a component whose class is in one of these packages has only the name of the class.
 BUILT_IN_PACKAGES = ("fedraa", "schedulers")
 COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
@@ -46,7 +46,7 @@ def is_ours(value: object) -> bool:
 
 
 def path_of(value: object) -> str:
-    """Return the import path of a class or a function. Of a built-in class, return only the name."""
+    """Return the import path of a class or a function. For a built-in class, return only the name."""
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
     if is_ours(value) and inspect.isclass(value):
         return name
@@ -109,7 +109,7 @@ def text_of(part: object) -> Any:
 
 
 def matches_description(text: str, described: Mapping[str, Any]) -> bool:
-    """Return True if the kind and all values in a text `Name(field=value)` are equal in the description."""
+    """Return True if the description has the same kind and all values of a text `Name(field=value)`."""
     match = COMPONENT_TEXT.fullmatch(text)
     if match is None:
         return described.get(KIND) == text

@@ -1,4 +1,7 @@
-"""Checks that reject choices of a method that do not work together."""
+"""Checks that reject choices of a method that do not work together.
+
+The argument `name` of these checks is the name of the method, which the errors contain.
+"""
 
 from typing import Any
 
@@ -40,8 +43,11 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
-        problem = f"{name} sends activations at every step, so that the number of steps cannot follow from costs"
+        problem = f"{name} sends activations at every step, so the number of steps cannot depend on costs"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
+    if local.split and getattr(method.schedule, "late", "drop") == "partial":
+        problem = f"{name} sends activations at every step, so the bytes of a task that ends early are unknown"
+        raise InputError("late", problem, got="partial", hint="leave it out")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
     for term in local.transforms:
@@ -56,7 +62,7 @@ def _check_compression(name: str, method: Method) -> None:
     compressor = COMPRESSOR.resolve(local.compressor)
     if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method)):
         problem = f"the server of {name} would add signs as if they were deltas"
-        hint = "use scaled-sign, or the method signsgd: its server takes a majority vote"
+        hint = "use scaled-sign, or the method signsgd, in which the server counts votes"
         raise InputError("compress", problem, got="sign", hint=hint)
     if local.error_feedback == "none":
         return
@@ -92,7 +98,8 @@ def _check_refused(name: str, method: Method) -> None:
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    # Maps each option to a value that is true if the option is on, its value, and the text that turns it off.
+    # Maps each option to three entries: a value that is true if the option is on, the value of the option, and the text
+    # that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -116,8 +123,8 @@ def _accepts_signs(method: Method) -> bool:
 def check_votes(experiment: Experiment, method: Method) -> None:
     """Raise InputError if the user sets an aggregator of signs without a suitable server learning rate.
 
-    The aggregated signs are -1 or 1, so that a server step with the default rate, which is meant for deltas, is far too
-    long.
+    The aggregated signs are -1 or 1. The default rate suits deltas, which are much smaller, so a server step with this
+    rate is far too long.
     """
     aggregator = chosen_value(experiment, "aggregator")
     if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
@@ -128,12 +135,12 @@ def check_votes(experiment: Experiment, method: Method) -> None:
     optimizer = SERVER_OPTIMIZER.resolve(getattr(method.update, "optimizer", None))
     if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
         problem = f"aggregator {text_of(aggregator)} returns signs, so that every parameter would change by this value"
-        hint = "give --server-lr 0.001, the rate of signsgd, or another one"
+        hint = "give --server-lr 0.001, the rate of signsgd, or another rate"
         raise InputError("server_lr", problem, got=optimizer.server_lr, hint=hint)
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method needs personal layers and none are set, or if it cannot have personal layers."""
+    """Raise InputError if the method lacks the personal layers that it needs, or if it has some and cannot have any."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:
@@ -170,10 +177,10 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
         (method.local.label_masked, f"{name} masks the logits of labels that a client lacks"),
         (getattr(method.update, "owned_head", False), f"{name} averages the output rows of labels that a client has"),
         (method.local.algorithm.classifies, f"{name} compares the features of labelled samples"),
-        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels of no class"),
+        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels that stand for no class"),
     ):
         if is_on:
-            problem += f", and {objective.name} has no such labels"
+            problem += f", but {objective.name} has no such labels"
             raise InputError("objective", problem, hint="give classification")
 
 

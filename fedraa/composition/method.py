@@ -45,7 +45,7 @@ class PaperSettings:
         return {**self.values, "participation": f"sample:{max(1, round(self.client_fraction * clients))}"}
 
 
-# Paper settings that the files of several methods use.
+# Settings that the files of several methods use.
 PLAIN_SGD = LocalTraining(momentum=0.0)
 ONE_STEP_THEORY = PaperSettings(
     source="one local step, as in the paper's theory", values={"local_steps": 1, "momentum": 0.0}, unstated="rate"

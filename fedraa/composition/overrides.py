@@ -239,7 +239,7 @@ def _replace_field(owner: Any, names: list[str], value: object) -> Any:
 
 
 def _convert_value(owner: Any, name: str, value: object) -> object:
-    """Return the value in the type of the field. For a field with several values, a single value becomes a tuple."""
+    """Return the value in the type of the field `name` of `owner`. A single value of a tuple field becomes a tuple."""
     if isinstance(getattr(owner, name), tuple) and not isinstance(value, list | tuple):
         value = (value,)
     kind = _built_in_class(owner, name)

@@ -64,7 +64,10 @@ def _family_rank(method: Method) -> tuple[bool, bool, bool]:
 
 @cache
 def component_classes() -> dict[str, Any]:
-    """Return the built-in classes by name that the description of a method in a configuration may have."""
+    """Return, by name, the built-in classes of the objects that a method can consist of.
+
+    The description of a method in config.json names these classes.
+    """
     load_plugins()
     classes: dict[str, Any] = {}
     waiting = list(_BASES)
@@ -128,11 +131,11 @@ def cross_methods(name: str, base: Method, other: Method) -> Method:
     submodel_update = base.update
     step_update = other.update
     if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
-        raise InputError("method", got=name, expected="two methods in rounds with a mean as their update")
+        raise InputError("method", got=name, expected="two methods in rounds that average the deltas of clients")
     if other.submodel != Full() or base.submodel == Full():
-        raise InputError("method", got=name, expected="a method of submodels + one of the whole model, as oap+scaffold")
+        raise InputError("method", got=name, expected="a method of submodels + a method of the whole model")
     if type(step_update.resolve_aggregator()) is not CoverageMean:
-        problem = f"it has the aggregator of {base.name}, and {other.name} needs another one"
+        problem = f"it would have the aggregator of {base.name}, but {other.name} needs another aggregator"
         raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
     if submodel_update.resolve_aggregator().corrects and step_update.auxiliary.corrects:
         problem = f"{base.name} and {other.name} would both correct every delta"

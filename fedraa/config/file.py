@@ -1,4 +1,6 @@
-"""Reading of experiments from TOML files. The keys of a file are the fields of an experiment.
+"""Reading of experiments from TOML files.
+
+The keys of a file are the fields of an experiment. A file can look like this:
 
 method = "fed-raa"
 hidden = [200, 100]
@@ -21,7 +23,7 @@ from fedraa.config.usual_names import CALLS, suggest_name
 from fedraa.errors import InputError
 from fedraa.reading import content
 
-# Callbacks that users may take for fields of an experiment, with the text that creates each callback.
+# Callbacks whose names users may mistake for fields of an experiment, each with the text that creates the callback.
 CALLBACKS = {
     "csv": "csv(path='evals.csv')",
     "tensorboard": "tensorboard",

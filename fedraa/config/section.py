@@ -1,6 +1,7 @@
 """The base class of the sections of an experiment, which checks and converts the values of the fields."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
 
 import numpy as np
@@ -33,7 +34,10 @@ else:
 class Section(BaseModel):
     """Fields of an experiment that belong together. The docstring of a subclass is its heading in `--help-all`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    # Most commands validate no experiment, so that its validators are built when the first one is made.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, defer_build=True
+    )
 
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset()
     """Fields that the user may change when a run is resumed, because earlier steps do not depend on them."""
@@ -70,9 +74,11 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return a value in which every component that is a mapping is replaced by its text."""
+        """Return the value with texts in place of paths and of components that are mappings."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
+        if isinstance(value, Path):
+            return str(value)
         if isinstance(value, Mapping) and isinstance(value.get(KIND), str):
             return text_of(value)
         return value

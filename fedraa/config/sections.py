@@ -1,7 +1,6 @@
 """The fields of an experiment, in sections.
 
-The docstring of a section is its heading in `--help-all`, and the text below a field is its help text. If a field is
-None, a run uses the method's value, if the method has one.
+The docstring of a section is its heading in `--help-all`, and the text below a field is its help text.
 """
 
 import re
@@ -83,9 +82,9 @@ class DeviceOptions(Section):
     """Devices."""
 
     compute: Component = "1:0.5,3:0.5"
-    """Speeds of the devices: tiers SPEED:SHARE,..., lognormal:SIGMA, uniform:LOW:HIGH, zipf:A, a .csv file,
-    profiles('NAME:SHARE,...') of real devices, a FedScale trace fedscale('FILE', flops=F), or the import path of a
-    function; in FLOP/s with --units physical."""
+    """Speeds of the devices (in FLOP/s with --units physical): tiers SPEED:SHARE,..., lognormal:SIGMA,
+    uniform:LOW:HIGH, zipf:A, a .csv file, profiles('NAME:SHARE,...') of real devices, a trace fedscale('FILE',
+    flops=F), or package.module:NAME."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
     availability: Path | None = None
@@ -113,11 +112,11 @@ class MethodOptions(Section):
     ratios: tuple[Positive, ...] | None = None
     """Share of the units of every layer in each fragment (default: 0.1 0.2 0.3 0.4)."""
     cut_layers: tuple[str, ...] | None = None
-    """Layers of which submodels have only a part of the units: names of layers or of modules with layers, or patterns
-    such as "fc*"; other layers stay whole (default: all layers that can be cut)."""
+    """Layers of which submodels have only some units: names of layers or of modules with layers, or patterns such as
+    "fc*"; all other layers stay whole (default: all layers that can be cut)."""
     scheduler: Component | None = None
-    """Scheduler, which chooses each client's next fragment: gre-raa, least-sent, random, minimum-priority, offline, or
-    a custom Scheduler (default: the method's)."""
+    """Choice of a client's next fragment: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
+    (default: the method's)."""
     delay_bound: Positive | None = None
     """Largest cost of a task that the scheduler gre-raa or least-sent assigns, in the units of --time (default: K* of
     the Fed-RAA paper, from the costs)."""
@@ -159,10 +158,10 @@ class MethodOptions(Section):
     """Optimizer of the server's step: sgd, momentum, adam, yogi, adagrad, amsgrad, corrected-adam, muon,
     normalized-momentum, or a custom ServerOptimizer (default: the method's)."""
     weights: Literal["uniform", "samples"] | None = None
-    """Weights of the clients in the mean of a round: equal, or by their number of training samples (default: the
-    method's)."""
+    """Weights of the clients in the mean of a round: uniform (all equal), or samples (by number of training samples)
+    (default: the method's)."""
     capacities: tuple[Share, ...] | Literal["auto"] | None = None
-    """Shares of the model that clients can train, assigned to the clients in turn; auto sets the share by the speed of
+    """Shares of the model that clients can train, repeated over the clients; auto sets the share by the speed of
     each device (default: the method's)."""
     polyak_fraction: UpToOne | None = None
     """Share of the server updates or rounds, up to the current one, over which the evaluated model is averaged; 0
@@ -212,8 +211,8 @@ class LocalOptions(Section):
     """Local optimizer: sgd, adam or adamw, with parameters of torch.optim such as adam(betas=(0.9, 0.99)); delta-sgd,
     dog, dowg or ldog, which set the learning rate themselves; or a custom LocalOptimizer (default: sgd)."""
     local_optimizer_state: Literal["reset", "keep"] | None = None
-    """State of the local optimizer at the start of a task: zero, or the state after the client's last task (default:
-    reset)."""
+    """State of the local optimizer at the start of a task: reset sets it to zero, keep continues with the state after
+    the client's last task (default: reset)."""
     lr_schedule: str | None = None
     """Schedule of the local learning rate: constant, adaptive (the server adapts it during the run), exponential:0.998,
     steps:150,250:0.1 or cosine:100 by server updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by
@@ -224,8 +223,8 @@ class LocalOptions(Section):
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless --local-steps is set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of --local-epochs; auto takes 10 steps or one epoch, whichever is less, or more if
-    sending would take over half of the task's time (default: none)."""
+    """Local steps per task, instead of epochs; auto is 10 (at most one epoch), or more if sending takes over half of
+    the task's time (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""
     clip: NotNegative | None = None
@@ -262,16 +261,13 @@ class StopOptions(Section):
     MAY_CHANGE = frozenset(LIMITS)
 
     updates: Count | None = None
-    """End after this number of server updates, with an asynchronous method (default: about 20 per client, or no limit
-    with --time)."""
+    """End after this number of server updates, if asynchronous (default: about 20 per client, no limit with --time)."""
     rounds: Count | None = None
-    """End after this number of rounds (default: 20, or no limit with --time)."""
+    """End after this number of rounds (default: 20, no limit with --time)."""
     time: Positive | None = None
-    """End at this time on the run's clock: in s with --clock wall or --units physical, otherwise in time units
-    (default: no limit)."""
+    """End at this time on the run's clock, in s with --clock wall or --units physical (default: no limit)."""
     target_accuracy: Share | None = None
-    """End when the test accuracy reaches this share; without another limit, end after 1000 rounds at the latest
-    (default: none)."""
+    """End when the test accuracy reaches this share, or after 1000 rounds without another limit (default: none)."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """End when a metric reaches a value, as METRIC:VALUE, such as perplexity:8 or r2:0.5 (default: none)."""
 
@@ -291,9 +287,8 @@ class EvaluationOptions(Section):
     metrics: tuple[Component, ...] = ()
     """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of random clients with an evaluation of the personal model on the client's test samples; without a
-    personal model it is the global model after local training (default: 100 if clients keep personal models, otherwise
-    none)."""
+    """Number of random clients whose personal models, or else the global model after local training, are evaluated on
+    the client's test samples (default: 100 if clients keep personal models, otherwise none)."""
     client_evals: Count | Literal["final", "all"] | None = None
     """Evaluations that also write the metrics of each client on its test samples to clients.csv: final, all, or N for
     every Nth and the final one (default: none)."""
@@ -319,7 +314,7 @@ class PrivacyOptions(Section):
     """Place of clipping and noise: central, central-adaptive or local, such as central(noise=1.0, clip=1.0)
     (default: none)."""
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Delta at which epsilon is computed (default: N^-1.1 for N clients)."""
+    """Delta of (epsilon, delta) differential privacy, for which epsilon is computed (default: N^-1.1 for N clients)."""
     max_participations: Count | None = None
     """Maximum number of tasks of each client; the run ends when all clients have had this number (default: no
     limit)."""
@@ -334,7 +329,7 @@ class FaultOptions(Section):
     """Largest Euclidean norm of an update, above which it is dropped; auto is 20 times the median norm of the
     fragment's last 50 updates (default: no limit)."""
     client_retries: NonNegativeInt = 1
-    """Number of failed tasks after which a client still gets another task; after one more failure it is quarantined."""
+    """Number of failed tasks that a client may have; after one more, it is quarantined, which means no further task."""
     on_bad_client: Literal["skip", "stop"] = "skip"
     """Reaction to a quarantined client: skip continues without it, stop ends the run."""
 
@@ -356,7 +351,7 @@ class ExecutionOptions(Section):
     clock: Literal["virtual", "wall"] = "virtual"
     """Clock of the run: virtual simulates the durations of tasks, wall measures them."""
     time_scale: Positive = 1.0
-    """Duration of a time unit of the cost model on the wall clock, in s."""
+    """Duration of one time unit on the wall clock, in s."""
 
 
 class ClusterOptions(Section):
@@ -365,7 +360,7 @@ class ClusterOptions(Section):
     MAY_CHANGE = frozenset(["engine", "workers", "address", "placement", "resources", "server_node"])
 
     engine: Literal["ray", "local"] = "ray"
-    """Engine: ray (worker processes) or local (only this process)."""
+    """Engine: worker processes on Ray, or only this process."""
     workers: Count | None = None
     """Number of Ray workers (default: one per core, at most one per client)."""
     threads_per_worker: Count = 1

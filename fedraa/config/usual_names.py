@@ -116,7 +116,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "train_batch_size": ("batch_size",),
     "wd": ("weight_decay",),
 }
-"""For a name in other libraries, the fields of an experiment to suggest, in this order."""
+"""Maps a name in other libraries to the fields of an experiment that errors suggest, in this order."""
 
 USUAL_PATHS: dict[str, str] = {
     "activation_scale": "local.scale_activations",
@@ -145,7 +145,7 @@ USUAL_PATHS: dict[str, str] = {
     "stride": "submodel.stride",
     "uncovered_every": "submodel.uncovered_every",
 }
-"""For a name in other libraries, the path of the method's value to suggest for `override`."""
+"""Maps a name in other libraries to the path of the method's value that errors suggest for `override`."""
 
 USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "benchmark": ("compare",),
@@ -161,10 +161,10 @@ USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("run",),
     "ui": ("board",),
 }
-"""For the name of a command in other libraries, the commands to suggest."""
+"""Maps the name of a command in other libraries to the commands of fedraa that errors suggest."""
 
 CALLS = ("check", "compare", "replay", "report", "resume", "tune")
-"""Functions of fedraa that users may take for fields of an experiment."""
+"""Functions of fedraa whose names users may mistake for fields of an experiment."""
 
 
 def suggest_name(word: str, known: Collection[str]) -> str:

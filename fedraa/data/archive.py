@@ -89,7 +89,7 @@ def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
 
 
 def _convert_inputs(arrays: dict[str, Array]) -> list[Features]:
-    """Return x_train and x_test as tokens or float32. Raise InputError if x_test has a value beyond float32."""
+    """Return x_train and x_test as tokens or float32. Raise InputError if float32 cannot hold a value of x_test."""
     tokens = as_tokens(arrays)
     if tokens is not None:
         return tokens

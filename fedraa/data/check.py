@@ -183,7 +183,7 @@ def hint_for_labels(y: Array) -> str:
 
 
 def check_inputs(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if x_train or x_test is malformed, or if its number of rows differs from its targets'."""
+    """Raise InputError if x_train or x_test is malformed, or does not have one row for each target."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim < 2 or 0 in x.shape:

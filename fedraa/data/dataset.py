@@ -1,4 +1,4 @@
-"""A data set in memory."""
+"""The class Dataset: training and test samples in memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +51,7 @@ class Dataset:
 
 
 def count_rows(rows: Any) -> object:
-    """Return the number of rows, or a question mark if `rows` has no length."""
+    """Return the number of rows as text for `repr`, or a question mark if `rows` has no length."""
     try:
         return len(rows)
     except TypeError:
@@ -67,7 +67,7 @@ def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 
 def not_finite(field: str, hint: str = "") -> InputError:
-    """Return the error about a row with a value that is not finite."""
+    """Return the error about NaN or infinity in the row that `field` names."""
     problem = "it contains NaN, infinity or a value beyond float32"
     return InputError(field, problem, expected="finite numbers", hint=hint)
 

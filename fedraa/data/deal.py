@@ -216,7 +216,7 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
 
 
 class _TestData(NamedTuple):
-    """The test samples, their targets, and the rows of each client's test samples."""
+    """The inputs and the targets of all test samples, and the rows of each client's test samples."""
 
     x: Tree
     y: Array
@@ -343,7 +343,7 @@ def _count_classes(y: Array) -> int:
 
 def _check_classes(dataset: FederatedDataset, classes: int) -> None:
     if dataset.classes not in (None, classes):
-        raise InputError("classes", got=dataset.classes, expected=f"the {classes} of the targets", hint="leave it out")
+        raise InputError("classes", got=dataset.classes, expected=f"{classes}, as in the targets", hint="leave it out")
 
 
 def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:

@@ -18,8 +18,8 @@ from fedraa.data.tree import Array, Tree, take_rows
 class Federated:
     """A data set that was dealt to clients.
 
-    In client order, the training samples of client 0 come first, then those of client 1, and so on. Without a `source`,
-    client n trains on rows `offsets[n]:offsets[n + 1]` of `x_train`, which are a slice without a copy.
+    In client order, the training samples of client 0 come first, then the samples of client 1, and so on. Without a
+    `source`, client n trains on the slice `offsets[n]:offsets[n + 1]` of `x_train`, which is a view and not a copy.
 
     Attributes:
         dataset: The data set with its training samples in client order. With a `source` it has only a few random

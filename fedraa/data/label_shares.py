@@ -10,7 +10,7 @@ from fedraa.rng import generator
 def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[float, ...]:
     """Return the share of each label in the training samples of all clients.
 
-    If a function generates the samples, the shares are those of at most `MAX_CLIENTS` random clients.
+    If a function generates the samples, only the samples of at most `MAX_CLIENTS` random clients are counted.
 
     Args:
         data: The dealt data, with one label per sample.

@@ -137,7 +137,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
 
 
 def _is_table(name: str) -> bool:
-    """Return True if the name is that of a table in a text file, which may be compressed."""
+    """Return True if this is the name of a text file with a table. The file may be compressed."""
     lower = name.lower()
     for packed in PACKED:
         lower = lower.removesuffix(packed)
@@ -152,10 +152,11 @@ def _unknown_form(path: str) -> InputError:
             f"the kind of its data: folder:{path} for images in train/CLASS and test/CLASS, npy:{path} for x_train.npy "
             f"and so on, or hf:{path} for a table of Hugging Face"
         )
-        return InputError(field, "it is a folder of unknown kind", expected=expected)
+        hint = "if it has CSV files, join them into one table, with a column client that names the file of each row"
+        return InputError(field, "it is a folder of unknown kind", expected=expected, hint=hint)
     hint = f"save a table with pandas: frame.to_csv('{Path(path).stem}.csv', index=False)"
     expected = f"a table in {', '.join(TABLES)}, or arrays in .npz"
-    return InputError(field, "it is a file of another kind", expected=expected, hint=hint)
+    return InputError(field, "a file of this kind cannot be read", expected=expected, hint=hint)
 
 
 def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:

@@ -14,7 +14,7 @@ from fedraa.rng import generator
 MAX_SAMPLES = 8192
 MAX_BYTES = 256 * 2**20
 MIN_SAMPLES = 1024
-"""Number of samples that are read even if they exceed `MAX_BYTES`."""
+"""Minimum number of samples that are read, even if they need more than `MAX_BYTES` bytes."""
 MAX_CLIENTS = 64
 """Maximum number of clients for which a function generates samples to measure the scaling."""
 

@@ -70,6 +70,6 @@ def _describe_loss(exact: Array, rounded: Array) -> str:
     spread = float(np.ptp(exact))
     remedy = "subtract its mean or first value" if abs(mean) > spread else "multiply it by a large number"
     return (
-        f"has values near {mean:.2g} that differ by {spread:.3g}, of which float32 keeps {len(np.unique(rounded))} of "
-        f"{len(np.unique(exact))} different ones; {remedy}"
+        f"has values near {mean:.2g} that differ by {spread:.3g}, but float32 keeps only {len(np.unique(rounded))} of "
+        f"{len(np.unique(exact))} different values; {remedy}"
     )

@@ -69,7 +69,7 @@ def count_bytes(tree: Tree) -> int:
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """Return the first row with NaN or infinity, or None. `block` rows are checked at once, to save memory."""
+    """Return the first row with NaN or infinity, or None. To save memory, `block` rows are checked at a time."""
     arrays = [leaf for leaf in list_leaves(tree) if leaf.dtype.kind == "f"]
     if not arrays:
         return None

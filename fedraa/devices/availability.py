@@ -222,7 +222,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     if period is not None:
         limit = period
         expected += f" to the period {period:g}"
-    # The end of the last span of each client.
+    # For each client, the end of its last span so far.
     ends = dict.fromkeys(range(clients), 0.0)
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):
         if client not in ends or not ends[client] <= start < end <= limit:

@@ -38,7 +38,7 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
             `1:0.5,3:0.5` (tiers): pairs SPEED:SHARE; the first clients have the first speed, and so on.
             `lognormal:SIGMA` (with median 1), `uniform:LOW:HIGH` or `zipf:A`: speeds are drawn at random.
             A CSV file: one row per device, with the column compute. It may also have the columns downlink, uplink,
-            latency, memory and those of `WATTS`.
+            latency, memory and the columns in `WATTS`.
             `fedscale('FILE', flops=F)` for a FedScaleFleet, or `profiles('NAME:SHARE,...')` for a ProfileFleet.
             A custom function `(clients, rng)`, or its import path. It returns the speeds as an array [clients], or a
             mapping with the same columns as a CSV file.
@@ -107,7 +107,7 @@ def _call_function(compute: object, clients: int, *, units: str, seed: int) -> d
         arrays = {str(column): np.asarray(values, np.float64) for column, values in columns.items()}
     except InputError:
         raise
-    # A user-defined function may raise any exception.
+    # The user's function can raise any exception.
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"compute: {name}", problem) from error

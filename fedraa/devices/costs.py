@@ -100,7 +100,7 @@ class CostModel(Stateful):
         self.download = COMPRESSOR.resolve(settings.download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
-        # Seconds that a worker needed for a forward and backward pass of one sample, in recent tasks.
+        # For each recent task, the seconds that a worker needed for a forward and backward pass of one sample.
         self._paces: list[float] = []
 
     def load(
@@ -168,7 +168,7 @@ class CostModel(Stateful):
     ) -> float | None:
         """Return the modelled energy of one task in joules, before jitter. Return None if no power is known.
 
-        `cost` documents the arguments. On the wall clock, too, it is the energy of the modelled device.
+        `cost` documents the arguments. It is the energy of the modelled device even on the wall clock.
         """
         if not self.fleet.watts:
             return None
@@ -223,7 +223,7 @@ class CostModel(Stateful):
         return flops / self._server
 
     def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the FLOPs of one task on the client. `steps` is set for a task that ends early."""
+        """Return the FLOPs of one task on the client. `steps` is the number of local steps if the task ends early."""
         return self._trained_cost(widths).flops * self._sample_passes(widths, client, steps)
 
     def count_steps(self, widths: Widths, client: int) -> int:
@@ -238,7 +238,7 @@ class CostModel(Stateful):
         return self._solver.path_length(lr, steps)
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of training samples in one task. `steps` is set for a task that ends early."""
+        """Return the number of training samples in one task. `steps` is its number of local steps if it ends early."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -322,10 +322,10 @@ class CostModel(Stateful):
         """Record the observed duration of a task. Return True if the table of costs has changed.
 
         The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of observed to modelled
-        durations. A worker may need longer for a task than the modelled duration of a fast device. To not count this as
-        slowness of the device, the modelled duration is at least the time that the fastest recent task of any client
-        would have needed for these samples. With more than `TABLES` clients, the table changes only after several
-        observations.
+        durations. A worker may need longer for a task than the modelled duration of a fast device. This does not show
+        that the device is slow. Therefore the modelled duration in a ratio is at least the duration of the task at the
+        pace of the fastest recent task of any client. With more than `TABLES` clients, the table changes only after
+        several observations.
 
         Args:
             widths: The widths of the submodel.
@@ -348,10 +348,7 @@ class CostModel(Stateful):
         return True
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of samples times the passes per sample in one task of a client.
-
-        `steps` is set for a task that ends early.
-        """
+        """Return (samples) * (passes per sample) in one task. `steps` is its number of local steps if it ends early."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -375,13 +372,7 @@ class CostModel(Stateful):
         return np.array([of(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps of one task of some clients, [n].
-
-        Args:
-            auto: The rule that computes the number from the costs.
-            widths: The widths of the submodel.
-            clients: The clients, [n].
-        """
+        """Return the number of local steps of one task of each client [n], which `auto` computes from the costs."""
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
@@ -401,5 +392,5 @@ class CostModel(Stateful):
         return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
 
     def _duration_ratio(self, client: int) -> float:
-        """Return the median ratio of the client's observed durations to the modelled durations; 1 without any."""
+        """Return the median ratio of the client's observed durations to the modelled durations; at first 1."""
         return float(np.median(self._ratios.get(client, [1.0])))

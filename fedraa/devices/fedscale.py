@@ -141,7 +141,8 @@ def _read_spans(path: Path, device: object, entry: Any) -> tuple[Spans, float]:
     times = np.column_stack((starts, ends)).ravel()
     if not (np.diff(times) >= 0).all() or times[0] < 0 or not times[-1] <= period:
         raise InputError(field, "its times are not ascending", expected=f"spans from 0 to finish_time, {period:g}")
-    # A span includes its last second, hence + 1. Spans must not overlap, and must end within the period.
+    # A span includes its last second, so its end is one second later. Spans must not overlap, and must end within the
+    # period.
     ends = np.minimum(ends + 1, np.append(starts[1:], period))
     spans = [(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if start < end]
     if not spans:

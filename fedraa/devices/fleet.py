@@ -18,7 +18,7 @@ from fedraa.devices.link_traces import LinkTrace
 
 Floats = npt.NDArray[np.float64]
 
-# Number of local epochs in a task of relative cost 1, as in the Fed-RAA paper.
+# In relative units, a task of cost 1 has this number of local epochs, as in the Fed-RAA paper.
 REFERENCE_EPOCHS = 5
 COLUMNS = {"compute": None, "downlink": np.inf, "uplink": np.inf, "latency": 0.0, "memory": np.inf}
 # Optional columns: the power in watts while a device trains, receives, sends, and waits during a task.

@@ -117,7 +117,7 @@ def restore_links(field: str, described: Sequence[DescribedRow], clients: int) -
         described: The rows.
         clients: The number of clients.
     """
-    # The conversion to float replaces None by NaN.
+    # In the file, None stands for an infinite bandwidth. The conversion to float gives NaN, which becomes infinity.
     numbers = np.array(described, np.float64).reshape(-1, 4)
     numbers[:, 2:][np.isnan(numbers[:, 2:])] = np.inf
     return _make_traces(field, numbers, clients, described)
@@ -135,7 +135,7 @@ def _make_traces(
         raw: The rows before conversion to numbers, for errors.
     """
     rows: dict[int, list[Row]] = {}
-    # The end of the last span of each client.
+    # For each client, the end of its last span so far.
     ends = dict.fromkeys(range(clients), 0.0)
     for number, (client, end, down, up) in enumerate(numbers.tolist(), 1):
         if client not in ends or not ends[client] < end < np.inf or not (down > 0 and up > 0):

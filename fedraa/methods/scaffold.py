@@ -46,7 +46,7 @@ class ControlVariates(RoundState):
             "momentum": _NEEDS_SGD,
             "local_optimizer": _NEEDS_SGD,
             "clip": _NEEDS_SGD,
-            "compress": "for every entry that topk drops, the control variate would assume a gradient of 0",
+            "compress": "for every dropped entry, the control variate would assume a gradient of 0",
         }
     )
     reads_deltas: ClassVar[bool] = True

@@ -219,6 +219,7 @@ class RoundChecker(Checker[RoundLedger]):
         self._coverage = Coverage(rules)
         # True if the round ends at its deadline.
         self._ends_late = False
+        self._paces = None if rules.deadline is None else rules.deadline.paces
 
     def commit(self, line: Line) -> None:
         task = self.clock.arrive(line)
@@ -226,6 +227,8 @@ class RoundChecker(Checker[RoundLedger]):
             raise line.field_error("t", f"at most {self.closes_at!r}, the deadline")
         decision = task.decision
         duration = self.clock.now - task.started
+        if self._paces is not None and task.costs is not None:
+            self._paces.record_update(decision.client, task.costs.flops, duration)
         done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"), duration=duration)
         weight = None
         if self._server_lr is not None:
@@ -251,7 +254,10 @@ class RoundChecker(Checker[RoundLedger]):
         self._ends_late = reason == "deadline"
         line.expect_value("reason", reason)
         task = self.clock.lose(line)
-        self.ledger.lose(task.decision.task, self.clock.now - task.started)
+        elapsed = self.clock.now - task.started
+        if self._paces is not None and task.costs is not None and reason == "deadline":
+            self._paces.record_lost(task.decision.client, task.costs.flops, elapsed)
+        self.ledger.lose(task.decision.task, elapsed)
         self.due = "lost" if self.ledger.in_flight else "round"
 
     def round(self, line: Line) -> None:

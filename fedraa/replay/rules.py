@@ -346,7 +346,7 @@ class Rules:
     def deadline(self) -> Deadline | None:
         """The deadline of the rounds, None without one."""
         schedule = self.method["schedule"]
-        return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing)
+        return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing, wall=self.wall)
 
     def _async_selector(self) -> ClientSelector | None:
         """Return the selector of the next clients, or None for the uniform choice."""

@@ -42,6 +42,8 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
+        # A submodel may have only personal layers, which are not sent.
+        self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
         """Check that a `dispatch` is for the first client in the queue, and remove this client from the queue."""
@@ -77,7 +79,7 @@ class TaskClock:
         if self._rules.resolved.watts:
             line.at_least("energy", 0)
         cost = line.at_least("cost", 0)
-        line.at_least("bytes_down", int(not decision.resent))
+        line.at_least("bytes_down", int(not (decision.resent or self._personal)))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)
         self._tasks[decision.task] = LoggedTask(decision, self.now, due, costs, cost)
         if not self._rules.wall:
@@ -91,7 +93,7 @@ class TaskClock:
         if task.costs is not None:
             line.expect_value("bytes_up", task.costs.up)
             line.expect_value("flops", task.costs.flops)
-        line.at_least("bytes_up", 1)
+        line.at_least("bytes_up", int(not self._personal))
         line.at_least("flops", 0)
         line.at_least("train_loss", 0)
         return task

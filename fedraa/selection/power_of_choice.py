@@ -60,6 +60,9 @@ class PowerOfChoice(CountedSelection):
         if drawn < view.count:
             problem = f"it must choose {view.count} clients from them"
             raise InputError("participation", problem, got=f"candidates={drawn}", hint="give more candidates")
+        if self.candidates is not None and self.candidates > len(view.samples):
+            problem = f"there are {len(view.samples)} clients"
+            raise InputError("participation", problem, got=f"candidates={drawn}", hint="give fewer candidates")
         shares = view.samples[view.candidates] / view.samples[view.candidates].sum()
         among = rng.choice(view.candidates, min(drawn, len(view.candidates)), replace=False, p=shares)
         losses = view.losses

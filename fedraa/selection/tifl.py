@@ -21,7 +21,7 @@ import numpy as np
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
-from fedraa.numbers import Count
+from fedraa.numbers import Count, format_count
 
 
 def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
@@ -68,7 +68,7 @@ class TiFL(CountedSelection):
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
         if not self._tier_of:
-            self._form_tiers(view.durations)
+            self._form_tiers(view.durations, view.count)
         if view.step and view.step % (self.interval or self.tiers) == 0:
             self._update_probabilities(view)
         tiers = np.array(self._tier_of)[view.candidates]
@@ -85,12 +85,16 @@ class TiFL(CountedSelection):
         drawn: list[int] = rng.choice(members, min(view.count, len(members)), replace=False).tolist()
         return drawn
 
-    def _form_tiers(self, durations: Floats) -> None:
-        """Divide the clients into tiers by the duration of a task [N]."""
+    def _form_tiers(self, durations: Floats, count: int) -> None:
+        """Divide the clients into tiers by the duration of a task [N], of at least `count` clients each."""
         clients = len(durations)
         if clients < self.tiers:
             problem = f"there are {clients} clients"
             raise InputError("participation", problem, got=f"tiers={self.tiers}", hint="give fewer tiers")
+        smallest = clients // self.tiers
+        if smallest < count:
+            problem = f"the smallest of {self.tiers} tiers has {format_count(smallest, 'client')}"
+            raise InputError("participation.count", problem, got=count, hint="give a smaller number or fewer tiers")
         tier_of = np.zeros(clients, int)
         for tier, members in enumerate(np.array_split(np.argsort(durations, kind="stable"), self.tiers)):
             tier_of[members] = tier

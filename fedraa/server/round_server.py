@@ -121,6 +121,7 @@ class RoundServer(Stateful):
         self._download = components.download
         self._shared = components.shared
         self._deadline = components.deadline
+        self._paces = None if self._deadline is None else self._deadline.paces
         self._coverage = CoverageCounter(len(params), np.int32)
         # Counts all trained coordinates, including personal layers, which are not sent. Used only with personal layers.
         self._trained = CoverageCounter(len(params), np.int32)
@@ -175,6 +176,8 @@ class RoundServer(Stateful):
             where = where_of(assignment.submodel)
             self._trained.add(DeltaView(where, update.params, task.params, assignment.mask))
             assignment = assignment.restrict(self._shared)
+        if self._paces is not None:
+            self._paces.record_update(task.client, self.task_table.count_flops(flight), now - flight.left)
         weight = self.ledger.weight(task.client)
         change = DeltaView(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
@@ -211,11 +214,16 @@ class RoundServer(Stateful):
         return self._end_round("count", now)
 
     def state(self) -> State:
-        return super().state() | {"in_flight": self.task_table.in_flight_state()}
+        state = super().state() | {"in_flight": self.task_table.in_flight_state()}
+        if self._paces is not None:
+            state["paces"] = self._paces.state()
+        return state
 
     def restore(self, state: State) -> None:
         self._reset_round()
         super().restore(state)
+        if self._paces is not None:
+            self._paces.restore(state["paces"])
         self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values())
 
     @property
@@ -240,7 +248,12 @@ class RoundServer(Stateful):
             now: Time on the run's clock.
         """
         for number in list(self.ledger.in_flight):
-            self.ledger.lose(number, now - self.task_table.in_flight[number].left)
+            flight = self.task_table.in_flight[number]
+            elapsed = now - flight.left
+            # A task that was one too many shows no slowness.
+            if self._paces is not None and reason == "deadline":
+                self._paces.record_lost(flight.task.client, self.task_table.count_flops(flight), elapsed)
+            self.ledger.lose(number, elapsed)
             self.task_table.lose(number, reason, now)
         self._close_round(now)
         self.ledger.close_round()

@@ -88,42 +88,8 @@ class AsyncSchedule(Schedule):
     scheduled: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        sizes = setup.task_table.sizes
-        routing = make_routing(
-            self.next_client,
-            setup.client_facts,
-            clients=setup.run.clients,
-            seed=setup.run.seed,
-            concurrency=self.concurrency,
-        )
-        store = setup.store or LocalStore(
-            setup.params,
-            setup.submodels,
-            update,
-            sizes,
-            share=setup.share,
-            at_a_time=self.concurrency,
-            shared=setup.shared,
-            noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
-            tensors=setup.run.traced.shapes,
-            probabilities=None if routing is None else routing.probabilities,
-        )
-        ledger = AsyncLedger(
-            clients=setup.run.clients,
-            seed=setup.run.seed,
-            bad_clients=setup.bad_clients,
-            fragments=len(setup.submodels),
-            scheduler=SchedulerRunner(SCHEDULER.own(self.scheduler)),
-            concurrency=self.concurrency,
-            selector=make_async_selector(
-                self.next_client,
-                setup.client_facts,
-                clients=setup.run.clients,
-                seed=setup.run.seed,
-                concurrency=self.concurrency,
-            ),
-            routing=routing,
-        )
+        ledger = _make_ledger(self, setup, SchedulerRunner(SCHEDULER.own(self.scheduler)))
+        store = setup.store or _make_store(self, setup, update, ledger)
         ledger.staleness_clock = self.staleness_clock
         server = AsyncServer(
             store,
@@ -144,10 +110,18 @@ class AsyncSampled(Schedule):
 
     Staleness counts versions of the whole model. A policy that draws something once per round draws it once per version
     of the model here, with all clients as the cohort.
+
+    Attributes:
+        updates: Number of server updates, None to stop by another limit.
+        concurrency: Number of clients that train at the same time, None for all.
+        polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
+        next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
     """
 
     updates: Count | None = None
+    concurrency: Count | None = None
     polyak_fraction: UpToOne = 0.0
+    next_client: Any = "uniform"
 
     asynchronous: ClassVar[bool] = True
 
@@ -168,20 +142,55 @@ class AsyncSampled(Schedule):
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
 
-        store = LocalStore(
-            setup.params,
-            (),
-            update,
-            setup.task_table.sizes,
-            share=setup.share,
-            shared=setup.shared,
-            noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
-            tensors=run.traced.shapes,
-        )
-        ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
+        ledger = _make_ledger(self, setup)
+        store = _make_store(self, setup, update, ledger)
         server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
         server.collusion = setup.make_collusion(_count_voters(update, run.clients))
         return server
+
+
+def _make_ledger(
+    schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, scheduler: SchedulerRunner | None = None
+) -> AsyncLedger:
+    """Return the ledger of an asynchronous server.
+
+    Args:
+        schedule: The schedule.
+        setup: The run.
+        scheduler: Chooses the fragments; None if a submodel is drawn for every task.
+    """
+    choice: dict[str, Any] = {
+        "clients": setup.run.clients,
+        "seed": setup.run.seed,
+        "concurrency": schedule.concurrency,
+    }
+    return AsyncLedger(
+        bad_clients=setup.bad_clients,
+        fragments=1 if scheduler is None else len(setup.submodels),
+        scheduler=scheduler,
+        selector=make_async_selector(schedule.next_client, setup.client_facts, **choice),
+        routing=make_routing(schedule.next_client, setup.client_facts, **choice),
+        **choice,
+    )
+
+
+def _make_store(
+    schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, update: AsyncRule, ledger: AsyncLedger
+) -> LocalStore:
+    """Return the store of an asynchronous server in this process."""
+    routing = ledger.routing
+    return LocalStore(
+        setup.params,
+        setup.submodels if schedule.scheduled else (),
+        update,
+        setup.task_table.sizes,
+        share=setup.share,
+        at_a_time=schedule.concurrency,
+        shared=setup.shared,
+        noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
+        tensors=setup.run.traced.shapes,
+        probabilities=None if routing is None else routing.probabilities,
+    )
 
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
@@ -267,7 +276,7 @@ class Barrier(Schedule):
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,
-            deadline=make_deadline(self.deadline, self.late, setup.timing),
+            deadline=make_deadline(self.deadline, self.late, setup.timing, wall=setup.learn),
         )
         return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 

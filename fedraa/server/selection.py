@@ -15,7 +15,7 @@ from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.selection.routing import Routing
 from fedraa.selection.simple import Uniform
-from fedraa.server.partial_work import Deadline
+from fedraa.server.partial_work import Deadline, RealPaces
 
 
 def make_round_selector(
@@ -115,19 +115,21 @@ def is_routing(source: object) -> bool:
     return type(NEXT_CLIENT.resolve(source)) is Routing
 
 
-def make_deadline(duration: float | None, late: str, timing: Timing) -> Deadline | None:
+def make_deadline(duration: float | None, late: str, timing: Timing, *, wall: bool) -> Deadline | None:
     """Return the deadline of the rounds, or None without one.
 
     Args:
         duration: Time from the start of a round to its deadline.
         late: `drop` or `partial`.
         timing: The timing model, which gives the duration of each task.
+        wall: True on the wall clock.
 
     Raises:
         InputError: `late` is `partial`, and there is no deadline.
     """
     if duration is not None:
-        return Deadline(duration, late == "partial", timing)
+        paces = RealPaces() if wall and late == "partial" else None
+        return Deadline(duration, late == "partial", timing, paces)
     if late == "partial":
         raise InputError("late", "it needs a deadline", got=late, hint="also give --deadline")
     return None

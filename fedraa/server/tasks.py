@@ -196,7 +196,7 @@ class TaskTable(Stateful):
             weight=weight,
             bytes_up=task.bytes_up,
             samples=self.sizes[task.client],
-            flops=self._count_flops(flight),
+            flops=self.count_flops(flight),
             train_loss=update.loss,
             **optional,
         )
@@ -235,10 +235,10 @@ class TaskTable(Stateful):
             client=task.client,
             fragment=task.fragment,
             reason=reason,
-            flops=lost_flops(self._count_flops(flight), task.cost, now - flight.left),
+            flops=lost_flops(self.count_flops(flight), task.cost, now - flight.left),
         )
 
-    def _count_flops(self, flight: InFlightTask) -> float:
+    def count_flops(self, flight: InFlightTask) -> float:
         """Return the FLOPs that a client needs for a task."""
         task = flight.task
         return self.costs.flops(task.widths, task.client, task.cut_at) * flight.assignment.work

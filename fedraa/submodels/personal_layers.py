@@ -75,7 +75,7 @@ def _no_match(traced: Traced, pattern: str) -> InputError:
     if buffers:
         problem = f"it chooses {buffers[0]}, which is estimated before each evaluation and never sent"
         return InputError("personal_layers", problem, got=pattern, hint="give the names of parameters")
-    modules = [name for name, _ in traced.module.named_modules() if name]
+    modules = [name for name, module in traced.module.named_modules() if name and list(module.parameters())]
     expected = f"names or patterns of the parameters of {kind}: {', '.join(traced.names[:8])}"
     if len(traced.names) > 8:
         expected += ", ..."

@@ -107,7 +107,8 @@ def test_no_parameters_pass_through_the_server() -> None:
         assert task.nbytes > 100_000
         [job], shared_args = TaskSerializer().pack([task], put_blocks(spec.data))
         assert len(ray.cloudpickle.dumps(job)) < task.nbytes / 50
-        # The server knows the places of the pieces; workers fetch them there and count their pushes.
+        # The server knows which shard has which part of a fragment. Workers fetch the parts there, and number their
+        # pushes.
         route, *cuts = (ray.get(shared_args[number]) for number in job.buffer)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
         buffer = route.pull_buffer(cuts)

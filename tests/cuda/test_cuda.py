@@ -181,7 +181,7 @@ def test_a_run_restores_the_algorithms_of_the_process(tmp_path: Path) -> None:
 
 
 def test_a_full_gpu_is_not_a_fault_of_the_client(tmp_path: Path) -> None:
-    """A run whose tasks do not fit ends with a sentence. It does not go on without the clients."""
+    """A run whose tasks do not fit ends with a sentence. The run does not continue without these clients."""
     torch.cuda.set_per_process_memory_fraction(0.001)
     try:
         with pytest.raises(fl.RunFailed, match="memory"):

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe")
-PATIENCE = 60  # seconds
+PATIENCE_S = 60
 
 
 class Chromium:
@@ -64,7 +64,7 @@ class Chromium:
 
     def wait(self, script: str, until: Callable[[Any], bool] = bool) -> Any:
         """Return the value of an expression as soon as it is true."""
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + PATIENCE_S
         while not until(found := self.value(script)):
             assert time.monotonic() < give_up, f"{script} is {found!r}; {self.problems}"
             time.sleep(0.05)

@@ -43,12 +43,6 @@ OVERLAPS = """(() => {
 })()"""
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with Chromium(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
 @pytest.fixture
 def folder(sample_runs: Path, tmp_path: Path) -> Path:
     """Return a folder with three runs: one has ended, and the logs of two stop. One of these two has rounds."""

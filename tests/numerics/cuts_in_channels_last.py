@@ -33,7 +33,7 @@ class Counter:
 
 
 def narrow_cut(traced: Traced, rng: np.random.Generator, widest: int) -> IndexSet:
-    """Return a random number, `widest` at most, of random units of each group."""
+    """Return random units of each group. Their number is random, and at most `widest`."""
     chosen = []
     for group in traced.groups:
         width = int(rng.integers(1, min(group.size, widest + 1)))
@@ -42,7 +42,7 @@ def narrow_cut(traced: Traced, rng: np.random.Generator, widest: int) -> IndexSe
 
 
 def run(module: nn.Module, x: Tensor) -> list[Tensor]:
-    """Return the output and all gradients of a fixed projection of it."""
+    """Return the output of a module, and all gradients of a fixed projection of the output."""
     out = module(x)
     along = torch.arange(out.numel()).sin().view(out.shape)
     return [out.detach(), *torch.autograd.grad(out, trainable_parameters(module), along)]

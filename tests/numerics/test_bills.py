@@ -16,12 +16,12 @@ STEM = 4 * HIDDEN * (FEATURES + 1)
 # One unit of work is this number of epochs of the full model on an average shard.
 REFERENCE = 5
 COMPUTE, DOWNLINK, UPLINK, LATENCY = 2.0, 4.0, 0.5, 0.25
-# Forward and both gradients of two layers, but none by the input: 2 FLOPs for every weight and pass
+# Two layers have a forward pass and two gradients, except the gradient by the input: 2 FLOPs per weight and pass.
 FLOPS = 2 * HIDDEN * (3 * CLASSES + 2 * FEATURES)
 
 # work as a multiple of one pass over the full model's epochs, bytes down, bytes up; of a shard of n samples and
 # `trained` covered coordinates
-# A third of the FLOPs, 4 * 3 of 4 * 3 + 6 * 4 a hidden unit, on the device, the rest on a server ten times as fast.
+# A hidden unit costs 4 * 3 FLOPs at the device and 6 * 4 at the server, which is ten times as fast.
 SPLIT = 1 / 3 + 2 / 3 / 10
 Bill = Callable[[int, int], tuple[float, float, float]]
 
@@ -37,7 +37,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     "scaffold": ("scaffold", {}, lambda n, trained: (1, 2 * D, 2 * D)),
     "mimelite": ("mimelite", {}, lambda n, trained: (1 + 1 / EPOCHS, 2 * D, 2 * D)),
     "fedrobust": ("fedrobust", {}, lambda n, trained: (2, D, D)),
-    # h and its gradient cross for every sample that passes; SAM's pass twice
+    # h and its gradient are sent for every sample of every pass. SAM has two passes per step.
     "splitfed": (
         "splitfed",
         {},

@@ -1,4 +1,4 @@
-"""Cuts of attention by whole heads, each against the full module with absent units silenced."""
+"""Cuts of attention by whole heads, compared with the full module in which absent units are zero."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from fedraa.submodels.tracing.trace import trace_module
 
 
 class Attention(nn.Module):
-    """The usual hand-written attention; `fixed` keeps the number of heads and the width as constants."""
+    """Attention in plain code. With `fixed`, the number of heads and the width are constants in the code."""
 
     def __init__(self, width: int, heads: int, fixed: bool) -> None:
         super().__init__()

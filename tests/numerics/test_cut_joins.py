@@ -1,4 +1,4 @@
-"""Cuts where tensors meet, split and are rearranged, each against the full module with absent units silenced."""
+"""Cuts of tensors that are joined, split or rearranged, compared with the full module with zeros for absent units."""
 
 import pytest
 import torch

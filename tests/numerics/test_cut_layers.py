@@ -1,4 +1,4 @@
-"""Cuts through every kind of layer, each against the full module with absent units silenced."""
+"""Cuts of every kind of layer, compared with the full module in which absent units are zero."""
 
 import pytest
 import torch

@@ -65,8 +65,8 @@ class Records:
 def test_asynchronous_updates(method: str, s: Any) -> None:
     """Fed-RAA Algorithm 1: q(j) += 1, theta_j <- (1 - a) theta_j + a theta_new, a = alpha s(q now - q sent).
 
-    Seven clients leave together, so that one fragment's updates are stale by 0, 1, 2, ...; then the first to
-    come back leaves again with the current fragment.
+    Seven clients start together, so that the updates of one fragment have the staleness 0, 1, 2, and so on. The client
+    of the first update then starts again with the current fragment.
     """
     alpha, rho = 0.7, 0.3
     flags: dict[str, Any] = {"scheduler": "minimum-priority", "ratios": (0.25, 0.75)} if method == "fed-raa" else {}

@@ -45,7 +45,7 @@ def test_the_servers_momentum_is_over_the_steps_of_the_cohort() -> None:
     mean = np.mean([steps(stepped.run, task.client) for task in tasks])
     everyone = np.mean([steps(stepped.run, client) for client in range(CLIENTS)])
     assert mean != everyone
-    momentum = stepped.server._followers[0]._momentum  # type: ignore[attr-defined]  # it is of that kind here
+    momentum = stepped.server._followers[0]._momentum  # type: ignore[attr-defined]
     close(momentum, -(stepped.server.params - before) / (LR * mean))
 
 
@@ -85,7 +85,7 @@ def test_capacities_follow_the_devices() -> None:
         "oap": (0.25, 0.25, 1.0),
     }.items():
         run = spec(method, **flags)
-        levels = run.method.submodel.capacities  # type: ignore[attr-defined]  # it is of that kind here
+        levels = run.method.submodel.capacities  # type: ignore[attr-defined]
         wanted = dict(zip(sorted(run.fleet.compute), shares, strict=True))
         assert levels.levels == tuple(wanted[speed] for speed in run.fleet.compute)
         assert not levels.redraw

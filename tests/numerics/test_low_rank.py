@@ -37,7 +37,7 @@ def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
 
 
 def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> tuple[Array, Array]:
-    """B and A of one round in which clients with ranks 1 and 2, and 1 and 3 samples, return the matrices above."""
+    """Return B and A after a round of two clients: ranks 1 and 2, 1 and 3 samples, and the matrices above."""
     weights = (1.0, 3.0)
     bound = aggregator.bind(run.traced.size, 2)
     bound.see(run)
@@ -76,7 +76,7 @@ def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
 
 @pytest.mark.parametrize(("alpha", "masked"), [(2.0, False), (6.0, True)])
 def test_flora_stacks(alpha: float, masked: bool) -> None:
-    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; B is 0 then, A is drawn anew."""
+    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; then B is 0, and A is drawn again."""
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
     before = run.params.copy()
@@ -266,7 +266,7 @@ def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
     """The mean of a coordinate is over the same slices, with equal weights, of the clients that trained it."""
     ours = Stepped(spec(method, capacities=(1.0, 0.4)))
     found = fl.method(method).replace(aggregator="covered")
-    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]  # a method, not its name
+    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]
     for _ in range(2):
         ours.round()
         theirs.round()

@@ -1,6 +1,6 @@
 """Every method of full models against its paper's formulas in NumPy, on 44 parameters.
 
-Clients hold shards of different sizes, so that weights n_i / n and step counts T_i tell.
+Clients have shards of different sizes, so that wrong weights n_i / n or step counts T_i would change the results.
 """
 
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def test_fedsam(server_lr: float) -> None:
 @pytest.mark.parametrize("participation", ["all", "sample:2"])
 def test_scaffold(participation: str) -> None:
     """Option II: y <- y - eta_l (g - c_i + c); c_i+ = c_i - c + (theta - y) / (T_i eta_l) with the client's T_i;
-    theta += mean Delta y; c += (1 / N) sum over the cohort of c_i+ - c_i, N all clients."""
+    theta += mean Delta y; c += (1 / N) times the sum over the cohort of c_i+ - c_i. N is the number of all clients."""
     run = spec("scaffold", participation=participation)
     shares(run)
     stepped, theta = Stepped(run), start(run)
@@ -207,8 +207,8 @@ def decayed(theta: Array, batches: Any, decay: float, bend: Callable[[Array], Ar
 def test_fedrobust() -> None:
     """min over w, max over (L_i, d_i) of the batch's summed loss f(w; L x + d) - 100 |L - 1|^2 - 4 |d|^2.
 
-    One ascent of (L, d) by .001 and .025 before each descent of w on the mean loss of what they make of the same
-    batch; they stay with the client, w is averaged. L is diagonal.
+    Before each step of w on a batch, (L, d) take one ascent step with the rates .001 and .025 on the same batch. They
+    stay at the client, and w is averaged. L is diagonal.
     """
     run = spec("fedrobust")
     shares(run)
@@ -256,8 +256,10 @@ def test_fedasync() -> None:
 
 
 def test_fedbuff() -> None:
-    """After K = 2 arrivals theta -= eta_g (1 / K) sum s(k) (theta_sent - w), s(k) = 1 / sqrt(1 + k), where k and the
-    version count flushes; a client goes on from the current theta, flush or not."""
+    """After K = 2 updates theta -= eta_g (1 / K) sum s(k) (theta_sent - w), with s(k) = 1 / sqrt(1 + k).
+
+    The staleness k and the version count full buffers. A client continues from the current theta after each update.
+    """
     run = spec("fedbuff", buffer_size=2, server_lr=0.8, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
@@ -280,8 +282,11 @@ def test_fedbuff() -> None:
 
 
 def test_splitfed() -> None:
-    """V1: the client sends h = stem(x), the server's copy of the trunk for this client sends back d loss / d h and
-    steps, the stem steps on what comes back; stems and trunks are averaged, uniformly, each round."""
+    """Version 1 of SplitFed, with a copy of the server's layers for each client.
+
+    The client sends h, the output of its layers. The server's copy takes a step and sends back d loss / d h, with which
+    the client takes its step. Each round averages the layers of the clients and of the server's copies.
+    """
     run = spec("splitfed", momentum=0.0)
     cut = HIDDEN * FEATURES + HIDDEN
     theta = start(run)

@@ -1,6 +1,6 @@
 """Every submodel method in rounds against its paper's formula in NumPy, on 72 parameters.
 
-Only the draws are taken from the package's random streams; the masks, slices, local steps and means are not.
+Only the random draws come from the package. The masks, slices, local steps and means are computed here.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def twice_read(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Se
 def test_ist(scaled: bool) -> None:
     """Each group is shuffled and distributed in turn. Slices are written back, and the output bias is a mean.
 
-    If scaled, both layers that read cut units read twice their values, at half the rate: half of the units are there.
+    A client has half of the units. With scaling, both layers that read them read twice their values, at half the rate.
     """
     system = System("ist", clients=2, override={"submodel.scaled": scaled})
     theta = start(system.run)
@@ -125,10 +125,10 @@ def test_oap() -> None:
 
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
 def test_heterofl_and_fedrolex(method: str) -> None:
-    """Dense slices; clipped, decayed momentum SGD with the logits of absent labels at 0; label-owned output rows.
+    """Clients train dense slices with clipping, decay and momentum. Logits of absent labels are 0.
 
-    A logit at 0 whatever the weights is an output row at 0 that gets no gradient. FedRolex draws capacities anew
-    each round; its window starts at the round's number times the stride.
+    Only clients with a label average its output row. A logit that is always 0 is an output row at 0 without a
+    gradient. FedRolex draws capacities in each round, and its window starts at the round's number times the stride.
     """
     shares = (1.0, 0.5, 0.25)
     # Clipping and decay are stronger than the defaults, so that both have an effect in a few rounds.
@@ -173,8 +173,9 @@ def test_heterofl_and_fedrolex(method: str) -> None:
 def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
     """Return RAM-Fed's masks: all regions in round 0, later two of four (L), one (S), or at random one or two (MIX).
 
-    A region is a quarter of the hidden units, here of 6 and 4, with all weights into them and their biases, of the
-    weights from the last of them into the 4 classes, and of these' biases. In every `every`-th round all take the same.
+    A region has a quarter of the hidden units (6 and 4), with all weights into them and their biases, a quarter of the
+    weights from the last hidden layer to the 4 classes, and a quarter of the output biases. In every `every`-th round
+    all clients take the same regions.
     """
     six, four = [0, 0, 1, 2, 2, 3], [0, 1, 2, 3]
     region = np.concatenate([np.repeat(six, 3), six, np.repeat(four, 6), four, np.tile(four, 4), four])
@@ -208,7 +209,7 @@ def test_ra_fed(level: str) -> None:
 def test_ram_fed(method: str, level: str) -> None:
     """Algorithm 2: v = mean_n u_n + (1 / Gamma) sum_{covering n} (Delta_n - u_n), theta -= gamma v, u_n <- Delta_n.
 
-    Regions that nobody covers move by the mean memory. MIFA's form is v = mean_n u_n with the new u_n.
+    Regions that no client trains move by the mean memory. MIFA's form is v = mean_n u_n with the new u_n.
     """
     system = System(method, override={"submodel.level": level, "submodel.uncovered_every": 2})
     theta, u = start(system.run), np.zeros((5, SIZE))
@@ -231,7 +232,7 @@ def test_ram_fed(method: str, level: str) -> None:
 
 
 def test_subdismo() -> None:
-    """Algorithm 1: one random 4-way split a round; w~ = w + delta g / |g|, w -= eta grad f(w~) * m, g masked too."""
+    """Algorithm 1: w~ = w + delta g / |g| with masked g, w -= eta grad f(w~) * m. Each round has one random split."""
     system = System("subdismo", override={"local.sam_rho": 0.3}, server_lr=0.7)
     theta = start(system.run)
     ends = MASKABLE[-1].stop
@@ -262,7 +263,7 @@ def test_bernoulli() -> None:
 
 
 def test_bernoulli_kernels() -> None:
-    """Algorithm 1 as in the experiments: random units of every layer, the output layer whole."""
+    """Algorithm 1 as in the experiments: clients train random units of every layer, and the whole output layer."""
     system = System("bernoulli-kernels", capacities=(0.5, 0.3))
     theta = start(system.run)
     for turn in range(3):
@@ -280,7 +281,7 @@ def test_bernoulli_kernels() -> None:
 
 
 def test_shuffled() -> None:
-    """Algorithm 2: fixed blocks, one permutation per cycle and capacity; filled with theta, averaged over all."""
+    """Algorithm 2 has fixed blocks, in one order per cycle and capacity. Models are completed by theta and averaged."""
     system = System("shuffled", capacities=(0.5, 0.3))
     theta = start(system.run)
     for turn in range(5):
@@ -298,7 +299,7 @@ def test_shuffled() -> None:
 
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_shuffled_kernels(shuffled: bool) -> None:
-    """Algorithm 2 on units: 6 and 4 of them in two blocks each, every layer's in an order of its own."""
+    """Algorithm 2 on units: layers of 6 and 4 units have two blocks each, in different orders."""
     system = System("shuffled-kernels", capacities=(0.5,), override={"submodel.shuffled": shuffled})
     theta = start(system.run)
     for turn in range(4):
@@ -315,12 +316,12 @@ def test_shuffled_kernels(shuffled: bool) -> None:
 
 
 def test_prunefl() -> None:
-    """One mask, here of half of every tensor, by magnitude; sample-weighted mean; re-chosen every second round.
+    """All clients train one mask of half of every tensor. It is chosen again every second round.
 
-    In the first two rounds client 0 trains alone, and each ends with another choice. Then the smallest 30 % of each
-    tensor's weights are removable; they and the absent ones compete by the sum of squared gradients, absent
-    coordinates' too, since the mask was chosen. Absent weights are 0 in the model; one that regrows has the value that
-    it had.
+    In the first two rounds only client 0 trains, and each round ends with a new mask. Later the smallest 30 % of each
+    tensor's weights may be removed. They compete with the absent weights by the sum of squared gradients since the last
+    choice, which clients also compute for absent weights. Absent weights are 0 in the model. A weight that returns has
+    its earlier value. The mean is weighted by samples.
     """
     system = System("prunefl", submodel="adaptive-pruning(density=0.5, reprune_every=2, initial=2)")
     sizes = system.run.data.sizes

@@ -68,7 +68,7 @@ def test_clipping_bounds_the_gradient_before_decay_and_momentum() -> None:
 
 
 def test_decay_and_clipping_come_after_sam() -> None:
-    """The ascent is along the loss alone; the step decays and is clipped at w, not at w~."""
+    """The ascent uses only the gradient of the loss. Decay and clipping use w, not w~."""
 
     def direction(w: Array, x: Array, y: Array) -> Array:
         g = gradient(w, x, y)
@@ -104,7 +104,7 @@ def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
 def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(
     share: float, label_shares: npt.NDArray[np.float64] | None
 ) -> None:
-    """Cross-entropy of logits + log((share * p + (1 - share) * q) / q); its gradient is softmax less the label."""
+    """Cross-entropy of logits + log((share * p + (1 - share) * q) / q); its gradient is softmax minus the label."""
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
     settings = ModelSettings(label_shares=None if label_shares is None else tuple(label_shares.tolist()))

@@ -45,8 +45,10 @@ OAP = {"capacities": (0.25, 0.5)}
 
 
 def test_scaffold_on_masks() -> None:
-    """c and c_i live in full coordinates, are applied and updated on covered ones; theta moves by the mean over
-    those who cover a coordinate, c by the sum over them divided by all N."""
+    """c and c_i have all coordinates, but a client uses and updates only the coordinates that it trains.
+
+    A coordinate of theta moves by the mean over the clients that trained it, and of c by their sum divided by all N.
+    """
     run = spec("oap+scaffold", **OAP)
     stepped, theta = Stepped(run), start(run)
     c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
@@ -138,7 +140,7 @@ def test_local_momentum_inflates_option_ii() -> None:
 
 @pytest.mark.parametrize("method", ["fedcm", "mofedsam", "mimelite", "heterofl+fedcm"])
 def test_a_second_momentum_is_refused(method: str) -> None:
-    """FedCM: with local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by 1.8 a round."""
+    """With FedCM and local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by the factor 1.8 per round."""
     with refuses("momentum", method, got=0.5):
         resolve_method(Experiment(method=method, momentum=0.5))
     resolve_method(Experiment(method=method, momentum=0.0, clip=1.0, compress="topk:0.1"))

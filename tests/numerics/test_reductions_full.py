@@ -112,7 +112,7 @@ def test_fed_raa_of_one_fragment_is_fedasync() -> None:
 
 
 def test_full_buffer_of_fresh_updates_is_a_round_of_uniform_fedavg() -> None:
-    """FedBuff with K = N, all sent at once: theta + (1 / N) sum (w_i - theta)."""
+    """FedBuff with K = N, if all clients start together: theta + (1 / N) sum (w_i - theta)."""
     stepped = Stepped(spec("fedbuff", buffer_size=CLIENTS, momentum=0.0))
     stepped.round()
     assert stepped.server.step == 1

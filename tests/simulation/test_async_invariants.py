@@ -131,8 +131,9 @@ def test_staleness_clock_without_effect_is_refused(fields: dict[str, Any]) -> No
 def test_mean_staleness_of_the_offline_assignment(tmp_path: Path) -> None:
     """The mean staleness of fragment j is its number of other owners: sum_j share_j (owners_j - 1).
 
-    By ceil(3 n / 10) the three fastest own the 50 % fragment, two fast and a slow one the 30 %, four slow ones the
-    20 %. Updates per time: 3 * 3/.5 = 18, 2 * 3/.3 + 1/.3 = 23.3, 4 * 1/.2 = 20 of 61.3 together.
+    By ceil(3 n / 10) the three fastest clients own the 50 % fragment, two fast clients and a slow one own the 30 %
+    fragment, and four slow clients own the 20 % fragment. They make 3 * 3/.5 = 18, 2 * 3/.3 + 1/.3 = 23.3 and
+    4 * 1/.2 = 20 updates per time unit, 61.3 together.
     """
     rates = np.array([20, 70 / 3, 18])
     expected = (rates / rates.sum() * np.array([3, 2, 2])).sum()
@@ -158,8 +159,8 @@ QUICK_SHARES = (("fed-raa", 4), ("fed-raa-mp", 3), ("fed-raa-random", 2))
 def test_time_per_update(method: str, fragments: int, tmp_path: Path) -> None:
     """With busy clients and equal shares of updates it is the mean cost / the sum of the speeds, here 1 / (20 M).
 
-    But for the output bias, which is in every fragment: they have 100 (10 + 1 + 2) + 2 M parameters together, the
-    model has 1302.
+    The output bias is in every fragment, so the fragments have 100 (10 + 1 + 2) + 2 M parameters together. The model
+    has 1302.
     """
     summary = simulate(method, tmp_path, 1500, fragments=fragments).summary
     assert isinstance(summary["time"], float)
@@ -169,7 +170,7 @@ def test_time_per_update(method: str, fragments: int, tmp_path: Path) -> None:
 
 
 def test_greedy_lowers_the_worst_staleness(tmp_path: Path) -> None:
-    """The longest task is K* = .2 under the bound and .4 without, in which .2 * 80 and .4 * 80 updates go by."""
+    """The longest task takes K* = .2 with the bound and .4 without: .2 * 80 and .4 * 80 updates arrive in this time."""
     worst = {}
     for method, longest in (("fed-raa", 0.2), ("fed-raa-mp", 0.4)):
         events = simulate(method, tmp_path / method, 1500, fragments=4).events
@@ -188,7 +189,7 @@ def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
     server, trainer = make_server(spec, lambda kind, t, **fields: None), make_worker_spec(spec).trainer("cpu")
     inside = [np.isin(np.arange(spec.traced.size), part.index) for part in spec.submodels]
     never = ~np.logical_or.reduce(inside)
-    # 20/30/50 of 10 and of 20 units: 200 - 2*4 - 3*6 - 5*10 weights between the hidden layers are in no fragment
+    # With 20, 30 and 50 % of 10 and 20 units, 200 - 2*4 - 3*6 - 5*10 weights between the layers are in no fragment.
     assert never.sum() == 124
     rng = np.random.default_rng(0)
     flying = [server.assign(client, 0.0) for client in server.begin()]

@@ -1,7 +1,7 @@
 """One bad client does not end a run: the model equals the model of a run without the client.
 
-The other run takes another way: in rounds an own Participation never draws the client; where devices are idle at once
-the client is away from the start, and never comes back.
+In the second run, a custom Participation of a method in rounds never draws the client. In an asynchronous method the
+client is never available.
 """
 
 import re

@@ -19,7 +19,7 @@ from fedraa.server.async_server import AsyncServer
 # The runs of these tests take seconds.
 pytestmark = pytest.mark.xdist_group("drift")
 
-CLIENTS, DRIFT, END = 10, 10.0, 45.0
+CLIENTS, DRIFT, END = 10, 4.0, 18.0
 
 
 @dataclass(frozen=True)

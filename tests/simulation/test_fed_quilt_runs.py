@@ -40,9 +40,9 @@ def lines(directory: Path) -> list[dict[str, Any]]:
         {"override": {"update.participation_correction": 0.5}},
         {"method": "fedasync", "override": {"update.participation_correction": 0.5}, "polyak_fraction": 0.2},
         pytest.param({"concurrency": 2, "staleness": "delay-adaptive"}, marks=pytest.mark.slow),
-        {"async_rule": "ringleader"},
+        {"async_rule": "ringleader", "updates": 8},
         {"method": "fedbuff", "override": {"update.participation_correction": 0.5}, "buffer_size": 3},
-        {"method": "fedavg", "polyak_fraction": 0.2, "updates": None, "rounds": 6, "vmap_batch": 2},
+        {"method": "fedavg", "polyak_fraction": 0.2, "updates": None, "rounds": 4, "vmap_batch": 2},
     ],
 )
 def test_killed_and_resumed_it_is_the_same_run(flags: dict[str, Any], tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_five_ways_in_are_one_run_whose_model_takes_raw_bytes(tmp_path: Path) ->
 
     name = in_folder(tmp_path)
     folder = fl.run(dataset=name, out=tmp_path / "folder", **FLAGS)
-    x, y = fl.load_dataset(name).test.read(np.arange(60))  # type: ignore[union-attr]  # it has clients
+    x, y = fl.load_dataset(name).test.read(np.arange(60))  # type: ignore[union-attr]
     assert (x.min() >= 0) & (x.max() <= 1)
     assert accuracy_in_new_process(folder, y, images=x) == reported(folder)
     scaling = folder.config["resolved"]["inputs"]["scaling"]
@@ -139,7 +139,7 @@ def test_tables_in_csv(tmp_path: Path) -> None:
     path = tmp_path / "sales.csv"
     path.write_text("\n".join(["price,stock,kind,label", *rows]))
     history = fl.run(dataset=path, out=tmp_path / "run", **FLAGS)
-    x, y = fl.load_dataset(str(path)).test  # type: ignore[union-attr]  # it has clients
+    x, y = fl.load_dataset(str(path)).test  # type: ignore[union-attr]
     assert x[:, 0].mean() > 4000
     assert reported(history) > 0.6
     assert accuracy_in_new_process(history, y, features=x) == reported(history)

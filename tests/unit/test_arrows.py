@@ -1,7 +1,7 @@
 """Imports point one way: benchmarks -> actors -> {schedulers, fedraa}. Only actors and tests import Ray.
 
-Three benchmarks do, too: those whose subject is Ray itself. No import goes in a circle, neither among modules nor among
-rooms; what is imported within a function or for type checkers alone counts as well.
+Three benchmarks that measure Ray itself also import it. Imports form no cycle, neither among modules nor among rooms
+(folders). Imports within functions and only for type checkers also count.
 """
 
 from pathlib import Path
@@ -21,7 +21,8 @@ MEASURES_RAY = {"benchmarks/system/chaos_kills.py", "benchmarks/system/memory.py
 ON_TOP = {"fedraa/api.py", "fedraa/cli/doctor.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
 # Private names of libraries that fedraa needs. Each of these libraries has an upper bound in pyproject.toml.
 PRIVATE = {
-    "fedraa/cli/parse.py": {"tyro._errors"},  # parse errors as values: `tyro>=1.0.17,<1.1`
+    # tyro's parse errors as values (`tyro>=1.0.17,<1.1`).
+    "fedraa/cli/parse.py": {"tyro._errors"},
     # Loopback, fewer processes, health checks, a private token, checks of an address: `ray<2.61`
     "actors/ray_versions.py": {"ray._raylet", "ray._private"},
     # Open: the name by which torch's own notes, "Extending PyTorch", have users import TorchDispatchMode.
@@ -72,7 +73,7 @@ def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
         "fedraa.cli",
         # The test kit runs experiments through the public functions.
         "fedraa.testing",
-        "fedraa.tuning",  # likewise
+        "fedraa.tuning",
     }
 
 

@@ -11,6 +11,7 @@ from benchmarks.studies.metrics import (
     LEAST_TRAINED,
     LONGEST_SPELL,
     LONGEST_UNTRAINED,
+    after_rounds,
 )
 from benchmarks.studies.recipes.scale import AUGMENTED, Scale
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
@@ -22,11 +23,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb).
-
-    The memory corrects for the clients that do not train a region in a round. It is as old as the client's last turn,
-    four rounds on average. It therefore helps if a round moves the model little, and misleads if a round moves it far.
-    """
+    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb)."""
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
@@ -277,6 +274,47 @@ def ramfed_coverage(scale: Scale) -> Study:
             ),
         ),
         seeds=scale.seeds,
+    )
+
+
+def ramfed_rounds(scale: Scale) -> Study:
+    """Compare RAM-Fed with RA-Fed by rounds, with one and two hidden layers, in shards of equal size (Table 2).
+
+    The paper's clients have equally many samples (Hsu et al.), and its MLP has two hidden layers.
+    """
+    dataset, width = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
+    counts = scale.pick_value((25, 50, 100, 200), (25, 50, 100, 200), (50, 100, 500, 2000))
+    common: dict[str, Any] = {"dataset": dataset, "momentum": 0.5, "weights": "uniform", "local_steps": 5}
+    common |= {"rounds": counts[-1], "eval_every": 25}
+    common |= scale.pick_value({"lr": 0.05}, {"lr": 0.01, "batch_size": 128}, {"lr": 0.01, "batch_size": 128})
+    columns: dict[str, dict[str, Any]] = {
+        "Hsu, two layers": {"partition": "hsu:0.01", "hidden": (width, width)},
+        "Hsu, one layer": {"partition": "hsu:0.01", "hidden": (width,)},
+    }
+    rows: dict[str, dict[str, Any]] = {
+        f"{method} {level}": {"method": method, "submodel.level": level}
+        for level, method in product(("S", "L"), ("ram-fed", "ra-fed"))
+    }
+    rows |= {
+        f"{method} MIX, per round": {"method": method, "submodel.level": "MIX", "submodel.redraw": True}
+        for method in ("ram-fed", "ra-fed")
+    }
+    cells = [
+        Cell(row, scale.experiment(**common | split | own), column)
+        for (column, split), (row, own) in product(columns.items(), rows.items())
+    ]
+    return Study(
+        "ramfed_rounds",
+        f"RAM-Fed and RA-Fed by rounds, α = 0.01, five local steps, {dataset} (RAM-Fed, Table 2)",
+        cells,
+        (*(after_rounds(count) for count in counts[:-1]), ACCURACY),
+        reference="ra-fed S",
+        notes=(
+            "The paper does not state its rounds. Hsu's partition gives all clients equally many samples. MIX per "
+            "round draws the clients with half of the model in every round.",
+            PRINTED,
+        ),
+        seeds=scale.pick_value(tuple(range(10)), (0, 1, 2), (0, 1, 2)),
     )
 
 

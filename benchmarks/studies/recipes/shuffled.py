@@ -28,6 +28,7 @@ OVERFIT = (
     "round for five epochs, on a subset of CIFAR-10. It can memorise its 10,000 training images, so training and test "
     "results differ."
 )
+NETWORKS = "benchmarks.studies.recipes.networks"
 HETEROGENEITY = {"high": 2, "low": 5}
 
 
@@ -39,6 +40,8 @@ def _make_experiment(scale: Scale, **own: Any) -> Experiment:
         {"dataset": "cifar10", "model": "preact-resnet18", "clients": 100, "participation": "sample:10", "rounds": 2000}
         | {"lr": 0.1, "batch_size": 10},
     )
+    if own.get("model", "mlp") != "mlp":
+        common.pop("hidden", None)
     common |= {"local_epochs": 1, "momentum": 0.0, "eval_every": scale.pick_value(4, 5, 20)}
     return scale.experiment(**common | own)
 
@@ -88,6 +91,35 @@ def shuffled_policies(scale: Scale) -> Study:
             Claim(rolling, "static (HeteroFL)", ACCURACY.name, "Rolling beats static (Table 4)"),
         ),
         seeds=scale.seeds,
+    )
+
+
+def shuffled_norms(scale: Scale) -> Study:
+    """Compare the policies on a CNN with static batch norm and on one without norm, at equal capacity (Table 4)."""
+    networks = {"batch norm": f"{NETWORKS}:batch_norm_cnn", "no norm": "cnn"}
+    capacities: tuple[float, ...] = (0.25,)
+    if scale.paper:
+        networks = {"batch norm": "preact-resnet18", "no norm": "wide-cnn"}
+        capacities = (0.25, 0.125)
+    dataset, rounds = scale.pick_value(("cifar10-subset", 80), ("cifar10-subset", 300), ("cifar100", 2000))
+    common: dict[str, Any] = {"dataset": dataset, "rounds": rounds, "partition": "mixture:0.5", "eval_every": 20}
+    cells = []
+    for (norm, model), capacity, (row, own) in product(networks.items(), capacities, POLICIES.items()):
+        experiment = _make_experiment(scale, **common | {"model": model, "capacities": (capacity,)} | own)
+        cells.append(Cell(row, experiment, f"{norm}, {capacity:g}"))
+    return Study(
+        "shuffled_norms",
+        "Which submodels, with static batch norm and without norm (shuffled submodels, Table 4)",
+        cells,
+        (ACCURACY, LOSS),
+        reference="rolling (shuffled)",
+        notes=(
+            "All clients train submodels of the same capacity. The partition mixture:0.5 gives groups of clients the "
+            "same class mixture.",
+            "The paper has a pre-activated ResNet18 with static batch norm and the capacities 1/4 and 1/8.",
+            *scale.pick_value((SUBSET,), (SUBSET,), ()),
+        ),
+        seeds=scale.pick_value((0, 1, 2), (0, 1, 2), (0, 1, 2)),
     )
 
 

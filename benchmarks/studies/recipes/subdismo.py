@@ -19,6 +19,9 @@ BLOCKS = (
     "Instead of the paper's ViT, the model has a norm and two residual blocks of dense layers. If a mask removes a "
     "block, its input still reaches the next layer, as in the ViT. The paper's numbers are in brackets."
 )
+DEEP_BLOCKS = (
+    "Four residual blocks of dense layers behind a norm stand in for the four blocks of the paper's ViT-Small."
+)
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
 
 
@@ -65,6 +68,55 @@ def subdismo_delta(scale: Scale) -> Study:
             )
         ),
         seeds=scale.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS),
+    )
+
+
+def subdismo_forms(scale: Scale) -> Study:
+    """Compare the three readings of SubDisMO's parts with its rivals at an equal share of the model: Table 1."""
+    common: dict[str, Any] = {
+        "model": scale.pick_value(f"{NETWORKS}:deep_residual_mlp", f"{NETWORKS}:deep_residual_mlp", "vit-small"),
+        "partition": "dirichlet",
+        "dirichlet": 0.5,
+        "local_steps": scale.pick_value(5, 10, 10),
+        "batch_size": 32,
+        "lr": 0.1,
+        "momentum": 0.0,
+        "weights": "uniform",
+        "rounds": scale.pick_value(80, 200, 1000),
+        "eval_every": 20,
+    }
+    dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
+    rows: dict[str, tuple[dict[str, Any], str]] = {
+        "subdismo, elements": ({"method": "subdismo"}, "subdismo"),
+        "subdismo, units": ({"method": "subdismo", "submodel.form": "units"}, "subdismo"),
+        "subdismo, blocks": ({"method": "subdismo", "submodel.form": "blocks"}, "subdismo"),
+        "ram-fed MIX": ({"method": "ram-fed", "submodel.level": "MIX", "submodel.redraw": True}, "ram-fed"),
+        "oap": ({"method": "oap", "capacities": (0.25, 0.5)}, "oap.O"),
+        "prunefl, 0.375": (
+            {"method": "prunefl", "submodel.density": 0.375, "submodel.reprune_every": common["rounds"] // 10},
+            "prunefl.O",
+        ),
+        "ist, unscaled": ({"method": "ist", "submodel.scaled": False}, "ist.O"),
+        "ist, scaled": ({"method": "ist"}, "ist.O"),
+    }
+    cells = []
+    for row, (own, name) in rows.items():
+        paper = {CLIENT_MEAN.name: TABLE_1[name][1][0][0]}
+        cells.append(Cell(row, scale.experiment(dataset, **common | own), paper=paper))
+    return Study(
+        "subdismo_forms",
+        "SubDisMO's parts as elements, units and blocks, against its rivals at equal shares (SubDisMO, Table 1)",
+        cells,
+        (CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE),
+        reference="subdismo, elements",
+        notes=(
+            OPEN,
+            "Half of the clients train a quarter of the blocks and half train half of them. So RAM-Fed has the level "
+            "MIX, drawn in every round, and PruneFL the density 0.375.",
+            "If whole blocks are left out, the parameters and operations of the paper's Table 7 follow.",
+            *scale.pick_value((SUBSET, DEEP_BLOCKS), (SUBSET, DEEP_BLOCKS), ()),
+        ),
+        seeds=scale.pick_value(tuple(range(6)), (0, 1, 2), SEEDS),
     )
 
 

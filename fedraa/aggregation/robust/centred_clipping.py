@@ -7,7 +7,7 @@ In each round or buffer:
     theta <- theta + server_lr * v
 
 Submodels: the norm of client i is taken over its coordinates S_i, and r_i = radius * sqrt(|S_i| / d). Each coordinate
-of v changes by the mean over the clients that trained it. Personal layers do not count for d.
+of v changes by the mean over the clients that trained it. d does not count personal layers.
 
 The mean is over the clients of the round or the buffer. A division by the number of all clients would shorten the steps
 of a buffer. The paper uses radius 10 without momentum and 100 with momentum 0.9. The radius should be about the norm of

@@ -1,8 +1,8 @@
 """Norm bounding: shorten long deltas before the mean (Sun et al. 2019).
 
     delta = weighted mean of delta_i * min(1, M_i / ||delta_i||)
-Submodels: the norm of client i is taken over its coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d). Personal layers
-do not count for d.
+Submodels: the norm of client i is taken over its coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d). d does not
+count personal layers.
 
 The method sets the weights of the mean. Norm bounding limits large deltas, such as the scaled ones of a backdoor. It
 does not stop many small wrong deltas. `max_norm` should be about the norm of honest deltas; the paper uses 1.5 to 5.

@@ -20,7 +20,7 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# With fewer clients, the value of one attacker can decide the median.
+# Minimum number of clients with which the value of one attacker cannot decide the median.
 MIN_MAJORITY = 3
 
 
@@ -190,7 +190,7 @@ def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers
 
     Args:
         ordered: The values [n, k], ascending in each column, with NaN at the end.
-        counts: The number of values that are not NaN in each column [k]. The median of a column without any is NaN.
+        counts: The number of values that are not NaN in each column [k]. The median of a column of NaN is NaN.
     """
     low = np.maximum(counts - 1, 0) // 2
     high = np.minimum(counts // 2, len(ordered) - 1)

@@ -20,7 +20,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
 from fedraa.numbers import Count
 
-# Added before rounding down: 0.29 * 100 is 28.999999999999996 in floating point, and must give 29.
+# This value is added before rounding down, because 0.29 * 100 is 28.999999999999996 in floating point and must give 29.
 ROUNDING = 1e-9
 
 

@@ -7,10 +7,12 @@ They are DoG (Ivgi, Hinder, Carmon 2023), LDoG (DoG for each tensor) and DoWG (K
     DoWG:  v <- v + r^2 * ||g||^2;  eta = r^2 / sqrt(v)
     x   <- x - eta * g
 
+x has the weights, x_0 the received weights, and g is the gradient.
+
 By default x_0, r and the sum (G or v) start again in every task. The first steps are only about alpha * ||x_0|| long,
-so the weights hardly change in a task of few steps. With `local_optimizer_state` keep, a client continues with its r
-and its sum, and x_0 stays the received weights of its first task, as if all its tasks were one. Norms are over the
-coordinates that the task trains. The papers also average the weights of all steps, which is not done here;
+so the weights hardly change in a task of few steps. With `local_optimizer_state` keep, r and the sum of a
+client continue from task to task, and x_0 stays the weights that it received for its first task. Norms are over the
+coordinates that the task trains. The papers also average the weights of all steps, which is not done here. The option
 `polyak_fraction` averages the global model instead.
 """
 
@@ -29,7 +31,9 @@ from fedraa.numbers import Positive
 @LOCAL_OPTIMIZER.register("dog")
 @dataclass(frozen=True)
 class DoG(LocalOptimizer):
-    """DoG (Ivgi, Hinder, Carmon 2023): eta = r / sqrt(G). The experiment's option `lr` has no effect.
+    """DoG (Ivgi, Hinder, Carmon 2023): eta = r / sqrt(G). The docstring of this module defines r and G.
+
+    The experiment's option `lr` has no effect.
 
     Attributes:
         alpha: The first r is alpha * (1 + ||x_0||). The authors recommend 1e-4 for models with batch norm.
@@ -98,7 +102,7 @@ class LDoG(DoG):
 @LOCAL_OPTIMIZER.register("dowg")
 @dataclass(frozen=True)
 class DoWG(DoG):
-    """DoWG (Khaled, Mishchenko, Jin 2023): eta = r^2 / sqrt(v), where v sums r^2 * ||g||^2."""
+    """DoWG (Khaled, Mishchenko, Jin 2023): eta = r^2 / sqrt(v). The docstring of this module defines r and v."""
 
     def _term(self, radius: Tensor, norm: Tensor) -> Tensor:
         return (radius * norm).square()

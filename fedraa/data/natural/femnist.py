@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten digits and letters, 62 classes; a client is a writer (Caldas et al. 2018)."""
+"""FEMNIST: images of handwritten digits and letters, 62 classes. A client is a writer (Caldas et al. 2018)."""
 
 import io
 from pathlib import Path

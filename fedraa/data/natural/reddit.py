@@ -1,4 +1,4 @@
-"""Reddit: comments for the prediction of the next word; a client is the author (Caldas et al. 2018)."""
+"""Reddit: comments for the prediction of the next word. A client is an author of comments (Caldas et al. 2018)."""
 
 from itertools import chain
 from pathlib import Path
@@ -41,7 +41,7 @@ def read_reddit(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple[list[str], list[float]]]]:
-    """Return a user's sequences, and for each sequence its target words with their weights in the loss, 0 or 1."""
+    """Return the sequences of a user. For each sequence also return its target words and their weights, 0 or 1."""
     sequences: Sequences = []
     targets: list[tuple[list[str], list[float]]] = []
     for comment, target in zip(x, y, strict=True):

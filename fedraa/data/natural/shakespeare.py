@@ -1,4 +1,4 @@
-"""Shakespeare's plays for the prediction of the next character; a client is a role (McMahan et al. 2017)."""
+"""Shakespeare's plays for the prediction of the next character. A client is a role (McMahan et al. 2017)."""
 
 import re
 from collections import defaultdict
@@ -36,7 +36,7 @@ class TextWindows(Rows):
     """Windows of 80 characters in a text, with the next character as the target.
 
     Attributes:
-        codes: The text as numbers of characters, uint8 [characters].
+        codes: The text, with each character as its position in `CHARACTERS`, uint8 [characters].
         starts: The position of the first character of each window.
         every_position: True if the targets are the next characters at all positions of a window.
     """
@@ -90,7 +90,7 @@ def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> 
 
 
 def encode_characters(text: str) -> Codes:
-    """Return the numbers of the characters in `CHARACTERS`, uint8 [characters]."""
+    """Return the position in `CHARACTERS` of each character of a text, uint8 [characters]."""
     codes = np.full(0x110000, CHARACTERS.index(" "), np.uint8)
     codes[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS))
     return codes[np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)]
@@ -119,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the start of each window in the text of all windows, in which each window has one more character."""
+    """Return the start of each window in the joined text, in which each window is followed by its next character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 
@@ -145,7 +145,9 @@ def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], li
     texts = {role: "\n".join(parts) for role, parts in sorted(speeches.items())}
     roles = {role: text for role, text in texts.items() if len(text) >= MIN_CHARACTERS}
     if not roles:
-        expected = f"speeches 'ROLE:', their lines and an empty line, with {MIN_CHARACTERS} characters for a role"
+        expected = (
+            f"speeches with a line 'ROLE:' first and an empty line last, and a role with {MIN_CHARACTERS} characters"
+        )
         raise InputError(str(path), "it has no role with enough text", expected=expected)
     step = LENGTH if every_position else 1
     codes = encode_characters("".join(roles.values()))

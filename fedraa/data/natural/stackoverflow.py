@@ -106,7 +106,7 @@ def read_feature(example: bytes, name: str) -> str:
     for entry in _follow_fields(example, 1, 1):
         if _follow_fields(entry, 1) == [name.encode()]:
             return b"".join(_follow_fields(entry, 2, 1, 1)).decode()
-    raise InputError(FILE, f"an example has no text {name!r}", expected="examples of Stack Overflow")
+    raise InputError(FILE, f"an example has no feature {name!r}", expected="examples of Stack Overflow")
 
 
 def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:

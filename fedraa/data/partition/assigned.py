@@ -43,7 +43,7 @@ def _check_shard(name: str, client: int, assigned: npt.ArrayLike, samples: int) 
     field = f"partition: {name} for client {client}"
     rows = np.asarray(assigned)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise InputError(field, got=rows, expected="integers, the numbers of rows")
+        raise InputError(field, got=rows, expected="an array of row numbers")
     if not rows.size:
         raise InputError(field, "it returned no row", expected="at least one row for every client")
     outside = rows[(rows < 0) | (rows >= samples)]

@@ -33,7 +33,7 @@ class ByClass(Partitioner):
         """
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        # A subclass may override `deal`, so `self.deal` could be another method.
+        # `deal` of this class is called even if a subclass overrides it.
         shards = ByClass.deal(self, labels, labels[:0], clients, rng).train
         return np.split(shards.order, shards.offsets[1:-1])
 
@@ -44,7 +44,7 @@ class ByClass(Partitioner):
         counts = self.counts(totals, clients, rng)
         empty = np.flatnonzero(counts.sum(axis=0) == 0)
         if empty.size:
-            problem = f"client {empty[0]} has no training sample in the {self.name} split"
+            problem = f"client {empty[0]} has no training sample in the partition {self.name}"
             raise InputError("partition", problem, hint=f"use fewer clients or {self.remedy}")
         test_counts = apportion_classes(counts / totals[:, None], np.bincount(test, minlength=len(classes)), rng)
         return Partition(Shards(*draw_by_counts(train, counts, rng)), Shards(*draw_by_counts(test, test_counts, rng)))

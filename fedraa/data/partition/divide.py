@@ -56,7 +56,7 @@ _NUMBER = {
 
 
 def _from_short(text: str) -> Partitioner:
-    """Return the partitioner that `name:number` describes."""
+    """Return the partitioner for a text `name:number`, such as `dirichlet:0.1`."""
     name, _, written = (part.strip() for part in text.partition(":"))
     if name not in _BUILTIN:
         raise unknown_component("partition", name, _BUILTIN)

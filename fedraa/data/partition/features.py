@@ -40,7 +40,7 @@ class Noise(Iid):
 
 @dataclass(frozen=True)
 class Rotation(Iid):
-    """A partition that rotates the images of each client counter-clockwise by another angle.
+    """A partition that rotates images counter-clockwise, by a different angle for each client.
 
     A rotation by a multiple of 90 degrees only moves pixels. A rotation by another angle interpolates linearly and
     fills the corners with 0, which is the mean of scaled images.
@@ -69,7 +69,7 @@ class Rotation(Iid):
 
 @dataclass(frozen=True)
 class Colour(Iid):
-    """A partition that changes the hue of the images of each client by another angle.
+    """A partition that changes the hue of images, by a different angle for each client.
 
     The colours (red, green, blue) are rotated around the grey axis, so that grey stays grey. A rotation by 120 degrees
     turns red into green, green into blue, and blue into red.

@@ -22,8 +22,8 @@ class Mixture(Partitioner):
     Attributes:
         alpha: The concentration. A smaller alpha makes the clusters more different.
         prototypes: The number of clusters.
-        gamma: If it is set, client i has the mixture sum_m w_im · q_m with w_i ~ Dir(gamma · 1) instead of that of one
-            cluster. A large gamma makes the clients similar.
+        gamma: If it is set, client i does not belong to one cluster. Its mixture is sum_m w_im · q_m, with
+            w_i ~ Dir(gamma · 1). A large gamma makes the clients similar.
     """
 
     needs_classes: ClassVar[bool] = True

@@ -69,7 +69,7 @@ class Partitioner(ABC):
         Otherwise the subclass would inherit a `deal` that ignores its `assign`.
         """
         if "assign" in vars(cls) and Partitioner.deal.__name__ not in vars(cls):
-            # mypy does not allow an assignment to a method.
+            # mypy rejects an assignment to a method.
             cls.deal = Partitioner.deal  # type: ignore[method-assign]
 
     @abstractmethod

@@ -66,7 +66,7 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A subset of other samples: of its samples in `samples`, client n keeps the numbers `places[n]`."""
+    """A part of `samples`: `places[n]` has the numbers of the samples that client n keeps."""
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]
@@ -187,7 +187,7 @@ class ClientSource:
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of the samples `chosen`: ascending positions in the list of all samples in client order."""
+        """Return the inputs of some samples: ascending positions in the client order of all samples."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])

@@ -52,7 +52,7 @@ def inspect_contents(holder: object) -> Contents:
 
 
 class _Sink:
-    """A stream that only counts the bytes that are written to it."""
+    """An output stream that discards bytes and only counts them."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -64,7 +64,7 @@ class _Sink:
 
 
 class _Walk(pickle.Pickler):
-    """A pickler that visits all parts of an object, even if they cannot be pickled. Its output is only counted."""
+    """A pickler that visits all parts of an object, even if they cannot be pickled. Only its output size is used."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(_Sink(contents), protocol=5)
@@ -151,7 +151,7 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return a reduction with the values of some dicts, sorted by name, so that the pickler visits these values."""
+    """Return a reduction that makes the pickler visit the values of some dicts, sorted by their names."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 

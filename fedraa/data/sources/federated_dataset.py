@@ -71,7 +71,7 @@ class FederatedDataset:
         train, test = (class_names(data, self.target) for data in (self.train, self.test))
         for label, (name, other) in enumerate(zip(train, test, strict=False)):
             if name != other:
-                # The error shows `MAX_NAMES` names: the first ones, or those from the first difference on.
+                # The error shows `MAX_NAMES` names, beginning with the first name or with the first difference.
                 start = label if label >= MAX_NAMES else 0
                 lists = [", ".join(names[start : start + MAX_NAMES]) for names in (train, test)]
                 raise InputError(

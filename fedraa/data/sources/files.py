@@ -159,7 +159,7 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
     Args:
         path: The file of the first DataFrame.
         test: The file of the test rows. If it is None, a fifth of the rows of the first DataFrame become test rows.
-        frames: The DataFrame of `path` and, if there is one, that of `test`.
+        frames: The DataFrame of `path` and, if there is a file `test`, its DataFrame.
     """
     # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
@@ -248,7 +248,7 @@ def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
         if len(place.parts) not in (2, 3):
             raise InputError(str(path), f"it is in {place}", expected=form)
         if len(place.parts) != len(first.parts):
-            raise InputError(str(path), f"it is in {place}, and {paths[0]} is in {first}", expected=form)
+            raise InputError(str(path), f"it is in {place}, but {paths[0]} is in {first}", expected=form)
     return len(first.parts) + 1
 
 

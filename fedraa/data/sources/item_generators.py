@@ -39,7 +39,7 @@ class ItemGenerators:
 
     @classmethod
     def of(cls, holder: object) -> "ItemGenerators":
-        """Return the global generators and those that `holder` contains."""
+        """Return the global generators and the generators that `holder` contains."""
         return cls(inspect_contents(holder).generators)
 
     @contextmanager

@@ -54,7 +54,7 @@ def warn_unsteady(dataset: str, what: str) -> None:
         what: The samples: `train` or `test`.
     """
     warnings.warn(
-        f"dataset {dataset!r}: two reads of {what} after the same random seeds gave different samples, so the run "
+        f"dataset {dataset!r}: {what} gave different samples in two reads after the same random seeds, so the run "
         "cannot be repeated bit for bit; draw random numbers from random, numpy.random or torch, or from a generator "
         "that is an attribute of the data set",
         RunWarning,

@@ -191,11 +191,11 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
         return _table_rows(field, data, input, target)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, dict | str | np.ndarray):
         return TorchRows(data)
-    raise InputError(field, got=data, expected="(x, y), Rows, or a data set with len and [i]")
+    raise InputError(field, got=data, expected="a pair (x, y), Rows, or a data set with len() and [i]")
 
 
 def class_names(data: Any, target: str) -> list[str]:
-    """Return the names of a data set's classes in the order of their labels, or an empty list without names."""
+    """Return the names of a data set's classes in the order of their labels; an empty list if they have no names."""
     names = getattr(data, "classes", None)
     features = getattr(data, "features", None)
     if isinstance(features, dict) and features.get(target) is not None:
@@ -214,7 +214,7 @@ def _are_two_samples(data: tuple[Any, ...] | list[Any]) -> bool:
 
 def _refuse_not_by_row(field: str, data: Any) -> None:
     """Raise InputError with a hint if the data are of a common kind that cannot be read by row number."""
-    indexable = "a data set with len and [i]"
+    indexable = "a data set with len() and [i]"
     if isinstance(data, DataLoader):
         raise InputError(field, "it yields batches", got=data, expected=indexable, hint="give loader.dataset")
     if isinstance(data, IterableDataset) or (hasattr(data, "column_names") and not hasattr(data, "__len__")):
@@ -270,7 +270,7 @@ def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
         kind: `sample` or `label`, for errors.
 
     Raises:
-        InputError: An item is not numeric, or its shape differs from that of the first item. The error names the row.
+        InputError: An item is not numeric, or its shape differs from the first item's shape. The error names the row.
     """
     if len(items) == 0:
         raise InputError(f"{kind}s", "there is none")
@@ -311,7 +311,7 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
 
 
 def _as_arrays(part: Any) -> Tree:
-    """Return a dict or a tuple of arrays for a dict or a tuple, and one array for any other object."""
+    """Convert the elements of a dict or a tuple to arrays. Convert any other object to one array."""
     if isinstance(part, dict | tuple):
         return map_tree(_item_array, part)
     return _item_array(part)

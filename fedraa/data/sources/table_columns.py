@@ -153,10 +153,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
     """Log a warning if there is a feature y but no feature x, because y may be a second label.
 
-    Args:
-        path: The file of the table.
-        by_name: The columns by their names in lower case.
-        known: The columns with a name in `TARGETS`.
+    `by_name` has the columns by their names in lower case. `known` has the columns with a name in `TARGETS`.
     """
     if len(known) > 1 and "x" not in by_name:
         logger.warning(
@@ -281,13 +278,7 @@ def _has_commas(frame: Any) -> bool:
 
 
 def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
-    """Return a DataFrame in which all columns in `words` are text. If necessary, read the file again.
-
-    Args:
-        file: The file.
-        frame: The rows that were read from the file.
-        words: The names of the columns.
-    """
+    """Return the rows `frame` of the file with text in all columns in `words`. If necessary, read the file again."""
     if all(frame[name].dtype == object for name in frame.columns if name in words):
         return frame
     return file.frame(words)
@@ -346,13 +337,9 @@ def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
 
 
 def _missing_value_error(table: Table, name: str, which: Array, value: str | None) -> InputError:
-    """Return the error about rows without a value.
+    """Return the error about the rows without a value, which are True in the mask `which` [n].
 
-    Args:
-        table: The table.
-        name: The column.
-        which: A mask [n] of the rows without a value.
-        value: The content of the first such row: None, or a word such as `NA`.
+    `value` is the content of the first such row: None, or a word such as `NA`.
     """
     # The hint to omit the column does not fit the columns of the target and of the clients.
     hint = "fill in the values, or remove these rows"
@@ -385,13 +372,7 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
 
 
 def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
-    """Raise InputError if the values of the target column cannot be classes.
-
-    Args:
-        table: The table.
-        name: The target column.
-        labels: The different values of the column.
-    """
+    """Raise InputError if `labels`, the different values of the target column `name`, cannot be classes."""
     field = f"column {name!r}"
     other = f"choose another column, as in {table.spell_call(target='NAME')}"
     rows = len(table.frame)

@@ -90,7 +90,7 @@ def open_table(path: str) -> TableFile:
         delimiter = _guess_delimiter(text)
     else:
         delimiter = hint["delimiter"]
-        # The end of the removed line stays, so that the line numbers in errors are correct.
+        # The line break of the removed line stays, so that the line numbers in errors are correct.
         text = text[hint.end() :]
     try:
         names, line, start, offset_lines = _find_header(text, delimiter)
@@ -159,7 +159,7 @@ def _decode_text(path: str, data: bytes) -> str:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            # Spreadsheets often write Windows-1252. It does not define five bytes; for these, latin-1 is tried.
+            # Spreadsheets often write Windows-1252. It does not define five bytes. A text with such a byte is latin-1.
             try:
                 text = data.decode("cp1252")
             except UnicodeDecodeError:

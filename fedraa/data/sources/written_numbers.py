@@ -46,7 +46,7 @@ class _Parts:
         digits: The digits with their separators.
         exponent: The power of ten.
         negative: True for a negative number.
-        unit: The unit, currency or percent sign; empty without one.
+        unit: The unit, currency or percent sign; empty if the text has none.
         has_symbol: True if the unit is a currency or a percent sign.
     """
 
@@ -113,7 +113,7 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Replace numbers with a unit that is not accepted by None, and return the list.
+    """Return the list, in which None replaces each number that has an unaccepted unit.
 
     A unit of letters is accepted only if all texts are numbers with this unit. A currency is also accepted if some
     texts omit it. A percent sign is accepted only if most texts have it; then the other texts are not accepted.

@@ -1,4 +1,4 @@
-"""Common transforms of images. Each changes a whole minibatch at once."""
+"""Common transforms of images. One call changes a whole minibatch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -59,7 +59,7 @@ class Normalize(Transform):
 
     Attributes:
         mean: The mean of each channel, or one mean for all; None for the mean of the training samples.
-        std: The standard deviation of each channel, or one for all; None for that of the training samples.
+        std: The standard deviation of each channel, or one for all; None for the one of the training samples.
     """
 
     random: ClassVar[bool] = False

@@ -1,19 +1,30 @@
 """Studies: their tables and sentences, and their continuation after a kill."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from refusals import refuses
+from torch import nn
 
 from benchmarks.studies.commands import run_study
-from benchmarks.studies.metrics import ACCURACY, Metric, read_evaluations, to_target
+from benchmarks.studies.generalisation import (
+    FLATNESS_SAMPLES,
+    draw_direction,
+    find_largest_eigenvalue,
+    measure_flatness,
+)
+from benchmarks.studies.metrics import ACCURACY, Metric, after_rounds, at_own_time, read_evaluations, to_target
 from benchmarks.studies.options import RunOptions
 from benchmarks.studies.picture import NAMED, _choose_styles
 from benchmarks.studies.recipes import RECIPES
@@ -27,13 +38,20 @@ from benchmarks.studies.tables import (
     make_entries,
     make_frame,
 )
+from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset
 from fedraa.engine.build import build_run
-from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, MODEL, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import LOCK, lock_directory
 from fedraa.settings.resolve import resolve_method
+
+
+def linear(classes: int) -> nn.Module:
+    """Return a softmax regression on the digits."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 
@@ -148,6 +166,54 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
     assert to_target(0.55, "flops").of(history) == 3
     assert to_target(0.55, "t").of(history) == 1.5
     assert to_target(0.7, "step").of(history) == float("inf")
+
+
+def test_accuracy_after_rounds_and_at_a_multiple_of_the_own_time(tmp_path: Path) -> None:
+    """The target .5 is reached at time 2, so three times its own time is 6."""
+    evals = [(0, 0.0, 0.1), (5, 2.0, 0.5), (10, 5.0, 0.6), (15, 7.0, 0.7)]
+    lines = [
+        {"seq": n, "wall": 0.0, "kind": "eval", "step": step, "t": t, "accuracy": accuracy}
+        for n, (step, t, accuracy) in enumerate(evals)
+    ]
+    (tmp_path / EVENTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history: Any = SimpleNamespace(directory=tmp_path, experiment=Experiment(dataset="digits"))
+    assert after_rounds(10).of(history) == pytest.approx(60)
+    assert after_rounds(14).of(history) == pytest.approx(60)
+    assert at_own_time({"digits": 0.5}, 3).of(history) == pytest.approx(60)
+    assert at_own_time({"digits": 0.5}, 3.5).of(history) == pytest.approx(70)
+    # It ended too early, or never reached the target.
+    assert math.isnan(at_own_time({"digits": 0.5}, 4).of(history))
+    assert math.isnan(at_own_time({"digits": 0.9}, 3).of(history))
+
+
+def test_largest_eigenvalue_is_that_of_the_largest_magnitude() -> None:
+    """The matrix [[2, 1], [1, 2]] has the eigenvalues 1 and 3, and 2 - 5 of it has 3 - 5 and 1 - 5."""
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+    start = draw_direction([torch.zeros(2)], torch.Generator().manual_seed(0))
+    assert float(start[0].norm()) == pytest.approx(1)
+    assert find_largest_eigenvalue(lambda vector: [matrix @ vector[0]], start) == pytest.approx(3, rel=1e-2)
+    shifted = matrix - 5 * torch.eye(2)
+    assert find_largest_eigenvalue(lambda vector: [shifted @ vector[0]], start) == pytest.approx(-4, rel=1e-2)
+
+
+def test_flatness_of_a_softmax_regression_is_that_of_its_hessian(tmp_path: Path) -> None:
+    experiment = Experiment(dataset="digits", model=f"{__name__}:linear", lr=0.1, method="fedavg", rounds=1, quiet=True)
+    experiment = experiment.model_copy(update={"engine": "local", "out": tmp_path / "run", "local_steps": 20})
+    run(experiment)
+    data = build_run(History(tmp_path / "run").experiment).data.dataset
+    rows = np.linspace(0, len(data.y_train) - 1, FLATNESS_SAMPLES).astype(int)
+    x = np.hstack([data.x_train[rows].reshape(len(rows), -1), np.ones((len(rows), 1))]).astype(np.float64)
+    state = torch.load(tmp_path / "run" / MODEL, weights_only=True)
+    weight, bias = (value.numpy().astype(np.float64) for value in state.values())
+    logits = x @ np.hstack([weight, bias[:, None]]).T
+    share = np.exp(logits - logits.max(1, keepdims=True))
+    share /= share.sum(1, keepdims=True)
+    # The Hessian of the cross-entropy is the mean of (diag(p) - p p^T) x (x x^T).
+    inner = share[:, :, None] * (np.eye(10) - share[:, None, :])
+    hessian = np.einsum("nij,na,nb->iajb", inner, x, x, optimize=True).reshape(10 * x.shape[1], -1) / len(rows)
+    eigenvalue, rise = measure_flatness(tmp_path / "run")
+    assert eigenvalue == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=0.02)
+    assert rise > 0
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -50,7 +50,7 @@ def tensorboard(monkeypatch: pytest.MonkeyPatch) -> Written:
             self._folder.append("closed")
 
     fake = ModuleType("torch.utils.tensorboard")
-    fake.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]  # a module has what is put there
+    fake.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     return written
 
@@ -79,7 +79,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             self.finished = True
 
     fake = ModuleType("wandb")
-    fake.init = Run  # type: ignore[attr-defined]  # a module has what is put there
+    fake.init = Run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return runs
 

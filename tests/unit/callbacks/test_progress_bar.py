@@ -115,9 +115,9 @@ def test_a_notebook_has_one_display_that_is_updated(monkeypatch: pytest.MonkeyPa
         return Handle()
 
     fake = ModuleType("IPython.display")
-    fake.display = display  # type: ignore[attr-defined]  # a module has what is put there
+    fake.display = display  # type: ignore[attr-defined]
     package = ModuleType("IPython")
-    package.display = fake  # type: ignore[attr-defined]  # likewise
+    package.display = fake  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", package)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_jupyter=True))

@@ -40,7 +40,7 @@ BAD = {
     "unknown dataset": ("--dataset mnits", ["dataset", "'mnits'", "digits"]),
     "ratios not of sum 1": ("--ratios 0.5 0.6", ["ratios", "1.1", "sum to 1"]),
     "no clients": ("--clients 0", ["clients", "0", "1"]),
-    "negative capability": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "over 0"]),
+    "negative capability": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "above 0"]),
     "more fragments than neurons": ("--hidden 3 --fragments 5", ["ratios", "3 units", "fewer"]),
     "empty client": ("--clients 2000", ["clients", "2000", "1437", "fewer clients"]),
     "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),

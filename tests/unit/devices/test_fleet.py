@@ -177,3 +177,11 @@ def test_time_that_every_task_takes_at_a_worker_is_no_slowness() -> None:
         for client, seconds in enumerate((4.0, 8.0, 4.0)):
             costs.observe(shapes[0], client, seconds, seconds)
     assert costs.table(shapes) == pytest.approx(before * [[1.0], [2.0], [1.0]])
+
+
+def test_file_of_devices_may_be_a_path(tmp_path: Path) -> None:
+    file = tmp_path / "devices.csv"
+    file.write_text("compute\n2\n")
+    experiment = Experiment(clients=1, compute=file)
+    assert experiment == Experiment(clients=1, compute=str(file))
+    assert make_fleet(experiment.compute, 1, units="relative", seed=0).compute.tolist() == [2]

@@ -117,7 +117,8 @@ def test_the_smallest_image_for_batch_norm_trains_on_a_batch_of_one(name):
 
 def test_group_norm_can_be_cut_between_any_of_its_groups():
     x = torch.randn(2, 128, 3, 3)
-    whole, part = group_norm(128), nn.GroupNorm(3, 12)  # 32 groups of 4: keep groups 5, 6 and 7
+    # Of 32 groups of 4 channels, the cut keeps the groups 5, 6 and 7.
+    whole, part = group_norm(128), nn.GroupNorm(3, 12)
     assert torch.allclose(whole(x)[:, 20:32], part(x[:, 20:32]), atol=1e-6)
 
 

@@ -157,10 +157,10 @@ def test_the_mean_is_the_formula_and_only_steps_count() -> None:
 def test_the_mean_goes_on_from_its_state() -> None:
     one, other = (averaged(0.1) for _ in range(2))
     for _ in range(5):
-        one.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
+        one.commit(None, 0.0)  # type: ignore[arg-type]
     other.restore(one.state())
     for _ in range(5):
-        one.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
+        one.commit(None, 0.0)  # type: ignore[arg-type]
     for _ in range(5):
-        other.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
+        other.commit(None, 0.0)  # type: ignore[arg-type]
     assert one.params.tobytes() == other.params.tobytes()

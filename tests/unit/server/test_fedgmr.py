@@ -22,7 +22,7 @@ METHODS = list_methods()
 
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
     values = np.array(new, np.float32)
-    arrival = ClientUpdate(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]  # any index
+    arrival = ClientUpdate(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]
     return rule.apply_update(arrival, model).weight
 
 

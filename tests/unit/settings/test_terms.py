@@ -169,7 +169,8 @@ def test_a_schedule_may_count_time_or_passes() -> None:
     assert lr_schedule("exponential:0.25@time")(0.5) == pytest.approx(0.5)
     assert lr_schedule("steps:1.5,2.5:0.1@passes")(2.0) == pytest.approx(0.1)
     half = lr_schedule("cosine:0.5@time")
-    assert half(0.25) == pytest.approx(0.5)  # (1 + cos(pi / 2)) / 2
+    # The factor is (1 + cos(pi / 2)) / 2.
+    assert half(0.25) == pytest.approx(0.5)
     # Methods divide by the rate, so it must not be 0.
     assert half(9.0) == half(0.6) > 0
     with refuses("lr_schedule", got="constant@moon"):
