@@ -63,5 +63,7 @@ class RunOptions:
         """Raise InputError for options that the race does not have."""
         if self.standard or self.paper or self.terms is not None:
             raise InputError(
-                "study", "the race has other sizes and terms", hint="leave out --standard, --paper and --terms"
+                "study",
+                "the race has one size, and its methods have their own settings",
+                hint="leave out --standard, --paper and --terms",
             )

@@ -133,7 +133,8 @@ LATER: tuple[Entrant, ...] = (
     Entrant("fed-raa-offline", _RAA),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
-# These entrants run only if they are named. They show if parts that any method can have explain our method's speed.
+# These entrants run only if they are named. They add parts of our method to other methods, to show how much of its
+# speed these parts explain.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }
