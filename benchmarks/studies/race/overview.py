@@ -1,111 +1,179 @@
-"""A table of all settings that were run: the times to the last target, tuned and untuned."""
+"""A table of all settings that were run: our method with its defaults against the best other method, tuned."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 
-from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS, ROUNDS
+from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS
+from benchmarks.studies.race.measures import Measured
+from benchmarks.studies.race.record import SUFFIX, read_record
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
+from benchmarks.studies.race.table import group_by_entrant
 from benchmarks.studies.tables import markdown_table
-from fedraa.report.statistics import LEVEL, welch_of
+from fedraa.report.statistics import half_interval95, mean_or_nan
 
-HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "p", "of", ROUNDS)
-UNTUNED = (f"{OURS}, untuned", "best other, untuned")
+HEADING = ("setting", "target", "best other, tuned", f"{OURS}, defaults", "ratio", "accuracy in the end", "faster")
+WITHIN_NOISE = "within the noise"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our method with its defaults and the best other method, tuned, in one setting.
+
+    Attributes:
+        setting: The setting.
+        rival: The name of the best other method.
+        our_times: Our time to the last target by seed; infinite if a run did not reach it.
+        rival_times: The time of the best other method by seed.
+        endings: The mean accuracy at the end of the long runs, by the name of the method.
+    """
+
+    setting: Setting
+    rival: str
+    our_times: Mapping[int, float]
+    rival_times: Mapping[int, float]
+    endings: Mapping[str, float]
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """The logarithm of rival time / our time for each seed of both. A run without the target has the horizon."""
+        seeds = sorted(self.our_times.keys() & self.rival_times.keys())
+        return [math.log(self._bounded(self.rival_times[seed]) / self._bounded(self.our_times[seed])) for seed in seeds]
+
+    def _bounded(self, time: float) -> float:
+        return min(time, self.setting.horizon)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the geometric mean of the ratios; None with fewer than two seeds."""
+        half = half_interval95(self.log_ratios)
+        if half is None:
+            return None
+        middle = mean_or_nan(self.log_ratios)
+        return math.exp(middle - half), math.exp(middle + half)
+
+    @property
+    def faster(self) -> str:
+        """The name of the faster method, or WITHIN_NOISE if the interval contains 1."""
+        if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
+            return WITHIN_NOISE
+        return OURS if self.interval[0] > 1 else self.rival
 
 
 def format_overview(directory: Path) -> str:
-    """Return a page with a line per setting that has results, race_SETTING.csv, in `directory`."""
-    return "\n\n".join(
-        (
-            "# The race, all settings",
-            "Time to an accuracy, mean over seeds. Each method is tuned with the same number of trials. `x as fast` "
-            f"compares {OURS}, our method, with the fastest other method of the setting. p is that of Welch's t-test; "
-            f"a difference with p of {LEVEL:g} or more is within the noise. The pages of the settings also have the "
-            "methods that use parts of ours. Untuned methods have their default values.",
-            markdown_table((*HEADING, *UNTUNED), _overview_rows(directory)) + "\n",
-        )
-    )
+    """Return a page with a line per setting that has a record, race_SETTING.runs.jsonl.gz, in `directory`."""
+    comparisons = list(_read_comparisons(directory))
+    parts = [
+        "# The race, all settings",
+        f"{OURS}, our method, runs with its defaults: no value is tuned or given. Each of the other methods is tuned "
+        "with the same number of trials. The table has the fastest of them. Times are virtual, to the target accuracy, "
+        "as the mean over seeds. The ratio is the time of the other method divided by ours: the geometric mean over "
+        "the seeds, with its 95 % interval. Both methods have the same seeds, so the ratios are paired. A run that "
+        "does not reach the target counts with the time at which it ended: a ratio with `<` or `>` is a bound. The "
+        f"accuracy in the end is that of the long runs, if {OURS} has some with its defaults.",
+        markdown_table(HEADING, [_format_row(comparison) for comparison in comparisons]),
+        _summarise(comparisons),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _overview_rows(directory: Path) -> Iterator[list[str]]:
+def _read_comparisons(directory: Path) -> Iterator[Comparison]:
     for setting in (*SETTINGS.values(), QUICK):
-        file = directory / f"race_{setting.name}.csv"
+        file = directory / f"race_{setting.name}{SUFFIX}"
         if not file.is_file():
             continue
-        table = pd.read_csv(file, comment="#")
-        level = setting.target(setting.targets[-1])
-        times = table[table["figure"] == f"time to {level}"].set_index("entrant")
-        tuned, untuned = (times[times["part"] == part] for part in ("tuned", "untuned"))
-        if OURS not in tuned.index:
+        runs = read_record(file, setting.targets)
+        ours = group_by_entrant(runs, "untuned").get(OURS)
+        tuned = group_by_entrant(runs, "tuned")
+        rivals = {name: of_name for name, of_name in tuned.items() if name not in (OURS, LIMIT, *LENT_TO)}
+        if not ours or not rivals:
             continue
-        rivals = _rank_rivals(tuned)
-        yield [
-            f"[{setting.title}](race_{setting.name}.md)",
-            level,
-            str(tuned["n"][OURS]),
-            _format_time(setting, tuned, LIMIT),
-            _format_time(setting, tuned, OURS),
-            *_compare_best(setting, rivals, tuned),
-            str(len(rivals)),
-            _format_time(setting, tuned, ROUNDS),
-            _format_time(setting, untuned, OURS),
-            _compare_best(setting, _rank_rivals(untuned), untuned)[0] if OURS in untuned.index else "not run",
-        ]
+        rival = min(rivals, key=lambda name: _rank_key(setting, rivals[name]))
+        yield Comparison(
+            setting,
+            rival,
+            _times_by_seed(setting, ours),
+            _times_by_seed(setting, rivals[rival]),
+            _mean_endings(runs),
+        )
 
 
-def _rank_rivals(times: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the other methods, the fastest one first."""
-    rivals = times.drop([OURS, LIMIT, *LENT_TO], errors="ignore")
-    return rivals.sort_values(["reached", "mean"], ascending=[False, True])
+def _rank_key(setting: Setting, runs: Sequence[Measured]) -> tuple[int, float]:
+    """Return the number of runs without the target, then the mean time of the others."""
+    times = list(_times_by_seed(setting, runs).values())
+    reached = [time for time in times if math.isfinite(time)]
+    return len(times) - len(reached), mean_or_nan(reached) if reached else math.inf
 
 
-def _compare_best(setting: Setting, rivals: pd.DataFrame, times: pd.DataFrame) -> tuple[str, str, str]:
-    """Return the fastest other method, the speed of our method relative to it, and the p-value of the difference.
-
-    Args:
-        setting: The setting.
-        rivals: The rows of the other methods, the fastest first.
-        times: The rows of all entrants.
-    """
-    if rivals.empty:
-        return "not run", "–", "–"
-    name = str(rivals.index[0])
-    text = _format_time(setting, rivals, name)
-    if not rivals["reached"].iloc[0]:
-        return text, "–", "–"
-    ratio = _read_mean(rivals, name) / _read_mean(times, OURS)
-    p = welch_of(_read_statistics(times, OURS), _read_statistics(rivals, name))
-    return f"{text} {name}", _number_or_dash(ratio, ".2f"), _number_or_dash(p, ".2g")
+def _times_by_seed(setting: Setting, runs: Sequence[Measured]) -> dict[int, float]:
+    return {run.seed: run.times[setting.targets[-1]] for run in runs}
 
 
-def _number_or_dash(value: float | None, form: str) -> str:
-    if value is None or not math.isfinite(value):
-        return "–"
-    return f"{value:{form}}"
+def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
+    """Return the mean accuracy of the long runs by method: of ours with its defaults, and of the others tuned."""
+    endings = group_by_entrant(runs, "long")
+    endings.pop(OURS, None)
+    endings |= {name: of_name for name, of_name in group_by_entrant(runs, "long-untuned").items() if name == OURS}
+    return {name: mean_or_nan([run.accuracy for run in of_name]) for name, of_name in endings.items()}
 
 
-def _read_statistics(times: pd.DataFrame, entrant: str) -> tuple[float, float | None, int]:
-    """Return mean, half width of the interval, and number of runs."""
-    half: float | None = float(times["ci95"].to_dict()[entrant])
-    if half is not None and math.isnan(half):
-        half = None
-    return _read_mean(times, entrant), half, int(times["n"].to_dict()[entrant])
+def _format_row(comparison: Comparison) -> list[str]:
+    setting = comparison.setting
+    return [
+        f"[{setting.title}](race_{setting.name}.md)",
+        setting.target(setting.targets[-1]),
+        f"{_format_times(comparison.rival_times, setting)} {comparison.rival}",
+        _format_times(comparison.our_times, setting),
+        _format_ratio(comparison),
+        _format_endings(comparison),
+        comparison.faster,
+    ]
 
 
-def _read_mean(times: pd.DataFrame, entrant: str) -> float:
-    return float(times["mean"].to_dict()[entrant])
-
-
-def _format_time(setting: Setting, times: pd.DataFrame, entrant: str) -> str:
-    """Return the mean time to the target, or the number of runs that reached it; `> horizon` if no run did."""
-    if entrant not in times.index:
-        return "not run"
-    time = _read_mean(times, entrant)
-    if math.isfinite(time):
-        return f"{time:.3f}"
-    reached = times["reached"][entrant]
+def _format_times(times: Mapping[int, float], setting: Setting) -> str:
+    """Return the mean time, or the number of runs that reached the target; `> horizon` if no run did."""
+    values = np.array(list(times.values()))
+    reached = int(np.isfinite(values).sum())
     if not reached:
         return f"> {setting.horizon:g}"
-    return f"{reached} of {times['n'][entrant]}"
+    if reached < len(values):
+        return f"{reached} of {len(values)}"
+    return f"{values.mean():.3f}"
+
+
+def _format_ratio(comparison: Comparison) -> str:
+    bound = ""
+    if any(map(math.isinf, comparison.our_times.values())):
+        bound = "< "
+    elif any(map(math.isinf, comparison.rival_times.values())):
+        bound = "> "
+    text = f"{bound}{math.exp(mean_or_nan(comparison.log_ratios)):.2f}"
+    if comparison.interval is None:
+        return text
+    return f"{text} [{comparison.interval[0]:.2f}, {comparison.interval[1]:.2f}]"
+
+
+def _format_endings(comparison: Comparison) -> str:
+    """Return the accuracies of our method and of the best other method in the long runs."""
+    others = {name: accuracy for name, accuracy in comparison.endings.items() if name != OURS}
+    if OURS not in comparison.endings or not others:
+        return "–"
+    best = max(others, key=others.__getitem__)
+    return f"{100 * comparison.endings[OURS]:.2f} %, {best} {100 * others[best]:.2f} %"
+
+
+def _summarise(comparisons: Sequence[Comparison]) -> str:
+    """Return a sentence on the settings in which our method is faster, and the list of those in which it is slower."""
+    faster = [c for c in comparisons if c.faster == OURS]
+    slower = [c for c in comparisons if c.faster not in (OURS, WITHIN_NOISE)]
+    undecided = len(comparisons) - len(faster) - len(slower)
+    lines = [
+        f"In {len(faster)} of {len(comparisons)} settings {OURS} with its defaults is faster than the best other "
+        f"method, tuned; in {undecided} the difference is within the noise; in {len(slower)} it is slower:"
+    ]
+    lines += [""] * bool(slower)
+    lines += [f"- {c.setting.title}: {c.rival}, ratio {_format_ratio(c)}" for c in slower]
+    return "\n".join(lines)

@@ -48,9 +48,11 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
         by_entrant = group_by_entrant(runs, part)
         if by_entrant:
             parts += [f"## {heading}", format_table(make_columns(setting), by_entrant)]
-    if long:
-        heading = f"## Tuned, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
-        parts += [heading, format_table(end_columns(setting), group_by_entrant(long, "long"))]
+    for part, heading in (("long", "Tuned"), ("long-untuned", "Defaults")):
+        by_entrant = group_by_entrant(long, part)
+        if by_entrant:
+            heading = f"## {heading}, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
+            parts += [heading, format_table(end_columns(setting), by_entrant)]
     notes = list(_format_notes(race))
     if lent_to:
         notes.append(_explain_lent(setting))
