@@ -15,8 +15,8 @@ from fedraa.messages import Update
 MAX_FACTOR = 1e4
 # A client's loss has risen if it exceeds its lowest value by this share of its first value.
 RISE = 0.1
-# An update counts for this multiple of the number of clients at work, unless a newer one of its client replaces it.
-MAX_AGE = 5
+# A client is recent if one of the last updates is from it: this multiple of the number of clients at work.
+RECENT = 5
 # Maximum growth of the logarithm of the rate per update of each client, after its first fall because of the losses.
 CAUTIOUS_GROWTH = 0.1
 
@@ -24,13 +24,14 @@ CAUTIOUS_GROWTH = 0.1
 class AdaptiveFactor(Stateful):
     """A factor on the learning rate that follows from the clients' steps.
 
-    After each client update, with the median c of the clients' last cosines:
+    After each client update, with the median c of the last N cosines:
         factor <- factor * exp((c - target) / N)
-    If the last losses of most clients have risen:
+    If the losses of most of the last N updates and of most recent clients have risen:
         factor <- half of the smaller of factor and the factor at which the losses were lowest
 
-    Each client counts once, with its last update, if this is one of the last 5 N updates (`MAX_AGE`). Otherwise a few
-    fast clients with little data would decide, because they send most updates.
+    A client is recent if one of the last 5 N updates is from it (`RECENT`), and its last loss counts. Without this
+    second condition, noisy losses of a few fast clients with little data, which send most updates, let the rate fall
+    to 0.
 
     A cosine compares the two halves of a task's path (`HalfwayCosine`). Its expectation decreases as the rate grows, so
     this is hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. N
@@ -49,6 +50,9 @@ class AdaptiveFactor(Stateful):
 
     state_fields: ClassVar[tuple[str, ...]] = (
         "_log_factor",
+        "_cosines",
+        "_relative_losses",
+        "_rises",
         "_updates",
         "_recent",
         "_first",
@@ -62,10 +66,15 @@ class AdaptiveFactor(Stateful):
         self._target = target
         self._at_work = at_work
         self._log_factor = 0.0
+        self._cosines: list[float] = []
+        # The last losses as shares of the clients' first losses.
+        self._relative_losses: list[float] = []
+        # 1 for each update since the last fall of the rate whose loss has risen, 0 for the others; at most N.
+        self._rises: list[int] = []
         self._updates = 0
-        # For each client with a recent update: the client, the update's number, its cosine, its loss as a share of the
-        # client's first loss, and 1 if the loss has risen since the last fall of the rate, otherwise 0.
-        self._recent: list[tuple[int, int, float, float, int]] = []
+        # For each recent client: the client, the number of its last update, and 1 if the loss of this update has risen
+        # since the last fall of the rate, otherwise 0.
+        self._recent: list[tuple[int, int, int]] = []
         # The first loss of each client, and its lowest one since the last fall. NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
@@ -82,35 +91,40 @@ class AdaptiveFactor(Stateful):
         """Adapt the factor to a client update. A task without a cosine changes nothing."""
         if cosine is None or not math.isfinite(cosine):
             return
-        self._updates += 1
-        self._record_update(client, cosine, loss)
-        if sum(risen for *_, risen in self._recent) > len(self._recent) / 2:
+        self._cosines = [*self._cosines, cosine][-self._at_work :]
+        self._record_loss(client, loss)
+        clients_risen = sum(risen for _, _, risen in self._recent)
+        if sum(self._rises) > self._at_work / 2 and clients_risen > len(self._recent) / 2:
             self._has_fallen = True
-            self._recent = [(*entry[:-1], 0) for entry in self._recent]
+            self._rises = []
+            self._recent = [(other, number, 0) for other, number, _ in self._recent]
             self._lowest[:] = np.nan
             self._log_factor = min(self._log_factor, self._best_log_factor) - math.log(2)
             return
-        change = median(entry[2] for entry in self._recent) - self._target
+        change = median(self._cosines) - self._target
         if self._has_fallen:
             change = min(change, CAUTIOUS_GROWTH)
         limit = math.log(MAX_FACTOR)
         self._log_factor = min(limit, max(-limit, self._log_factor + change / self._at_work))
 
-    def _record_update(self, client: int, cosine: float, loss: float) -> None:
-        """Add an update to the records, and keep the factor if the losses are lower than before."""
+    def _record_loss(self, client: int, loss: float) -> None:
+        """Add a loss to the records, and keep the factor if the losses are lower than before."""
         if math.isnan(self._first[client]):
             self._first[client] = loss
         if math.isnan(self._lowest[client]):
             self._lowest[client] = loss
         self._lowest[client] = lowest = min(self._lowest[client], loss)
         first = abs(float(self._first[client]))
-        oldest = self._updates - MAX_AGE * self._at_work
-        recent = [entry for entry in self._recent if entry[0] != client and entry[1] > oldest]
         has_risen = int(loss > lowest + RISE * first)
-        self._recent = [*recent, (client, self._updates, cosine, loss / (first or 1.0), has_risen)]
-        if self._updates < self._at_work:
+        self._rises = [*self._rises, has_risen][-self._at_work :]
+        self._updates += 1
+        oldest = self._updates - RECENT * self._at_work
+        others = [entry for entry in self._recent if entry[0] != client and entry[1] > oldest]
+        self._recent = [*others, (client, self._updates, has_risen)]
+        self._relative_losses = [*self._relative_losses, loss / (first or 1.0)][-self._at_work :]
+        if len(self._relative_losses) < self._at_work:
             return
-        current = median(entry[3] for entry in self._recent)
+        current = median(self._relative_losses)
         if current < self._best_loss:
             self._best_loss = current
             self._best_log_factor = self._log_factor

@@ -8,26 +8,26 @@ import numpy.typing as npt
 
 from fedraa.data.sources.federated_dataset import FederatedDataset
 
-NUMBERS = 12
+NUMBERS = 8
 # The number of different words in each column of words.
-WORDS = (8, 12, 20, 30)
-TEACHER_UNITS = 24
+WORDS = (4, 6, 10)
+TEACHER_UNITS = 4
 TEST_ROWS = 3_000
 
 
 def rare(data_dir: Path | None) -> FederatedDataset:
-    """Return 10,000 rows of two classes, 9 : 1."""
-    return _make_table("rare", rows=10_000, shares=(0.9, 0.1), seed=48)
+    """Return 2,000 rows of two classes, 9 : 1."""
+    return _make_table("rare", rows=2_000, shares=(0.9, 0.1), seed=48)
 
 
 def customers(data_dir: Path | None) -> FederatedDataset:
-    """Return 10,000 rows of four classes with the shares .5, .3, .15 and .05."""
-    return _make_table("customers", rows=10_000, shares=(0.5, 0.3, 0.15, 0.05), seed=49)
+    """Return 2,000 rows of four classes with the shares .5, .3, .15 and .05."""
+    return _make_table("customers", rows=2_000, shares=(0.5, 0.3, 0.15, 0.05), seed=49)
 
 
 def many(data_dir: Path | None) -> FederatedDataset:
-    """Return 30,000 rows of four classes with the shares .5, .3, .15 and .05."""
-    return _make_table("many", rows=30_000, shares=(0.5, 0.3, 0.15, 0.05), seed=50)
+    """Return 20,000 rows of four classes with the shares .5, .3, .15 and .05."""
+    return _make_table("many", rows=20_000, shares=(0.5, 0.3, 0.15, 0.05), seed=50)
 
 
 def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -> FederatedDataset:

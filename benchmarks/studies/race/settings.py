@@ -72,7 +72,7 @@ def _table_fields(table: str, **more: Any) -> dict[str, Any]:
     return {"dataset": dataset, "hidden": (64,), "batch_size": 32, "compute": "1:0.5,3:0.5"} | more
 
 
-_TABLE_TUNING: dict[str, Any] = {"lengths": (5, 10, 32, 64), "whole": 32, "lr": "0.03:1:log", "trials": 8}
+_TABLE_TUNING: dict[str, Any] = {"lengths": (2, 5, 10), "whole": 7, "lr": "0.03:1:log", "trials": 8, "between": 20}
 _THIRDS = {"compute": "1:0.5,3:0.5"}
 # The share of the day in which devices of diurnal.csv are available.
 _DAY = 0.6
@@ -226,16 +226,16 @@ SETTINGS: dict[str, Setting] = {
             "rare",
             "generated table of numbers and words, two classes 9 : 1, half of the devices 3x as fast",
             _table_fields("rare"),
-            (0.905, 0.915, 0.925),
-            1.0,
+            (0.92, 0.93, 0.94),
+            3.0,
             **_TABLE_TUNING,
         ),
         Setting(
             "customers",
             "generated table of numbers and words, four unequal classes, Dirichlet 0.1, log-normal speeds (sigma 1)",
             _table_fields("customers", partition="dirichlet", dirichlet=0.1, compute="lognormal:1"),
-            (0.52, 0.56, 0.60),
-            2.0,
+            (0.56, 0.60, 0.64),
+            4.0,
             compute=1.65,
             **_TABLE_TUNING,
         ),
@@ -245,8 +245,8 @@ SETTINGS: dict[str, Setting] = {
             _table_fields("many", clients=1000, batch_size=10),
             (0.80, 0.85, 0.88),
             0.5,
-            lengths=(3, 6, 12, 15),
-            whole=3,
+            lengths=(2, 4, 8),
+            whole=2,
             lr="0.03:1:log",
             trials=6,
             between=2000,
