@@ -64,10 +64,11 @@ def _summarise(comparisons: Sequence[Comparison]) -> str:
     faster = [c for c in comparisons if c.faster == OURS]
     slower = [c for c in comparisons if c.faster not in (OURS, WITHIN_NOISE)]
     undecided = len(comparisons) - len(faster) - len(slower)
-    lines = [
+    summary = (
         f"In {len(faster)} of {len(comparisons)} settings {OURS} with its defaults is faster than the best other "
-        f"method, tuned; in {undecided} the difference is within the noise; in {len(slower)} it is slower:"
-    ]
-    lines += [""] * bool(slower)
-    lines += [f"- {c.setting.title}: {c.rival}, ratio {format_ratio(c)}" for c in slower]
-    return "\n".join(lines)
+        f"method, tuned. In {undecided} the difference is within the noise, and in {len(slower)} it is slower"
+    )
+    if not slower:
+        return f"{summary}."
+    losses = [f"- {c.setting.title}: {c.rival}, ratio {format_ratio(c)}" for c in slower]
+    return "\n".join([f"{summary}:", "", *losses])
