@@ -5,7 +5,7 @@ FROM python:3.11-slim-bookworm
 
 # PyPI has the CUDA builds of PyTorch. This index has the CPU builds, which are several gigabytes smaller.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# Files in a mounted folder belong to this user.
+# The number of the user who owns the files that a run writes into a mounted folder.
 ARG UID=1000
 
 # The health checks of KubeRay call wget.

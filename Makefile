@@ -1,15 +1,15 @@
-# `make demo` and `make test` set up a virtual environment of their own on first use.
+# `make demo` and `make test` create the virtual environment .venv when you first use them.
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
-.PHONY: demo docs test types fast coverage mutants format clean chaos
+.PHONY: demo docs test types fast coverage mutants seeds format clean chaos
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
 		--compute 1:0.5,3:0.5 --updates 200 --seed 0 --engine ray
 
-# Hundreds of tests start processes, which would compile every module themselves.
+# With this variable, each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 test: .venv/ready
@@ -25,7 +25,7 @@ types: .venv/ready
 fast: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup --durations 40
 
-# The lines that fast tests run in their own process; those of Ray's processes are not counted.
+# Report the lines that fast tests run. Lines that run only in Ray's processes are not counted.
 coverage: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt coverage
 	OMP_NUM_THREADS=1 $(BIN)/coverage run --source fedraa,actors,schedulers -m pytest -m "not slow and not alone"
@@ -33,6 +33,9 @@ coverage: .venv/ready
 
 mutants: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/run_mutants.py
+
+seeds: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/unit/actors/run_seeds.py
 
 chaos: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.system.chaos
@@ -48,9 +51,9 @@ format: .venv/ready
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
-# Made anew whenever what it depends on has changed.
+# Make installs the environment again when one of these two files changes.
 .venv/ready: pyproject.toml constraints.txt
-	@echo "setting up .venv, once: Ray and PyTorch are fetched and installed, which takes minutes"
+	@echo "installing Ray, PyTorch and fedraa into .venv: this takes minutes, but only the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test]'
 	@# pip would compile 19,000 files in one process. Some of them are examples with errors.

@@ -1,1 +1,1 @@
-"""Ray actors: thin shells that host the plain classes of fedraa."""
+"""The Ray actors of a run. They contain no algorithm: each wraps a class of fedraa."""

@@ -6,18 +6,22 @@ from collections.abc import Callable
 import tyro
 
 from benchmarks.studies import paper004
-from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.studies.options import RunOptions
+from benchmarks.studies.paper_pages import write_claims
 from benchmarks.system import (
     board,
+    chaos_matrix,
     compat,
     convolutions,
     cut_cost,
     cut_models,
     faults,
+    gpu,
     large_models,
+    link_faults,
     million,
+    peers,
     prose,
     same_bits,
     structure,
@@ -34,13 +38,17 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "claims": write_claims,
     "paper004": paper004.main,
     "board": board.main,
+    "chaos": chaos_matrix.main,
     "compat": compat.main,
     "convolutions": convolutions.main,
     "cut_cost": cut_cost.main,
     "cut_models": cut_models.main,
     "faults": faults.main,
+    "gpu": gpu.main,
     "large_models": large_models.main,
+    "link_faults": link_faults.main,
     "million": million.main,
+    "peers": peers.main,
     "prose": prose.main,
     "same_bits": same_bits.main,
     "structure": structure.main,

@@ -4,15 +4,16 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
 #SBATCH --time=04:00:00
-# Starts one Ray node on each Slurm node, and a command of fedraa that uses all of them:
+# Start one Ray node on each Slurm node, and run a command of fedraa that uses all of them:
 #   sbatch deploy/slurm.sh run --workers 24 --clients 100 --updates 2000 --out runs/slurm
-# Activate the virtual environment before. It and the folder of the submission are on a file system that all nodes share.
+# Activate the virtual environment before you call sbatch. All nodes must share the file system with this environment
+# and with the folder in which you call sbatch.
 set -euo pipefail
 
 export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(python -c "import secrets; print(secrets.token_hex(32))")
 export RAY_AUTH_TOKEN
-# Jobs may share a node.
+# Jobs may share a node, so each job has its own port.
 port=$((6000 + SLURM_JOB_ID % 3000))
 cores=${SLURM_CPUS_PER_TASK:-1}
 

@@ -1,4 +1,4 @@
-"""Fed-RAA on a small CNN: CIFAR-10's images, normalised, with and without crops and flips.
+"""Fed-RAA trains a small CNN on normalised images of CIFAR-10, with random crops and flips and without them.
 
 python examples/augmentation.py --images cifar10-subset.npz    # without a file: synthetic images
 """

@@ -1,4 +1,4 @@
-"""Small models that predict the next character, from [b, t] to logits [b, t, letters], and their training data."""
+"""Small models that predict the next character: logits [b, t, letters] from texts [b, t]. Also their training data."""
 
 from itertools import product
 
@@ -43,7 +43,7 @@ class GPT(nn.Module):
 
 
 def cut_windows(text: str, letters: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return windows of characters [n, LENGTH], and for each character the next one."""
+    """Return windows of characters [n, LENGTH], and for each character the next character [n, LENGTH]."""
     codes = {letter: code for code, letter in enumerate(letters)}
     tokens = np.array([codes[letter] for letter in text])
     rows = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]

@@ -1,4 +1,4 @@
-"""A run as a job of a cluster: after a kill, a time limit or a reboot, the next job resumes it.
+"""A run as a job of a cluster. If a kill, a time limit or a reboot interrupts the run, the next job resumes it.
 
 python examples/cluster_job.py                                  # on the cores of this machine
 RAY_ADDRESS=HEAD:6379 python examples/cluster_job.py            # on a cluster, from one of its nodes

@@ -1,7 +1,7 @@
 """FedAvg from scratch: rounds of local SGD, and the mean of the clients' models (McMahan et al. 2017, Algorithm 1).
 
-With the random numbers of `fedraa run`, this program draws the same cohorts and trains the same parameters up to
-rounding, as tests/simulation/test_from_scratch.py checks.
+This program uses the random numbers of `fedraa run`. So it draws the same cohorts and, up to rounding, trains the same
+parameters. tests/simulation/test_from_scratch.py checks this.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ def build_network(theta):
 
 
 def local_sgd(theta, x, y, rng, lr=0.05, momentum=0.5, epochs=5, batch=32):
-    """Return the parameters [d] after local epochs of SGD, each with its own order of the samples."""
+    """Return the parameters [d] after local epochs of SGD. Each epoch has another order of the samples."""
     model = build_network(theta)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     for _ in range(epochs):

@@ -1,7 +1,7 @@
 """Fed-RAA from scratch: each device trains one fragment of the model, and the server never waits (Algorithms 1 and 2).
 
-The program uses the random numbers of `fedraa run` and has the same events and parameters:
-tests/simulation/test_from_scratch.py.
+This program uses the random numbers of `fedraa run`. So it has the same events and, up to rounding, the same
+parameters. tests/simulation/test_from_scratch.py checks this.
 """
 
 import heapq
@@ -70,7 +70,7 @@ def train(theta, shards, costs, rng, updates, alpha=0.6, jitter=0.1, **local):
     """Return theta [d] after the updates, and the events: kind, time, task, client, fragment, version, staleness."""
     fragments = cut_fragments(len(theta), RATIOS)
     bound = delay_bound(costs)
-    # The numbers of updates of each fragment, and of tasks of each client, so far.
+    # The number of updates of each fragment so far, and the number of tasks of each client so far.
     q, turns = np.zeros(len(fragments), int), [0] * len(shards)
     events, queue = [], []
     idle, now = range(len(shards)), 0.0

@@ -1,7 +1,7 @@
 """FedBuff from scratch: the server collects deltas in a buffer, and applies a full buffer (Nguyen et al. 2022).
 
-The program uses the random numbers of `fedraa run` and has the same events and parameters:
-tests/simulation/test_from_scratch.py.
+This program uses the random numbers of `fedraa run`. So it has the same events and, up to rounding, the same
+parameters. tests/simulation/test_from_scratch.py checks this.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from fedraa.rng import generator
 
 FEATURES, HIDDEN, CLASSES = 64, 40, 10
-# The duration of a task varies by up to this share.
+# The duration of a task differs from its cost by at most this share.
 JITTER = 0.1
 
 

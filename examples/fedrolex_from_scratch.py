@@ -1,7 +1,7 @@
 """FedRolex from scratch: clients train a window of hidden units, which moves each round (Alam et al. 2022).
 
-The program uses the random numbers of `fedraa run` and has the same coverage and parameters:
-tests/simulation/test_from_scratch.py.
+This program uses the random numbers of `fedraa run`. So it has the same coverage and, up to rounding, the same
+parameters. tests/simulation/test_from_scratch.py checks this.
 """
 
 import math
@@ -39,7 +39,7 @@ def gradient(theta, x, y):
 
 
 def window_coordinates(size, capacity, start):
-    """Return the coordinates of the hidden units from `start` on, a share `capacity` of all, with all their weights."""
+    """Return the coordinates of the weights of a window of hidden units: a share `capacity`, from `start` on."""
     w1, b1, w2, b2 = split_layers(np.arange(size))
     units = np.sort((start + np.arange(math.ceil(capacity * len(b1)))) % len(b1))
     return np.concatenate([w1[units].ravel(), b1[units], w2[:, units].ravel(), b2])

@@ -1,4 +1,4 @@
-"""Fed-RAA against FedAvg on a table of Hugging Face's `datasets`: reviews, with a column that names each row's client.
+"""Fed-RAA and FedAvg on a table of Hugging Face's `datasets`: reviews, with a column that names the client of each row.
 
 python examples/hugging_face.py    # after `pip install 'datasets>=3'`
 """

@@ -1,4 +1,4 @@
-"""Low-rank adapters against full fine-tuning: a small GPT, pretrained on news, learns the roles of a play.
+"""Low-rank adapters compared with full fine-tuning: a small GPT, pretrained on news, learns the roles of a play.
 
 python examples/lora.py --news agnews/train.csv.gz --text shakespeare.txt    # without files: synthetic texts
 """

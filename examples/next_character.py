@@ -1,6 +1,8 @@
-"""Fed-RAA against FedAvg on the next character of a play, one client per role, with a small GPT and an LSTM.
+"""Fed-RAA and FedAvg train a small GPT and an LSTM to predict the next character of a play. Each role is a client.
 
-python examples/next_character.py --text shakespeare.txt    # `ROLE:`, its lines, an empty line
+A speech in the text file is a line `ROLE:`, the lines of the speech, and an empty line.
+
+python examples/next_character.py --text shakespeare.txt    # without a file: a synthetic play
 """
 
 import argparse

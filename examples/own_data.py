@@ -1,4 +1,4 @@
-"""Your data with your clients: samples of six sensors, which differ in gain and offset.
+"""Your data with your clients: six sensors are the clients. Their samples differ in gain and offset.
 
 python examples/own_data.py    # for files, folders of images and tables, see docs/guides/data.md
 """

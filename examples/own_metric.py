@@ -11,7 +11,7 @@ import fedraa as fl
 
 
 class Top2(fl.Metric):
-    """The share of samples whose class is among the two most likely ones; `values` returns 0 or 1 per sample."""
+    """The share of samples whose class is among the two most likely classes. `values` returns 0 or 1 per sample."""
 
     name = "top2"
 

@@ -1,4 +1,4 @@
-"""Fed-RAA with a custom model: any nn.Module, without instructions for cutting it. The data are handwritten digits.
+"""Fed-RAA with a custom nn.Module. fedraa finds out how to cut it into fragments. The data are handwritten digits.
 
 python examples/own_model.py
 """
@@ -10,7 +10,7 @@ import fedraa as fl
 
 
 class Net(nn.Module):
-    """Two hidden layers, the second one with a shortcut. Both therefore have the same units, and are cut together."""
+    """Two hidden layers, the second with a shortcut. Because of the shortcut, both are cut along the same units."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = Net()
     history = fl.run(method="fed-raa", model=model, dataset="digits", clients=8, updates=80, engine="local")
-    # These are the costs of each fragment and, as the last one, the cost of the whole model.
+    # The list has the cost of each fragment, and then the cost of the whole model.
     *fragments, whole = history.config["resolved"]["shapes"]
     for fragment, shape in enumerate(fragments):
         share = shape["flops"] / whole["flops"]

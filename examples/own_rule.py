@@ -10,7 +10,7 @@ import fedraa as fl
 
 
 class Shortened(fl.AsyncRule):
-    """theta <- theta + a delta, where a falls with staleness and with the relative length of the delta."""
+    """The rule theta <- theta + a delta; a falls with the staleness and with the relative length of the delta."""
 
     # `fedraa methods` shows this description of the values that the rule keeps.
     keeps = "usual length per fragment"

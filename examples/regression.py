@@ -1,4 +1,4 @@
-"""Regression on scikit-learn's bundled diabetes data: Fed-RAA against FedAvg at equal time.
+"""Fed-RAA and FedAvg train a regression model on scikit-learn's diabetes data for the same virtual time.
 
 python examples/regression.py
 """
@@ -24,7 +24,7 @@ def main() -> None:
     flags.add_argument("--time", type=float, default=10.0)
     flags.add_argument("--clients", type=int, default=10)
     options = flags.parse_args()
-    # Each fragment learns the whole task. With this scaling, the full model computes the mean of their outputs.
+    # Each fragment learns the whole task. With this scaling, the full model's output is the mean of their outputs.
     halves = {"fragments": 2, "override": {"local.scale_activations": True}}
     for method, own in (("fed-raa", halves), ("fedavg", {})):
         experiment = fl.Experiment(

@@ -1,4 +1,4 @@
-"""Fed-RAA against FedAvg on segmentation, a class per pixel: synthetic images of discs and squares on noise.
+"""Fed-RAA and FedAvg learn segmentation (a class per pixel) on synthetic images of discs and squares on noise.
 
 python examples/segmentation.py
 """

@@ -1,6 +1,6 @@
 """A sweep: a run for each point of a grid, and a pandas table of all runs.
 
-python examples/sweep.py    # started again, it reads finished runs and resumes interrupted ones
+python examples/sweep.py    # If you start it again, it reads finished runs and resumes interrupted runs.
 """
 
 from itertools import product

@@ -1,7 +1,7 @@
-"""The best learning rate of each method, from equal numbers of trials, and both methods compared at equal time.
+"""Find the best learning rate and momentum of two methods with the same number of trials, then compare the methods.
 
 pip install 'optuna>=4'
-python examples/tuning.py    # started again after an interruption, it continues
+python examples/tuning.py    # If you start it again after an interruption, it continues.
 """
 
 import fedraa as fl

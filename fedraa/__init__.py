@@ -9,10 +9,10 @@ Runs:
     run              run an experiment to its end
     resume           continue an interrupted run, or extend a run
     compare          several methods under the same flags and budget, as a table
-    tune             the best values for each method, for such a comparison
+    tune             search the best settings of each method for a fair comparison
     replay           check a run's log against the rules of its method
     report           one page of tables and figures about runs
-    check            check that a custom component keeps the promises that runs rely on
+    check            test a custom component: is it deterministic, and does it resume and replay?
     testing          the same check for your tests: fl.testing.check(part)
     Experiment       the settings of one run: every flag of the command line
     History          a run, read from its directory
@@ -28,44 +28,44 @@ Runs:
     Method           a method: the choices of which it consists
 
 Custom components (pass a name, "package.module:Name", or an object):
-    Scheduler        the fragment that a client trains next
-    AsyncRule        how an asynchronous server applies a client update
+    Scheduler        chooses the fragment that a client trains next
+    AsyncRule        applies a client update at an asynchronous server
     ApplyResult      the result of an AsyncRule: the weight, and whether the model has a new version
-    StalenessWeight  the weight of an update by its staleness
-    Aggregator       the mean of a round's deltas
-    Attack           the way in which some clients change their data or their deltas
-    ServerOptimizer  the server's step along this mean
-    Participation    the clients that take part in a round
-    Selection        the clients that train next, by their losses, durations and participations
+    StalenessWeight  returns the weight of an update from its staleness
+    Aggregator       combines the deltas of a round, for example to their mean
+    Attack           changes the data or the deltas of some clients
+    ServerOptimizer  takes the server's step along the combined delta of a round
+    Participation    draws the clients that take part in a round
+    Selection        chooses the clients that train next, by their losses, durations and participations
     SelectionContext  the observations that a Selection receives
-    SubmodelPolicy   the part of the model that a client trains in a round
-    GradientTransform  a change of the gradient in a local step
-    LocalOptimizer   the step along the gradient in local training
-    LocalAlgorithm   the steps of a task, such as those of a personal model
+    SubmodelPolicy   chooses the part of the model that a client trains in a round
+    GradientTransform  changes the gradient in a local step
+    LocalOptimizer   takes the local step along the gradient
+    LocalAlgorithm   trains a task in its own way, for example a personal model beside the global one
     KeptBuffer       values that each client keeps between its tasks
-    Compressor       the compression of deltas that clients send
-    Partitioner      the client of every sample
+    Compressor       compresses the deltas that clients send
+    Partitioner      assigns every sample to a client
     Rows             samples that are read by row, from any storage
-    Transform        a transform of samples before training
-    Objective        the loss and its metrics
-    Metric           a further metric of every evaluation
+    Transform        changes samples before training
+    Objective        computes the loss and its metrics
+    Metric           computes a further metric in every evaluation
     Callback         receives events of a run, and may end it
-    tracing_rules    rules for torch functions that tracing does not know
+    tracing_rules    adds rules for torch functions that the model tracer does not know
 
 Built-in callbacks:
     EarlyStopping    ends a run that no longer improves
-    CSV              evaluations, live, as a table
-    TensorBoard      evaluations, live, for TensorBoard
-    WandB            evaluations, live, to Weights & Biases
-    MLflow           evaluations, live, to MLflow
-    ProgressBar      the progress of a run, in a terminal or a notebook
+    CSV              writes each evaluation to a table, while the run goes on
+    TensorBoard      writes each evaluation for TensorBoard
+    WandB            sends each evaluation to Weights & Biases
+    MLflow           sends each evaluation to MLflow
+    ProgressBar      shows the progress of a run, in a terminal or a notebook
 
-Exceptions and warnings, besides the ValueError of a mistake:
+Exceptions and warnings, besides the ValueError for a wrong setting:
     RunFailed        a run cannot continue
     Interrupted      a run was stopped, by Ctrl-C or SIGTERM, with a checkpoint from which it can resume
     Inconsistent     a log does not follow the rules of its method
-    PromiseBroken    a component does not keep the promises that runs rely on
-    RunWarning       a warning: a run can continue, but is probably not intended
+    PromiseBroken    a custom component failed a check of `fedraa check`
+    RunWarning       a warning: the run works, but its settings are probably a mistake
 
 See `help(fedraa.run)`, `help(fedraa.Experiment)` and so on for details, and `fedraa --help` for the command line.
 """
@@ -231,9 +231,9 @@ _HOMES = {
 
 
 class _Package(ModuleType):
-    """The class of this package.
+    """The module class of `fedraa`.
 
-    Importing the subpackages `replay` and `report` must not replace the public functions.
+    It keeps the functions `fedraa.replay` and `fedraa.report` when the subpackages of the same names are imported.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -241,7 +241,7 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the module by its name, because objects in scripts may refer to it and are pickled for Ray."""
+        """Pickle the module as its name, because Ray pickles objects of scripts, which may refer to the module."""
         return import_module, (self.__name__,)
 
 

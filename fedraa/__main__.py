@@ -6,7 +6,7 @@ from fedraa.quick_imports import quick_imports
 
 
 def main() -> int:
-    """Run the command line. Ctrl-C also prints a sentence during the import, which takes a moment."""
+    """Run the command line. Ctrl-C during the imports prints one line instead of a traceback."""
     try:
         with quick_imports():
             from fedraa.cli.main import main as command

@@ -1,4 +1,4 @@
-"""The public functions, which run experiments on either engine. Only this module imports all other subpackages."""
+"""The public functions, such as `run` and `compare`. Only this module imports all other subpackages."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunStart
-from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
+from fedraa.callbacks.callback_list import CallbackList, refuse_unknown_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
@@ -72,13 +72,13 @@ def run(
         experiment: The settings; `fields` replace some of them.
         model: An nn.Module, or a name. It returns logits `[batch, classes]`, or the input of the objective.
         dataset: A Dataset, a FederatedDataset, a function that returns one, or a name.
-        callbacks: They receive events and may end the run.
+        callbacks: Callbacks, which receive the events of the run and may end it.
         restarts: How often the run may resume on a new local cluster if Ray itself dies.
         **fields: Fields of the experiment.
 
-    Runs in threads of one process take turns. A run inside a run, as from a callback, is refused. Raises InputError
-    before the start for an experiment that cannot be run, RunFailed if a run cannot continue, and Interrupted after
-    Ctrl-C. `resume` can continue an interrupted run, also after an exception of a callback.
+    Runs in threads of one process take turns. A callback must not start another run. Raises InputError before the start
+    if the experiment cannot be run, RunFailed if the run cannot continue, and Interrupted after Ctrl-C. `resume` can
+    continue the run after Ctrl-C and after an exception of a callback.
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
@@ -93,7 +93,7 @@ def _run_experiment(
     callbacks: CallbackList,
     restarts: int = 0,
 ) -> History:
-    """Run an experiment. Objects may replace its named model and dataset."""
+    """Run an experiment. If `model` or `dataset` is not None, it replaces the one that the experiment names."""
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -123,12 +123,13 @@ def resume(
         directory: The run directory.
         model: The same object as in the call of `run`, if it had one.
         dataset: The same object as in the call of `run`, if it had one.
-        callbacks: Callbacks. They first receive the events before the checkpoint. A run does not keep its callbacks.
-        trust: Allow the import of other code that the run directory names (`package.module:Name`).
-        restarts: As in `run`.
-        quiet: Replaces the run's own setting of `quiet`.
-        **fields: Components that are objects, and a larger `updates`, `rounds`, `time` or `target_accuracy`, or a
-            better `target`, which extend a run, also a finished one. The result is bit for bit that of one longer run.
+        callbacks: Callbacks, which must be passed again. They first receive all events before the checkpoint.
+        trust: Allow the import of user code that the run directory names (`package.module:Name`).
+        restarts: How often the run may resume on a new local cluster if Ray itself dies.
+        quiet: True or False replaces the setting of the run.
+        **fields: Components that were passed to `run` as objects. A larger `updates`, `rounds`, `time` or
+            `target_accuracy`, or a better `target`, extends the run, even if it is finished. The result then equals
+            that of one longer run bit for bit.
 
     If files are damaged, the run resumes from an earlier checkpoint with a warning, or is refused. Raises ValueError
     for a finished run that is not extended, a run that another process writes, and a missing or different object.
@@ -168,14 +169,15 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         methods: Names or Method objects with distinct names.
         seeds: The seeds.
         experiment: The settings; `fields` replace some of them.
-        model: As in `run`. Every run starts from the same weights of a module.
+        model: As in `run`. If it is a module, every run starts from the weights of this module.
         dataset: As in `run`.
-        terms: The values of fields that are not set. "equal": momentum 0, uniform weighting, no decay and clipping, 5
-            epochs, all clients. "paper": each paper's. "tuned": those in the file `tuned`. None: the method's defaults.
+        terms: The source of values for fields that are not set. "equal": momentum 0, uniform weighting, no decay, no
+            clipping, 5 epochs, all clients. "paper": the values of each method's paper. "tuned": the values in the file
+            `tuned`. None: the defaults of each method.
         tuned: The file that `tune` writes.
         callbacks: As in `run`.
         ended: A function that is called with the History of each finished run.
-        **fields: Fields of the experiment. A field that only some of the methods have is set for those.
+        **fields: Fields of the experiment. A field that only some methods have is set only for these methods.
 
     Every run has a directory METHOD-SEED below `out` (default: a folder in runs/), beside compare.csv and compare.png.
 
@@ -220,12 +222,12 @@ def compare(  # noqa: PLR0913 - a call names its arguments
 def replay(directory: str | os.PathLike[str]) -> str:
     """Check a run's log against the rules of its method, line by line. Return a summary of the check.
 
-    Every decision, weight, cost and time must follow from config.json and the earlier lines. Neither the dataset nor
-    the model is needed. Measured values are not checked: losses, accuracies, real time.
+    Every decision, weight, cost and time must follow from config.json and the earlier lines. The check needs neither
+    the dataset nor the model. It does not check measured values: losses, accuracies and real times.
 
         print(fedraa.replay("runs/fed-raa-digits-0"))
 
-    Raises Inconsistent at the first line that does not follow, and ValueError for a directory that is no run.
+    Raises Inconsistent at the first line that breaks a rule, and ValueError if the directory holds no run.
     """
     from fedraa.replay.replay import replay as check
 
@@ -242,10 +244,11 @@ def report(
 ) -> Path:
     """Write the page `out` about runs, or folders of runs, with tables and plots.
 
-    Return the folder NAME_files beside it, with every table as CSV and LaTeX and every plot as PDF. Runs that differ
-    only in their seed are one group, shown as mean and 95 % confidence interval. With `theme` auto the page is light or
-    dark like the reader's screen. `landscape` adds the loss around every final model. It loads the datasets and, with
-    `trust`, imports other code that a run directory names. Unfinished runs are shown and marked.
+    Return the folder NAME_files beside the page, with every table as CSV and LaTeX and every plot as PDF. Runs that
+    differ only in their seed form one group, which the page shows as mean and 95 % confidence interval. With `theme`
+    auto, the page follows the light or dark setting of the browser. `landscape` adds plots of the loss around every
+    final model. For these plots the report loads the datasets and, with `trust`, imports user code that a run directory
+    names. Unfinished runs are shown and marked.
 
         fedraa.report(["runs/compare"], "page.html")
 
@@ -257,13 +260,13 @@ def report(
 
 
 def method(name: str) -> Method:
-    """Return the method of that name, as `fedraa methods` lists them, or the crossing "a+b".
+    """Return the method with this name. `fedraa methods` lists the names, and "a+b" combines two methods.
 
-    A method is a value that consists of choices:
+    A method is an object with four choices (submodel, local training, update, schedule), such as:
 
         fedraa.method("fed-raa").schedule
 
-    Raises ValueError, which lists the names, for an unknown name.
+    Raises ValueError for an unknown name. The error lists the known names.
     """
     return find_method(name)
 
@@ -279,13 +282,13 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
     Args:
         sources: Callbacks in any of the forms that a user may pass.
         quiet: True to log nothing.
-        place: The position among several runs, for the log.
+        place: A text for the log, such as "run 2 of 6", if there are several runs.
     """
     if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence):
         raise InputError("callbacks", got=sources, expected="a list")
     callbacks = [CALLBACKS.resolve(source) for source in sources]
     for callback in callbacks:
-        refuse_strange_hooks(callback)
+        refuse_unknown_hooks(callback)
     has_bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in callbacks)
     if not quiet and not has_bar:
         callbacks.append(ProgressLog(place))
@@ -325,7 +328,7 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
         raise
     finally:
         callbacks.close()
-    # The objects of a run form reference cycles. Without this, the memory of several runs in one process would add up.
+    # The objects of a run form reference cycles. Without this call, several runs in one process would fill the memory.
     gc.collect()
     stopped = f"stopped, with a checkpoint; resume with: {resume_command(spec, directory)}"
     if raised is not None:
@@ -339,7 +342,7 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
 
 
 def open_session(options: ClusterOptions, clients: int) -> AbstractContextManager[None]:
-    """Return a context with one Ray cluster for all runs in it. With the engine local it does nothing."""
+    """Return a context with one Ray cluster for all runs in it. With the local engine the context does nothing."""
     if options.engine == "local":
         return nullcontext()
     from actors.cluster.engine import provide_cluster
@@ -380,7 +383,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 def run_directory(out: Path | None, name: str) -> Iterator[Path]:
     """Claim a run directory for the block: `out`, which must be new or empty, or a new directory of this name in runs/.
 
-    The directory is removed if no run began in it. Raises ValueError if another run uses it.
+    At its end the block removes the directory if no run began in it. Raises ValueError if another run uses it.
     """
     with claim_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
@@ -388,10 +391,7 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _before_the_start(callbacks: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block, which changes no file, to Interrupted.
-
-    The callbacks receive the end of the preparation.
-    """
+    """Convert Ctrl-C in the block, which changes no file, to Interrupted. Then end the callbacks' preparation."""
     try:
         yield
     except KeyboardInterrupt:

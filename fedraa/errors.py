@@ -11,22 +11,22 @@ from typing import Any, Self
 MAX_CHARACTERS = 80
 _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
-# Names of other libraries that differ in more than capitals and hyphens.
+# Names that other libraries use for the same thing, with the name in fedraa.
 OTHER_NAMES = {"fmnist": "fashion-mnist"}
 # Minimum similarity, 0 to 1, of a wrong name and a known name that an error suggests for it.
 NEAR_MISS = 0.75
 
 
 class StructuredError(Exception):
-    """An error in parts. `str(error)` is the sentence that is made from the parts.
+    """An error that keeps the parts of its message as attributes. `str(error)` joins them to a sentence.
 
-    A value gives `field: got VALUE; expected EXPECTED; HINT`, a problem gives `field: PROBLEM; HINT`. Tests compare the
-    parts, so that the wording can change.
+    The sentence for a wrong value is `field: got VALUE; expected EXPECTED; HINT`. The sentence for any other problem is
+    `field: PROBLEM; HINT`. Tests compare the parts, so that the wording can change.
 
     Args:
         field: The option, argument, file or object that is wrong.
         problem: The defect, as the rest of a sentence that begins with the field.
-        got: The wrong value. The sentence describes it shortly.
+        got: The wrong value. The sentence contains its short description.
         expected: The values that are allowed.
         hint: The next step for the user.
     """
@@ -58,7 +58,7 @@ class StructuredError(Exception):
         return str(self).removeprefix(f"{self.field}: ")
 
     def with_field(self, field: str) -> Self:
-        """Return the same error about another field, such as the option that a checked value belongs to."""
+        """Return the same error about another field, such as the option from which the wrong value came."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.field = field
@@ -66,7 +66,7 @@ class StructuredError(Exception):
         return other
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the sentence and the parts. The value becomes text, because not every object can be pickled."""
+        """Pickle the sentence and the parts. The wrong value becomes text, because some objects cannot be pickled."""
         parts = dict(self.__dict__)
         if self.got is not None:
             parts["got"] = short_text(self.got)
@@ -89,9 +89,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RunWarning(UserWarning):
-    """A warning about a run that can continue, but is probably not intended.
+    """A warning that a run works, but that its settings are probably a mistake.
 
-    The message has the reason in one sentence.
+    The message gives the reason in one sentence.
     """
 
 
@@ -100,14 +100,14 @@ class RunFailed(StructuredError):
 
 
 class Unwritable(RunFailed):
-    """An error about a run directory that cannot be written, as when the disk is full.
+    """An error about a run directory that cannot be written, for example because the disk is full.
 
-    Its last checkpoint is intact.
+    The last checkpoint of the run is intact.
     """
 
 
 class Uncuttable(InputError):
-    """An error about a model without parts that can be cut or masked, if the method needs them."""
+    """An error about a model of which no submodel can be made, with a method that trains submodels."""
 
 
 class ShardDied(StructuredError):
@@ -115,24 +115,27 @@ class ShardDied(StructuredError):
 
 
 class Damaged(StructuredError):
-    """An error about a checkpoint that differs from the written one."""
+    """An error about a checkpoint file that has changed since it was written."""
 
 
 class Inconsistent(StructuredError):
-    """A contradiction between a run and its rules.
+    """An error about a run with a log that contradicts the rules of its method.
 
-    The field is the file, with the line. `got` is its value, `expected` the value by the rules.
+    `field` names the file and the line. `got` is the value in this line, and `expected` the value that the rules give.
     """
 
 
 class PromiseBroken(StructuredError):
-    """An error about a component that breaks the promises that runs rely on. The field is the component."""
+    """An error about a custom component that failed a check, such as that equal inputs give equal results.
+
+    `field` names the component.
+    """
 
 
 class CallbackRaised(Exception):
-    """The exception `error` of a callback, which the user sees after the run is saved.
+    """An error that wraps the exception `error` of a callback, until the run is saved.
 
-    `error` is None if only the user's process has it.
+    `error` is None in a process that does not have the exception, because the callback ran in the user's process.
     """
 
     def __init__(self, error: Exception | SystemExit | None) -> None:
@@ -142,7 +145,7 @@ class CallbackRaised(Exception):
 
 @contextmanager
 def trap_system_exit() -> Iterator[None]:
-    """Convert `sys.exit` of a client's code in the block to a RuntimeError, so that only its task ends."""
+    """Convert a call of `sys.exit` in the block to a RuntimeError, so that only the client's task ends."""
     try:
         yield
     except SystemExit as error:
@@ -154,17 +157,18 @@ def without_effect(field: str, value: object, beside: str, remedy: str = "leave 
 
     Args:
         field: The field.
-        value: Its value.
-        beside: The reason why it has no effect.
+        value: The value that the user gave.
+        beside: The other setting or object that makes the field useless. The message is "it has no effect with ...".
         remedy: The next step for the user.
     """
     return InputError(field, f"it has no effect with {beside}", got=value, hint=remedy)
 
 
 def closest_name(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is almost the same as the word, or None. Capitals and punctuation do not count.
+    """Return the known name that is almost the same as the word, or None.
 
-    Almost the same means nearly the same letters (`NEAR_MISS`), or the same letters in another order.
+    Two names are almost the same if their similarity is at least `NEAR_MISS`, or if they have the same letters in
+    another order. Capitals and punctuation do not count.
 
     Args:
         word: The word of the user.
@@ -190,9 +194,9 @@ def _plain_name(name: str) -> str:
 
 
 def locate_error(error: Exception, place: str) -> InputError:
-    """Return an error of user code or data with its place: the data set, file or client.
+    """Return an InputError that names the place of an error in user code or data: the data set, file or client.
 
-    The place comes before the field of an InputError, and is the field of any other error.
+    If the error is an InputError, the place comes before its field. Otherwise the place becomes the field.
     """
     if isinstance(error, InputError):
         return error.with_field(f"{place}: {error.field}")
@@ -233,7 +237,7 @@ def short_text(value: object) -> str:
 
 
 def _array_text(value: Any) -> str:
-    """Describe an array, a tensor or a column of a table. Of a single number of NumPy, return the value."""
+    """Describe an array, a tensor or a column of a table. A single NumPy number is described by its value."""
     kind = type(value).__name__
     if kind.endswith("64") or kind.endswith("32") or kind.endswith("16") or kind in ("bool", "bool_", "int8", "uint8"):
         return repr(value.item())
@@ -269,7 +273,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Name the type of an object. Data sets describe themselves in one line; tables have a shape."""
+    """Name the type of an object, with the shape of a table, or return the one-line description of a data set."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

@@ -1,4 +1,4 @@
-"""Messages between server, loop and workers: frozen headers around flat float32 buffers."""
+"""The messages between server, loop and workers. Each holds flat float32 buffers and facts about them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ Shapes = tuple[tuple[int, ...], ...]
 State = dict[str, Any]
 """The state of an object: a nested dict (string keys) and lists of JSON values and numpy arrays.
 
-`state()` returns it, `restore(state)` takes it. A state that was read from a file equals the written one, except that
-tuples become lists, and NumPy scalars become Python's. An array that is in a state several times is written once and
-read as one array.
+`state()` returns it, `restore(state)` takes it. A state that was read from a file equals the written one, with two
+exceptions: tuples become lists, and NumPy scalars become Python scalars. If a state contains the same array several
+times, the file has it once, and reading gives one array.
 """
-# The prefix of the names of buffers that a client keeps, which tasks and updates carry.
+# The prefix of the names of buffers that a client keeps between its tasks. Tasks and updates carry these buffers.
 KEPT_PREFIX = "kept_"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class SharedBuffer:
-    """The buffer [k] that several tasks share. An executor recognises the object and sends it only once."""
+    """A buffer [k] that several tasks share. An executor sends it to each worker only once."""
 
     values: Vector
 
@@ -35,14 +35,14 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """The buffer [size] of a submodel with values in another process. A subclass stores where the values are."""
+    """The buffer [size] of a submodel whose values are in another process. A subclass stores where they are."""
 
     size: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MadeBuffer:
-    """A buffer that is made on access, from values that do not change while its task is in flight."""
+    """A buffer that is computed when it is read. Its inputs do not change while the task is in flight."""
 
     make: Callable[[], Vector]
 
@@ -52,12 +52,12 @@ Extra = Vector | SharedBuffer | MadeBuffer
 
 
 class ExtraBuffers(NamedTuple):
-    """The buffers that a protocol moves besides the submodel.
+    """The numbers of buffers that a method sends besides the submodel's parameters.
 
     Attributes:
-        down: Buffers sent to the client, each as large as the trained part.
-        up: Buffers sent to the server, each as large as the trained part.
-        up_whole: Buffers sent to the server, each as large as the whole submodel.
+        down: Number of buffers sent to the client, each as large as the trained part.
+        up: Number of buffers sent to the server, each as large as the trained part.
+        up_whole: Number of buffers sent to the server, each as large as the whole submodel.
     """
 
     down: int = 0
@@ -67,16 +67,16 @@ class ExtraBuffers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The result of checking a trained buffer [k], or a piece of one. The process that received the buffer checks it.
+    """The result of checking a trained buffer [k], or a piece of one, in the process that received it.
 
     Attributes:
-        push: The id of the push.
-        wrong: The type or the shape of the buffer, if it is not the expected one.
+        push: The id of the transfer in which the buffer was sent.
+        wrong: The type or the shape of the buffer if it is not the expected one, else None.
         bad: The number of values that are not finite.
         squared: The squared norm of the delta (trained minus sent), if it was measured.
         squared_sent: The squared norm of the sent buffer, if it was measured.
-        largest: The largest absolute value, 0 if all values are too small to be wrong.
-        sent: The largest absolute value of the sent buffer, needed if a trained value may be too large, otherwise 0.
+        largest: The largest absolute trained value.
+        sent: The largest absolute value of the sent buffer. It is 0 if no check needs it, because `largest` is small.
     """
 
     push: str
@@ -90,20 +90,23 @@ class Receipt:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Task:
-    """The local training of one client from one dispatch to its update.
+    """One job of local training: it is sent to one client, which answers with one Update.
 
     Attributes:
-        turn: Number of the client's earlier tasks, which seeds its minibatches.
-        widths: Kept units per width group. They determine the submodel's shapes, so a worker needs no index sets.
+        turn: Number of earlier tasks of this client. The order of the minibatches depends on it.
+        version: The version of the fragment that was sent.
+        step: The number of server steps before the dispatch.
+        widths: Number of kept units in each width group (units that can be cut, such as the neurons of a layer). The
+            widths determine the shapes of the submodel, so a worker needs no index sets.
         buffer: The submodel's parameters [k] at dispatch.
         cost: The modelled duration on the run's clock.
         mask: True for trained parameters [k], for methods that are defined element-wise.
-        keeps_rest: True if parameters outside of the mask keep their values. Otherwise they are 0.
+        keeps_rest: True if parameters outside of the mask keep their values. False if they are 0 in training.
         extras: Buffers that local training needs besides the parameters, such as a control variate or a server
             momentum.
         bytes_up: The traffic of the update.
-        steps: Number of minibatches. None: the settings of local training decide, and data passes begin
-            again with every task.
+        steps: Number of minibatches. None: the settings of local training decide, and every task begins a new pass over
+            the data.
         first: The number of the task's first minibatch, counted over all tasks of the client.
         asks: Names of buffers that the update must contain besides the parameters.
         cut_at: Number of local steps after which the client stops because of a deadline. None: the task is not cut.
@@ -130,7 +133,7 @@ class Task:
 
     @property
     def size(self) -> int:
-        """The number of parameters of the submodel, in any process."""
+        """The number of parameters of the submodel. It is known even if their values are in another process."""
         return self.buffer.size
 
     @property
@@ -166,9 +169,10 @@ class Update:
     Attributes:
         steps: Number of local steps.
         loss: Mean training loss.
-        seconds: The worker's real time.
-        cosine: The cosine of the halves of the task's path, if the learning rate is adaptive.
-        waited: On the wall clock, the real time from the dispatch to the arrival in which no worker trained the task.
+        seconds: The real time of training at the worker.
+        cosine: The cosine between the model's change in the first half of the steps and its change in the second half,
+            if the learning rate is adaptive.
+        waited: On the wall clock, the seconds between dispatch and arrival in which no worker trained the task.
         receipt: The check of the buffer. If there is a receipt, the buffer stays in the process that wrote the receipt,
             and `params` is empty.
     """
@@ -191,9 +195,9 @@ class Update:
 class Fault:
     """A failure of a task or of a worker. `error` is the reason. The loop decides the next action.
 
-    `task` is None if the worker had no task, because it was starting or evaluating. `worker` is None if no worker is
-    known to have failed. `of_client` is True if training itself raised an error, or its update was refused, on a
-    healthy worker.
+    `task` is None if the worker had no task, because it was starting or evaluating. `worker` is the number of the
+    worker, or None if the server refused an update. `of_client` is True if the client may be the cause: its training
+    raised an error on a healthy worker, or its update was refused.
     """
 
     task: int | None
@@ -206,8 +210,8 @@ class Fault:
 class Evaluation:
     """The metrics of the full model on the test set, by name, in the order of the columns of evals.csv.
 
-    `seconds` is the worker's real time. `clients` has the results of some clients, if they are requested: their numbers
-    as `client`, their `test_samples`, and a column for each metric, NaN for a client without test samples.
+    `seconds` is the real time of the evaluation at the worker. If the run requests results of single clients, `clients`
+    has these columns: the number `client`, its `test_samples`, and each metric, NaN for a client without test samples.
     """
 
     metrics: Mapping[str, float]

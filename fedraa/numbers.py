@@ -1,4 +1,4 @@
-"""Numbers: the check of a field's values by its annotation, and readable text for quantities."""
+"""Checks of numbers against the annotations of dataclass fields, and readable text for quantities."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
-# For each kind of bound in pydantic: the words for it, and the key of its value in an error.
+# The words for each kind of bound in pydantic, and the key under which pydantic's errors give the bound's value.
 _BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("from", "ge"),
@@ -30,15 +30,15 @@ _BOUNDS = {
 
 
 def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict[str, Any]:
-    """Return the values that are numbers, flags or text, and tuples of these, in the types of a dataclass.
+    """Return the plain values (numbers, flags, text, and tuples of these), converted to the types of a dataclass.
 
-    An int becomes a float if the field has floats, and NumPy's numbers become Python's. Such values can be written down
-    and read again without a change.
+    An int becomes a float if the field has floats, and NumPy numbers become Python numbers. Such values can be written
+    to a file and read again without a change.
 
     Args:
         values: The values by the names of the dataclass's fields.
         kind: The dataclass.
-        field: The name of the component, with which the field of an error begins.
+        field: The name of the component. An error's field is this name, a dot and the name of the wrong value.
 
     Raises:
         InputError: The dataclass does not allow one of the values.
@@ -56,16 +56,18 @@ def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict
 
 
 def expected_text(details: Any) -> str:
-    """Return the allowed values, in words that follow "expected", from one of pydantic's error details."""
+    """Return the allowed values in words for the part after "expected" in a message, from a pydantic error detail."""
     if details["type"] in _BOUNDS:
         words, name = _BOUNDS[details["type"]]
         return f"a number {words} {plain_text(details['ctx'][name])}"
+    if details["type"] == "path_type":
+        return "a path"
     text = details["msg"].removeprefix("Input should be ")
     return re.sub(r", (got|unable) .*", "", text, flags=re.DOTALL)
 
 
 def of_python(value: object) -> object:
-    """Return a number or an array of NumPy as Python's number or tuple, and a list as a tuple."""
+    """Return a NumPy number as a Python number, and a NumPy array or a list as a tuple."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):

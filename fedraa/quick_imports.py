@@ -1,4 +1,4 @@
-"""Imports without searches for garbage."""
+"""Faster imports, with Python's garbage collector switched off."""
 
 import gc
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Import modules without searching for garbage. The searches would take an eighth of the time and find none.
+    """Switch the garbage collector off in the block, because imports make no garbage but many objects to search.
 
-    Later searches skip the imported objects.
+    This saves an eighth of the import time. Later collections skip the objects that were imported in the block.
     """
     gc.disable()
     try:

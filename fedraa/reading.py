@@ -1,6 +1,6 @@
 """Functions that open the files of a user.
 
-They raise OSError for anything but a file, such as a named pipe, which could block forever.
+They raise OSError for a path that is not a regular file, such as a named pipe, because reading it could block forever.
 """
 
 import os
@@ -25,5 +25,5 @@ def content(path: Path) -> bytes:
 
 
 def refuse_no_file(path: Path) -> None:
-    """Raise OSError if the file cannot be opened, before a library opens it and waits."""
+    """Raise OSError if the path is no regular file, before a library opens it and waits forever."""
     opened(path).close()

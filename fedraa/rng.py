@@ -1,4 +1,4 @@
-"""Random streams as pure functions of (seed, name, index), without state to save or restore."""
+"""Random generators that are pure functions of (seed, name, index), so that no state must be saved or restored."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ WORD = 2**32
 
 
 def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
-    """Return the generator of one draw, such as `generator(0, "jitter", client, turn)`.
+    """Return the random generator of one draw, such as `generator(0, "jitter", client, turn)`.
 
     Streams are independent of each other and of the order of calls. A run may therefore be resumed, replayed or spread
     over processes without saved generator states.
@@ -19,7 +19,7 @@ def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
 
 
 def torch_seed(seed: int, stream: str, *index: int) -> int:
-    """Return a 63-bit seed for torch's generator, from the same streams."""
+    """Return a 63-bit seed for a generator of torch. The arguments are those of `generator`."""
     words = _seed_sequence(seed, stream, index).generate_state(2, np.uint32)
     return (int(words[0]) << 31) ^ int(words[1])
 
@@ -38,7 +38,7 @@ def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.Se
 
 @cache
 def _prefix_words(seed: int, stream: str) -> list[int]:
-    """Return the words of the numbers that all indices of a stream share."""
+    """Return the 32-bit words of the seed and of the stream's key, with which every sequence of a stream begins."""
     return _split_words(seed) + _split_words(_stream_key(stream))
 
 

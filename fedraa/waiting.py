@@ -1,4 +1,4 @@
-"""Display of long work: in a terminal on a line that is erased again, elsewhere as log lines."""
+"""A display of the current step of long work: a line that is erased again in a terminal, log lines elsewhere."""
 
 import logging
 import sys
@@ -12,15 +12,15 @@ from typing import Self
 from rich.console import Console
 from rich.status import Status
 
-# Seconds before anything is displayed.
-PATIENCE = 2.0
+# A display appears only if the work takes longer than this.
+DISPLAY_DELAY_S = 2.0
 SILENCE_S = 30.0
 
 logger = logging.getLogger("fedraa")
 
 
 class _Lines(logging.Handler):
-    """A printer of log records as plain lines: warnings to stderr, the others to stdout if `to_stdout`."""
+    """A handler that prints log records as plain lines: warnings to stderr, others to stdout if `to_stdout` is True."""
 
     def __init__(self, *, to_stdout: bool) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _Lines(logging.Handler):
 
 
 class _Printing:
-    """The handler that currently prints lines, if there is one, and the number of runs that use it."""
+    """The handler that prints lines at present, or None, and the number of runs that use it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -52,9 +52,9 @@ _printing = _Printing()
 
 @contextmanager
 def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
-    """Print the records of the logger `fedraa` in the block, unless the program has configured handlers.
+    """Print the records of the logger `fedraa` in the block, unless the user's program has set up its own log handlers.
 
-    Records below a level that the program has set for the logger are not printed.
+    If the program has set a level for this logger, records below this level are not printed.
     """
     with _printing.lock:
         _printing.users += 1
@@ -76,9 +76,9 @@ def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
 
 
 class Heartbeat:
-    """A logger of lines with the seconds since `began`.
+    """A logger that prefixes each line with the seconds since `began`.
 
-    After `SILENCE_S` without a line it logs the result of `doing`.
+    If nothing was logged for `SILENCE_S` seconds, it calls `doing` and logs the returned text.
     """
 
     def __init__(self, doing: Callable[[], str], began: float | None = None) -> None:
@@ -104,13 +104,13 @@ class Heartbeat:
 
 
 class Waiting:
-    """A display of the current work. It appears after `patience` seconds and stays until `over`.
+    """A display of the current work. It appears after `patience` seconds and stays until `end_display`.
 
-    In a terminal the display is a line that is erased again. Without a terminal, and with `logged`, the work is logged
+    In a terminal the display is a line that is erased again. Elsewhere, if `logged` is True, the current work is logged
     every `SILENCE_S` seconds.
     """
 
-    def __init__(self, patience: float = PATIENCE, *, logged: bool = False) -> None:
+    def __init__(self, patience: float = DISPLAY_DELAY_S, *, logged: bool = False) -> None:
         self._lock = Lock()
         self._doing = "starting"
         self._over = False

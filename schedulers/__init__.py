@@ -1,4 +1,7 @@
-"""Schedulers: they choose the fragment that a client trains next, from costs, past updates and training losses."""
+"""Schedulers. A scheduler chooses the fragment of the model that a client trains next.
+
+It may use the costs of the fragments, their past updates and their training losses.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType

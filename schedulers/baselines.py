@@ -12,7 +12,7 @@ from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
 @dataclass
 class Random(Scheduler):
-    """A uniform draw from all fragments that the device can hold, at any cost (Random Fed-RAA)."""
+    """A uniform random choice among all fragments that fit in the device's memory (Random Fed-RAA)."""
 
     bounded: ClassVar[bool] = False
 
@@ -22,7 +22,10 @@ class Random(Scheduler):
 
 @dataclass
 class MinimumPriority(Scheduler):
-    """The least updated of all fragments that the device can hold (MP-RAA): Gre-RAA without a bound."""
+    """The fragment with the fewest updates among all that fit in the device's memory (MP-RAA).
+
+    It is Gre-RAA without the delay bound.
+    """
 
     bounded: ClassVar[bool] = False
 
@@ -32,7 +35,10 @@ class MinimumPriority(Scheduler):
 
 @dataclass
 class Offline(Scheduler):
-    """The fixed optimal assignment. A client that owns several fragments trains them in turn."""
+    """The fixed optimal assignment of fragments to clients (`offline_sets`).
+
+    A client with several fragments trains one after another, and then starts again with the first.
+    """
 
     bounded: ClassVar[bool] = False
 
@@ -49,5 +55,5 @@ class Offline(Scheduler):
 
 
 def _holdable_fragments(view: SchedulingContext) -> Ints:
-    """Return the fragments that the device can hold: those of finite cost."""
+    """Return the fragments that fit in the device's memory. The cost of any other fragment is infinite."""
     return np.flatnonzero(np.isfinite(view.costs))

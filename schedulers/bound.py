@@ -1,7 +1,8 @@
 """The offline optimal assignment of fragments to clients, and the delay bound that follows from it.
 
-Source: Fed-RAA, Theorem 2. This module gives the n-th client (from 1) the fragment ceil(nM/N), as the proof does. The
-sets in the theorem's text, {(j-1)floor(N/M)+1, ...}, leave out clients if M does not divide N.
+Source: Fed-RAA, Theorem 2, with N clients and M fragments. The n-th fastest client (n from 1) gets the fragment
+ceil(nM/N), as in the proof. The sets in the theorem's text, {(j-1)floor(N/M)+1, ...}, would give some clients no
+fragment if M does not divide N.
 """
 
 import numpy as np
@@ -10,14 +11,14 @@ from schedulers.protocol import Costs, Ints
 
 
 def offline_sets(costs: Costs) -> list[Ints]:
-    """Return the fragments that each client owns under the offline assignment.
+    """Return, for each client, the fragments that the offline assignment gives it.
 
-    Clients are sorted from fast to slow, fragments from large to small. The n-th client (from 1) takes fragment
-    ceil(nM/N). With fewer clients than fragments, it also owns the fragments after the last one of its predecessor, so
-    that every fragment has a client.
+    Clients are sorted from fast to slow, and fragments from large to small. The n-th client (from 1) gets fragment
+    ceil(nM/N). If there are fewer clients than fragments, a client also gets the fragments between the fragment of the
+    previous client and its own fragment. Then every fragment has a client.
 
     Args:
-        costs: The costs c[n, j] [N, M], clients by fragments.
+        costs: The cost of a task of client n on fragment j [N, M], in time units.
     """
     fast_first, large_first, starts, ends = _sort_by_cost(costs)
     sets: list[Ints] = [np.empty(0, np.int64)] * len(costs)
@@ -29,9 +30,12 @@ def offline_sets(costs: Costs) -> list[Ints]:
 def delay_bound(costs: Costs) -> float:
     """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
-    With this bound every client has a feasible fragment, and every fragment a client, if all devices can hold all
-    fragments. A cost is infinite if the device cannot hold the fragment. If a client owns such a fragment, its cheapest
-    fragment counts instead, so some fragment may have no client.
+    With the delay bound K*, every client has a feasible fragment, and every fragment is feasible for some client. The
+    second property may fail if some device lacks the memory for a fragment, which makes the cost infinite. If the
+    offline assignment gives a client such a fragment, K* uses the cost of this client's cheapest fragment instead.
+
+    Args:
+        costs: The cost of a task of client n on fragment j [N, M], in time units.
     """
     fast_first, large_first, starts, ends = _sort_by_cost(costs)
     place = np.arange(costs.shape[1])
@@ -41,12 +45,14 @@ def delay_bound(costs: Costs) -> float:
 
 
 def _sort_by_cost(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return clients and fragments sorted by cost, and the start and end of each client's range of fragments.
+    """Return the sorted clients [N], the sorted fragments [M], and the ranges of fragments of the offline assignment.
 
-    Clients are sorted from fast to slow, fragments from large to small.
+    Clients are sorted from fast to slow, and fragments from large to small. The i-th sorted client gets the sorted
+    fragments from starts[i] to ends[i] (exclusive); starts and ends are the third and fourth result [N].
     """
     clients, fragments = costs.shape
-    # A cost is infinite if the device lacks the memory. Such a pair of client and fragment counts as the slowest.
+    # The cost is infinite if the device lacks the memory for a fragment. For sorting, such a cost is replaced by twice
+    # the largest finite cost.
     finite = np.where(np.isfinite(costs), costs, 2 * costs.max(where=np.isfinite(costs), initial=0.0))
     fast_first = np.argsort(finite.sum(axis=1), kind="stable")
     large_first = np.argsort(-finite.sum(axis=0), kind="stable")

@@ -1,4 +1,4 @@
-"""Gre-RAA (Fed-RAA, section 5 and Algorithm 2): the least updated fragment within the delay bound."""
+"""Gre-RAA (Fed-RAA, section 5 and Algorithm 2): the fragment with the fewest updates within the delay bound."""
 
 from dataclasses import dataclass
 
@@ -10,29 +10,29 @@ from schedulers.protocol import Ints, Scheduler, SchedulingContext
 def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> int:
     """Return the candidate with the fewest updates. Ties are broken uniformly at random.
 
-    The paper's text demands random ties, which this function follows. Its pseudocode scans from a random start and
-    keeps the first smallest count, which is not uniform.
+    This follows the text of the paper. The paper's pseudocode scans from a random start and keeps the first smallest
+    count, which does not break ties uniformly.
 
     Args:
-        candidates: Fragments.
-        counts: The count of each fragment [M]: its applied updates, or its sent tasks with `in_flight`.
-        rng: The source of randomness.
+        candidates: The fragments to choose from.
+        counts: The number of updates of each fragment [M].
+        rng: The random generator that breaks ties.
     """
     updates = counts[candidates]
     tied = candidates[updates == updates.min()]
-    # A single candidate needs no random draw.
+    # No random number is drawn for a single candidate.
     return int(tied[0] if tied.size == 1 else rng.choice(tied))
 
 
 @dataclass
 class GreRAA(Scheduler):
-    """The scheduler Gre-RAA: the least updated fragment within the delay bound.
+    """The scheduler Gre-RAA: the fragment with the fewest updates within the delay bound.
 
-    The paper counts only updates that have arrived. So until a fragment's next update arrives, all idle clients get the
-    same fragment, and their updates overwrite each other. With `in_flight` the tasks that have not ended count too.
+    The paper counts only updates that have arrived. Therefore all clients that become idle before the next update
+    arrives get the same fragment, and their updates partly overwrite each other. `in_flight` avoids this.
 
     Attributes:
-        in_flight: True to count a fragment's tasks in flight as updates.
+        in_flight: True to also count tasks that a client is still training.
     """
 
     in_flight: bool = False

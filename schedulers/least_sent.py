@@ -1,4 +1,4 @@
-"""Least-sent: Gre-RAA with tasks in flight, so concurrent clients spread out."""
+"""The scheduler least-sent, which gives clients that train at the same time different fragments."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,6 @@ from schedulers.greedy import GreRAA
 
 @dataclass
 class LeastSent(GreRAA):
-    """The scheduler least-sent: Gre-RAA with `in_flight`. It gives the fragment that was sent least often."""
+    """The scheduler least-sent: Gre-RAA with `in_flight`. It chooses the fragment that was sent least often."""
 
     in_flight: bool = True

@@ -1,4 +1,4 @@
-"""The interface of a scheduler, which picks the fragment that an idle client trains next."""
+"""The interface of a scheduler, which chooses the fragment that an idle client trains next."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,20 +15,21 @@ Ints = npt.NDArray[np.int64]
 class SchedulingContext:
     """The state of the server when it chooses a client's next fragment.
 
-    Arrays are read-only. They are [M], with one entry per fragment, except `feasible`.
+    Arrays are read-only. Except `feasible`, they have one entry per fragment: [M].
 
     Attributes:
         client: The idle client, from 0.
-        turn: Number of tasks that the client had before.
+        turn: Number of earlier tasks of this client.
         now: Time on the run's clock, in time units.
-        feasible: Fragments within the delay bound, ascending; at most M.
-        costs: Modelled duration of a task of this client on each fragment, in time units, infinite if the client cannot
-            hold the fragment.
+        feasible: Fragments that this client can train within the delay bound, ascending; at most M.
+        costs: Modelled duration of a task of this client on each fragment, in time units. It is infinite if the
+            fragment does not fit in the device's memory.
         bound: The delay bound K, in time units.
-        counts: Applied updates of each fragment, q(j). In a round, tasks that were already assigned count as well.
-        sent: Tasks of each fragment that were sent, including tasks in flight and without dropped tasks.
-        staleness: Staleness of the last applied update of each fragment, 0 before the first one.
-        losses: Mean training loss of the last applied update of each fragment, infinite before the first one.
+        counts: Number of applied updates of each fragment, q(j). In a round, tasks that were already assigned count as
+            well.
+        sent: Number of tasks that were sent for each fragment, including tasks in flight and excluding dropped tasks.
+        staleness: Staleness of the last applied update of each fragment; 0 before the first update.
+        losses: Mean training loss of the last applied update of each fragment; infinite before the first update.
     """
 
     client: int
@@ -44,7 +45,7 @@ class SchedulingContext:
 
 
 class Scheduler(ABC):
-    """The choice of a fragment for each idle client.
+    """A component that chooses a fragment for each idle client.
 
     A custom scheduler defines `choose`:
 
@@ -52,24 +53,30 @@ class Scheduler(ABC):
             def choose(self, view, rng):
                 return max(view.feasible, key=view.losses.__getitem__)
 
-    A checkpoint holds all attributes of the object, through `state` and `restore`. Override both for attributes other
-    than numbers, text, lists, dicts with text keys and NumPy arrays.
+    A checkpoint holds all attributes of the object: `state` returns them, and `restore` sets them. Override both
+    methods if some attribute is not a number, text, list, dict with text keys or NumPy array.
 
     Attributes:
-        bounded: True if the scheduler chooses from `view.feasible` only. A run that begins with a client without a
-            feasible fragment is then refused.
+        bounded: True if the scheduler chooses only from `view.feasible`. Then a run in which some client has no
+            feasible fragment raises an error before it starts.
     """
 
     bounded: ClassVar[bool] = True
 
     @abstractmethod
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
-        """Return the fragment, from 0 to M - 1, which the client can hold. Draw random numbers only from `rng`."""
+        """Return the number of the chosen fragment, from 0 to M - 1.
+
+        The fragment must fit in the device's memory, which means that `view.costs` is finite. Draw random numbers only
+        from `rng`.
+        """
 
     def plan(self, costs: Costs, bound: float) -> None:
-        """Prepare for these costs c[n, j] [N, M] and this delay bound.
+        """Prepare for choices with these costs. The server calls `plan` before the first choice and when costs change.
 
-        The server calls this before the first choice, and again whenever it has learned new costs.
+        Args:
+            costs: The cost of a task of client n on fragment j [N, M], in time units.
+            bound: The delay bound K, in time units.
         """
 
     def state(self) -> dict[str, Any]:

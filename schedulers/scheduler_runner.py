@@ -1,4 +1,4 @@
-"""The runner of a scheduler: it holds the costs and the delay bound, and checks the scheduler's choices."""
+"""The scheduler of one run, with the costs and the delay bound, and with checks of its choices."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -10,16 +10,16 @@ import numpy.typing as npt
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
-# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. The tolerance gives clients with one sample more
-# than others the same feasible fragments, and keeps fragments that cost exactly K* despite rounding.
+# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. With this tolerance, a client that has one sample
+# more than another has the same feasible fragments, and rounding errors do not exclude a fragment that costs K.
 TOLERANCE = 0.01
 
 
 class WrongChoice(ValueError):
-    """An error about a scheduler that chose no fragment, or a fragment that the client's device cannot hold.
+    """An error: a scheduler returned no fragment, or a fragment that does not fit in the device's memory.
 
     Attributes:
-        problem: The choice, in words that follow the name of the scheduler.
+        problem: A sentence that names the scheduler and its choice.
         expected: The allowed choices.
     """
 
@@ -38,9 +38,9 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class FragmentStats:
-    """The statistics of the fragments: arrays [M] with one entry per fragment. The server keeps them up to date.
+    """The statistics of the fragments: arrays [M] with one entry per fragment, which the server updates.
 
-    The arrays of a SchedulingContext are views of them.
+    `SchedulingContext` explains the arrays and has read-only views of them.
     """
 
     counts: Ints
@@ -56,13 +56,13 @@ class FragmentStats:
 
 
 def count_once(counts: Ints, before: Ints) -> None:
-    """Close a round: each fragment that was trained in the round gets one update, however many clients trained it.
+    """At the end of a round, count one update for each fragment that any number of clients trained in the round.
 
-    Both arrays change in place.
+    Both arrays are changed in place.
 
     Args:
-        counts: Updates of each fragment [M], in which each task of the round counts.
-        before: Updates of each fragment [M] before the round.
+        counts: Number of updates of each fragment [M], to which each task of the round has added 1.
+        before: Number of updates of each fragment [M] before the round.
     """
     counts[:] = before + (counts > before)
     before[:] = counts
@@ -70,14 +70,14 @@ def count_once(counts: Ints, before: Ints) -> None:
 
 @dataclass(eq=False)
 class SchedulerRunner:
-    """A scheduler with the costs and the delay bound K on which its choices depend."""
+    """A scheduler with the costs [N, M] and the delay bound K on which its choices depend, both in time units."""
 
     scheduler: Scheduler
     costs: Costs = field(init=False)
     bound: float = field(init=False)
 
     def plan(self, costs: Costs, bound: float | None) -> None:
-        """Use these costs c[n, j] [N, M] from now on."""
+        """Set the costs [N, M] and the delay bound for later choices. If `bound` is None, it follows from the costs."""
         self.costs = costs
         self.bound = delay_bound(costs) if bound is None else bound
         self.scheduler.plan(self.costs, self.bound)
@@ -88,13 +88,13 @@ class SchedulerRunner:
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 
     def of(self, clients: Ints) -> "SchedulerRunner":
-        """Return a runner for only these clients, with the same bound and a new copy of the scheduler."""
+        """Return a runner for some of the clients, with the same delay bound and a copy of the scheduler."""
         runner = SchedulerRunner(deepcopy(self.scheduler))
         runner.plan(self.costs[clients], self.bound)
         return runner
 
     def feasible_mask(self) -> npt.NDArray[np.bool_]:
-        """Return a mask [N, M]: True if the fragment is feasible for the client."""
+        """Return a mask [N, M] of clients and fragments: True if the fragment is feasible for the client."""
         return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
 
     def choose(
@@ -102,22 +102,22 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
-        A bounded scheduler cannot choose for a client without a feasible fragment. The client then gets its cheapest
-        fragment.
+        If the scheduler is bounded and the client has no feasible fragment, the client gets its cheapest fragment.
 
         Args:
             client: The idle client, from 0.
-            turn: Number of tasks that the client had before.
+            turn: Number of earlier tasks of this client.
             now: Time on the run's clock, in time units.
             feasible: The client's fragments within the delay bound.
             stats: Statistics of the fragments.
-            rng: The source of randomness.
+            rng: The random generator of this choice.
 
         Raises:
-            WrongChoice: The choice is no fragment, or one that the device cannot hold.
+            WrongChoice: The result is not a fragment, or is a fragment that does not fit in the device's memory.
         """
         if self.scheduler.bounded and not feasible.size:
-            # On the wall clock, learned costs may exceed the bound that the user set, for all fragments of a client.
+            # On the wall clock, costs are learned from measured times. Then the costs of all fragments of a client may
+            # exceed a bound that the user set.
             return int(self.costs[client].argmin())
         context = SchedulingContext(
             client,
@@ -138,5 +138,5 @@ class SchedulerRunner:
             raise WrongChoice(self.scheduler, problem, f"a fragment from 0 to {fragments - 1}")
         if not np.isfinite(self.costs[client, chosen]):
             problem = f"chose fragment {chosen} for client {client}"
-            raise WrongChoice(self.scheduler, problem, "a fragment that the client has the memory for")
+            raise WrongChoice(self.scheduler, problem, "a fragment that fits in the memory of the client's device")
         return int(chosen)

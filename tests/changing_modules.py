@@ -1,4 +1,4 @@
-"""Modules that change themselves while they train, as users write them. Inputs have `WIDTH` features."""
+"""Modules with buffers that training changes, as users write them. Inputs have `WIDTH` features."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class MovingNorm(nn.Module):
 
 
 class ReplacingNorm(MovingNorm):
-    """It replaces its buffers by assignment, and counts."""
+    """A norm that replaces its buffers by assignment, and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__(0.1)
@@ -44,7 +44,7 @@ class ReplacingNorm(MovingNorm):
 
 
 class DebiasedNorm(MovingNorm):
-    """A moving average from zero, divided by the weight that it has, as Adam does."""
+    """A norm by a moving average that starts at zero and is corrected for this start, as in Adam."""
 
     def __init__(self) -> None:
         super().__init__(0.05)
@@ -59,7 +59,7 @@ class DebiasedNorm(MovingNorm):
 
 
 class SummingNorm(nn.Module):
-    """It keeps sums over all samples that it has seen."""
+    """A norm with sums over all samples of all earlier batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class SummingNorm(nn.Module):
 
 
 class ReadingNorm(MovingNorm):
-    """It normalises by its moving average in training as well."""
+    """A norm that uses its moving average also in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
@@ -84,7 +84,7 @@ class ReadingNorm(MovingNorm):
 
 
 class Codebook(nn.Module):
-    """The quantiser of a VQ-VAE, whose codes are moving averages of the vectors that they stand for."""
+    """The quantiser of a VQ-VAE. A code is the moving average of the vectors that are mapped to it."""
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Teacher(nn.Module):
 
 
 class WarmUp(nn.Module):
-    """It does something else from a step on; the counter is a buffer or a plain attribute."""
+    """A layer that changes its behaviour after some steps. The counter of steps is a buffer or a plain attribute."""
 
     def __init__(self, attribute: bool = False) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class WarmUp(nn.Module):
 
 
 class Queue(nn.Module):
-    """A queue of earlier samples, as MoCo keeps it."""
+    """A queue of earlier samples, as in MoCo."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Queue(nn.Module):
 
 
 class UnregisteredNorm(nn.Module):
-    """It keeps its mean as a plain attribute."""
+    """A norm with its mean in a plain attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class UnregisteredNorm(nn.Module):
 
 
 class HookedLayer(nn.Linear):
-    """Hooks keep means of its outputs and of their gradients; evaluation reads one of the two."""
+    """A layer with hooks that store means of its outputs and of their gradients. Evaluation reads one of the means."""
 
     def __init__(self, read: str) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -200,7 +200,7 @@ def _keep_gradients(layer: Any, inputs: Any, outputs: Any) -> None:
 
 
 class Rotation(nn.Module):
-    """A table that the first forward pass fills, always alike."""
+    """A table that the first forward pass fills, always with the same values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Rotation(nn.Module):
 
 
 class Logger(nn.Module):
-    """It keeps numbers that nothing reads."""
+    """A layer that stores numbers which no computation reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class Logger(nn.Module):
 
 
 class AlwaysNorm(nn.Module):
-    """It moves its mean in evaluation mode as well."""
+    """A norm that also updates its mean in evaluation mode."""
 
     def __init__(self) -> None:
         super().__init__()

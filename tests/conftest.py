@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread per process, and one Ray cluster for the session where Ray is needed."""
+"""Settings of all tests: one thread per process, and one Ray cluster for all tests that need Ray."""
 
 import gc
 import logging
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("RAY_worker_niceness", "0")  # or other tests at work would starve Ray's
-os.environ["FEDRAA_CACHE"] = ""  # tests trace, and leave nothing in the user's cache
+# With more threads, other tests would starve the processes of Ray.
+os.environ.setdefault("RAY_worker_niceness", "0")
+# Tests trace models, and must not write into the user's cache.
+os.environ["FEDRAA_CACHE"] = ""
 
 import numpy as np
 import pytest
@@ -18,11 +20,11 @@ from hypothesis import settings
 from sample_runs import write_sample_runs
 
 torch.set_num_threads(1)
-# Only a power failure could lose what a killed process has written, and a run waits for the disk a dozen times.
+# Without fsync only a power failure loses data, and a run would wait for the disk a dozen times.
 os.fsync = lambda descriptor: None
-# A shell starts what it puts in the background (`bash .ci/run &`) with Ctrl-C ignored, and so its children.
+# If a shell starts the tests in the background (`bash .ci/run &`), they and their children would ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# The same examples in every run, however busy the machine; `--hypothesis-profile default` looks for others.
+# Hypothesis uses the same examples in every run, also on a busy machine. `--hypothesis-profile default` tries others.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
@@ -36,14 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """A test that draws without a seed draws the same in every run, whatever ran before it."""
+    """Seed the global generators, so that a test without a seed does not depend on the tests before it."""
     torch.manual_seed(0)
     np.random.seed(0)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen_imports() -> None:
-    """Exclude imports and collected tests from the search for garbage after every run, which would take longer."""
+    """Exclude imports and collected tests from garbage collections, because they would make each collection slow."""
     gc.collect()
     gc.freeze()
 
@@ -58,7 +60,10 @@ def sample_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """A cluster of twelve slots, however many cores there are, joined by every run; mark its tests `cluster`."""
+    """Yield a cluster of twelve CPUs for Ray, on any machine, which every run joins.
+
+    Its tests have the mark `cluster`.
+    """
     import ray
 
     from actors.ray_versions import minimal_ray

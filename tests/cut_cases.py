@@ -1,4 +1,4 @@
-"""Small modules and inputs of the tests of cuts, and what every case must hold."""
+"""Small modules and inputs for the tests of cuts, and the check of every case."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ TOKENS = torch.randint(0, 20, (4, 7))
 
 
 class Net(nn.Module):
-    """A function of its parts, layers and parameters, and a batch."""
+    """A module that calls a function with its layers and parameters and with a batch."""
 
     def __init__(self, call: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 class Calls(nn.Module):
-    """Named layers, and a function that puts them together."""
+    """Named layers, and a function that combines them."""
 
     def __init__(self, forward: Callable[[nn.ModuleDict, Tensor], object], **layers: nn.Module) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def head_of(width: int) -> nn.Sequential:
 
 
 def check_case(module: nn.Module, example: Tensor, sizes: list[int]) -> None:
-    """Groups of these sizes, and three random cuts that are right."""
+    """Check that a module has groups of these sizes, and that three random cuts are right."""
     torch.manual_seed(0)
     traced = trace_module(module, example)
     assert [group.size for group in traced.groups] == sizes

@@ -1,4 +1,4 @@
-"""A task as it is sent first, for tests that train one by itself."""
+"""The first task of a run, for tests that train a single task."""
 
 from typing import Any
 
@@ -6,6 +6,6 @@ from fedraa.messages import Task
 
 
 def first_task(**fields: Any) -> Task:
-    """The first task of client 0; its `widths`, `buffer` and `lr` are to be given."""
+    """Return the first task of client 0. The caller sets its `widths`, `buffer` and `lr`."""
     given: dict[str, Any] = {"id": 0, "client": 0, "turn": 0, "fragment": 0, "version": 0, "step": 0, "cost": 1.0}
     return Task(**(given | fields))

@@ -1,4 +1,4 @@
-"""A rule of an asynchronous server that applies updates of two coordinates, theta from (1, 2)."""
+"""A model of two coordinates, theta = (1, 2) at first, to which an asynchronous rule applies updates."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ TRIPLE: list[One] = [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 2)]
 
 
 class Played:
-    """A rule that applies updates, with its results."""
+    """A rule with the model that it changes, and its results."""
 
     def __init__(self, rule: AsyncRule, clients: int = 2, start: Sequence[float] = START) -> None:
         self.model = AsyncModel(np.array(start, np.float32), clients, 1)

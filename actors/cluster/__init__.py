@@ -1,1 +1,1 @@
-"""Ray clusters: start or join one, place actors, operate runs on it."""
+"""Functions that start or join a Ray cluster, place actors on it, and list, stop and fetch its runs."""

@@ -1,4 +1,4 @@
-"""Join a running Ray cluster, or raise an error within seconds."""
+"""Functions that join a running Ray cluster, or raise an error within seconds."""
 
 import logging
 import os
@@ -15,26 +15,30 @@ from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# Error texts of a busy head. Its client process took longer than 30 s to start, or could not be inspected. A second
-# attempt may succeed.
+# Parts of Ray's error messages about a busy head. The head's process for this client took longer than 30 s to start, or
+# did not answer. A second attempt may succeed.
 TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
-# Permissions of users other than the owner of a file.
+# The permission bits of a file for users other than its owner.
 OTHER_USERS = 0o077
 
 logger = logging.getLogger(__name__)
 
 
 def join_cluster(address: str) -> None:
-    """Join the cluster at `auto`, HOST:PORT or ray://HOST:PORT, and send its nodes this machine's code.
+    """Join a Ray cluster, and send the code of fedraa from this machine to its nodes.
 
-    Raises InputError if no cluster answers, if it requires another token, or if its version of Ray or Python differs.
+    Args:
+        address: `auto`, HOST:PORT or ray://HOST:PORT.
+
+    Raises:
+        InputError: No cluster answers, the cluster requires another token, or its version of Ray or Python differs.
     """
     check_reachable(address)
     token = find_open_token()
     if token is not None:
         logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", token)
     raylet_died = InputError(
-        "address", "the raylet of this node died while this process registered with it", hint="start it again"
+        "address", "the raylet of this node died while this process connected to it", hint="start it again"
     )
     for last in (False, True):
         try:
@@ -42,11 +46,11 @@ def join_cluster(address: str) -> None:
                 ray.init(
                     address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=make_runtime_env()
                 )
-            # This logger takes no level from `init`.
+            # `init` does not set the level of this logger.
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
-            # A connection that exists only in part may raise any error.
+            # `shutdown` can raise any exception if the connection exists only in part.
             with suppress(Exception):
                 ray.shutdown()
             if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
@@ -54,7 +58,10 @@ def join_cluster(address: str) -> None:
 
 
 def find_open_token() -> Path | None:
-    """Return the token file if other users can read it, else None. With the token they could run any code."""
+    """Return the file of the token if other users can read it, otherwise None.
+
+    A user with the token could run any code on the cluster.
+    """
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if "RAY_AUTH_TOKEN" in os.environ or not path.exists():
         return None
@@ -64,9 +71,9 @@ def find_open_token() -> Path | None:
 
 
 def make_runtime_env() -> dict[str, Any]:
-    """Return the runtime environment that sends this code to all nodes.
+    """Return the runtime environment with which Ray sends the code of fedraa to all nodes.
 
-    It is empty in a submitted job, which already has the code.
+    It is empty in a submitted job, because its nodes already have the code.
     """
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}
@@ -74,12 +81,12 @@ def make_runtime_env() -> dict[str, Any]:
 
 
 def package_folders() -> list[str]:
-    """Return the package folders of fedraa."""
+    """Return the folders of the packages of fedraa."""
     return [str(Path(__file__).parents[2] / package) for package in PACKAGES]
 
 
 def _join_error(address: str, text: str) -> InputError:
-    """Turn the text of Ray's error, with which it failed to join a cluster, into an InputError."""
+    """Return an InputError for the text of Ray's error about a cluster that cannot be joined."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         remote, local = (f"Ray {ray_version} and Python {python}" for ray_version, python in versions)

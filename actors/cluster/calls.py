@@ -1,6 +1,6 @@
-"""Function calls on the nodes of a cluster.
+"""Calls of functions on the nodes of a cluster, for work that consists of many short runs, such as tuning.
 
-Each call takes one CPU. They serve work that consists of many short runs.
+Each call takes one CPU.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,15 +21,16 @@ Submit = Callable[..., Future[Any]]
 
 @contextmanager
 def open_calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
-    """Join the cluster and yield a function with the interface of an executor's `submit`.
+    """Join a cluster for the `with` block, and yield a function that calls other functions on its nodes.
 
-    The user's modules that `parts` need travel by value. If a node dies, its calls run again on another node. The
-    future of a call raises the function's exception, or RunFailed if the nodes are lost.
+    The yielded function is used like `Executor.submit` of concurrent.futures: submit(function, *arguments) returns a
+    future. The future raises the exception of the function, or RunFailed if nodes were lost. If a node dies, its calls
+    run again on another node.
 
     Args:
         options: The options of the cluster.
         clients: The number of clients of a run.
-        parts: The objects that the calls need.
+        parts: Objects that the calls need. The user's modules of these objects are sent to the nodes.
     """
     with provide_cluster(options, clients):
         carry_by_value(parts)
@@ -42,7 +43,7 @@ def _call_function(function: Callable[..., object], *args: object) -> object:
 
 
 def _translate_errors(call: Future[Any]) -> Future[Any]:
-    """Return a future of the same call that translates Ray's errors into fedraa's."""
+    """Return a future of the same call that raises errors of fedraa instead of errors of Ray."""
     answer: Future[Any] = Future()
 
     def copy_outcome(ended: Future[Any]) -> None:
@@ -50,7 +51,7 @@ def _translate_errors(call: Future[Any]) -> Future[Any]:
             answer.set_result(ended.result())
         except RayTaskError as error:
             answer.set_exception(error.cause or error)
-        # Any other error comes from Ray, and means that the call cannot be made.
+        # Any other error comes from Ray and means that the function could not be called.
         except (Exception, CancelledError) as error:
             answer.set_exception(
                 RunFailed("cluster", f"a node was lost: {error}", hint="run the same command again to continue")

@@ -1,4 +1,4 @@
-"""Runs of experiments on Ray: start or join a cluster, start the server actor, and restart it after a failure."""
+"""The engine `ray`: it starts or joins a cluster, starts the server actor, and restarts it after a failure."""
 
 import logging
 import socket
@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
+from actors import runtime
 from actors.cluster.attach import join_cluster
 from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
@@ -41,31 +42,32 @@ from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
-# Number of consecutive deaths of the server without a new checkpoint, after which the run fails.
+# The run fails after this number of consecutive deaths of the server without a new checkpoint in between.
 MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
-# Maximum seconds that the server of a lost cluster may take to write a checkpoint.
+# Maximum seconds for which this process waits until the server of a lost cluster has written a checkpoint.
 LEAVE_SECONDS = 5.0
-# Maximum seconds until the first sign of life of an actor that has its resources.
+# Maximum seconds from the creation of an actor to its first answer, if the actor need not wait for resources.
 START_SECONDS = 50.0
 
 logger = logging.getLogger(__name__)
 
 
 def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, restarts: int = 0) -> bool:
-    """Run or resume an experiment and return True if it reached its end.
+    """Run or resume an experiment on Ray. Return True if the run reached its end.
 
-    The server is restarted from the last checkpoint when it dies, freezes or loses a shard. A private cluster that is
-    lost is replaced up to `restarts` times. The callbacks run in this process.
+    If the server dies, freezes or loses a shard, it is restarted from the last checkpoint.
 
     Args:
         spec: The run.
         directory: The run directory.
-        callbacks: The user's callbacks.
+        callbacks: The user's callbacks, which are called in this process.
         resume: True if the run continues from a checkpoint.
-        restarts: The number of private clusters that may replace a lost one.
+        restarts: The maximum number of times that a new private cluster replaces a lost one.
 
-    Raises RunFailed, with the command that resumes the run, and CallbackRaised if a callback failed.
+    Raises:
+        RunFailed: The run failed. The error has the command that resumes it.
+        CallbackRaised: A callback raised an exception.
     """
     stop = Stop()
     refuse_unsendable(spec)
@@ -82,7 +84,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
             try:
                 with (
                     provide_cluster(spec.experiment, spec.experiment.client_count),
-                    stop.well(),
+                    stop.honoured(),
                     stop_on_sigterm(stop.set),
                 ):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
@@ -98,17 +100,23 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
 
 
 def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
-    """Run on the cluster that this process has joined.
+    """Run an experiment on the cluster that this process has joined. Return True if the run reached its end.
 
-    The server actor runs on this node, which has the run directory, or on another node. In the latter case, the actor's
-    files are copied to this node. The arguments are those of `run_on_ray`; `stop` is the request to stop.
+    If the server actor runs on another node, the run directory is written there, and its files are copied to this node.
+
+    Args:
+        spec: The run.
+        directory: The run directory on this node.
+        callbacks: The user's callbacks.
+        resume: True if the run continues from a checkpoint.
+        stop: The user's request to stop the run.
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)
     watch: HealthMonitor = ClusterWatch()
     if attached is not None:
         watch = HeadWatch(attached)
-    own_node = ray.get_runtime_context().get_node_id()
+    own_node = runtime.node_id()
     node = find_node(experiment.server_node or own_node)
     elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
     server_directory = None if elsewhere else directory.resolve()
@@ -116,15 +124,15 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     if attached:
         memory = Need.of(spec).server
         carry_by_value([spec])
-    hosted = ray.put(with_shared_source(spec.without_training_rows()))
+    hosted = runtime.put(with_shared_source(spec.without_training_rows()))
     setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
     with register_writer(directory) if elsewhere else nullcontext():
         while True:
-            # If the server's first node is gone, another node may have the resource that names the server's node.
-            if experiment.server_node:
-                node = find_node(experiment.server_node)
+            # `server_node` may name a resource. After the server's node is gone, another node may have this resource.
+            if experiment.server_node and deaths:
+                node = _find_node_again(experiment.server_node, spec, directory)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
             callbacks.prepare("starting the server and its workers")
             actor: Any = actor_class(ParameterServer, {RUN: 1}).options(**options)
@@ -160,11 +168,26 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 raise ClusterLost(f"the connection to the Ray cluster at {attached} was lost") from None
             finally:
                 if watch.lost() is None and ray.is_initialized():
-                    ray.kill(server)
+                    runtime.kill(server)
+
+
+def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:
+    """Return the node on which a dead server is restarted. Raise RunFailed if there is no such node any more.
+
+    Args:
+        wanted: The option `server_node`: the id, address or name of the node, or a resource that it has.
+        spec: The run.
+        directory: The run directory.
+    """
+    try:
+        return find_node(wanted)
+    except InputError:
+        hint = f"start the node again, and resume with: {resume_command(spec, directory)}"
+        raise RunFailed("server", f"its node {wanted} has left the cluster", hint=hint) from None
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
-    """Raise an error unless the server or a shard has died, so that a restart can help.
+    """Return if an error means that the server or a shard died, so that a restart can help. Otherwise raise an error.
 
     Args:
         error: The error of the run.
@@ -173,8 +196,8 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
 
     Raises:
         ClusterLost: The cluster is lost.
-        InputError: A node lacks a dependency.
-        Exception: The given error, if it has another cause.
+        InputError: A package is not installed on the node.
+        Exception: `error` itself, if it has another cause.
     """
     lost = watch.confirm_lost()
     if lost is not None:
@@ -187,18 +210,18 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
 
 
 def with_shared_source(spec: RunSpec) -> RunSpec:
-    """Return the run with its data source, if any, in the object store."""
+    """Return the run with its data source, if there is one, in Ray's object store."""
     if spec.data.source is None:
         return spec
-    return replace(spec, data=replace(spec.data, source=SharedSource(ray.put(spec.data.source))))
+    return replace(spec, data=replace(spec.data, source=SharedSource(runtime.put(spec.data.source))))
 
 
 def _await_release(server: Any, directory: Path) -> None:
-    """Wait until the server of a lost cluster has left the run directory.
+    """Ask the server of a lost cluster to stop, and wait until it no longer writes to the run directory.
 
-    The server may outlive the cluster. It must release the directory before another process can resume the run.
+    The server may live longer than the cluster. It must release the directory before another process resumes the run.
     """
-    # The cluster is lost, so the request may raise any error.
+    # The cluster is lost, so the request can raise any exception.
     with suppress(Exception):
         server.stop.remote()
         give_up = time.monotonic() + LEAVE_SECONDS
@@ -207,7 +230,7 @@ def _await_release(server: Any, directory: Path) -> None:
 
 
 def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
-    """Return the inputs of the server besides the run.
+    """Return the inputs that the server needs besides the run.
 
     Args:
         spec: The run.
@@ -230,7 +253,7 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
         group_of=group_of(requested, experiment, experiment.client_count),
         driver=this_process(),
         description=describe_run(spec, "eval" in callbacks.blocking),
-        # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.
+        # Ray accepts only UTF-8 in names of actors, but a path may have other bytes.
         label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
         fingerprint=checksum,
         audience=Audience(callbacks.subscribed, callbacks.blocking),
@@ -239,7 +262,7 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
 
 
 def _death_text(error: Exception) -> str:
-    """Return a clause about the failure of the server."""
+    """Return a description of the server's failure."""
     if isinstance(error, ServerFroze):
         return str(error)
     if isinstance(error, ShardDied):
@@ -250,14 +273,14 @@ def _death_text(error: Exception) -> str:
 
 
 def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """Return the error about a run that was stopped and could not write a checkpoint when it stopped."""
+    """Return the error for a run that was stopped without a new checkpoint."""
     if (directory / CONFIG).exists():
-        return Interrupted(f"stopped as of the last checkpoint; resume with: {resume_command(spec, directory)}")
+        return Interrupted(f"stopped at the last checkpoint; resume with: {resume_command(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 
 def _find_import_error(text: str) -> str | None:
-    """Return the import error of a node that lacks a dependency, or None if the text reports no such error."""
+    """Return a description of the import error in a text of Ray, or None if the text has no import error."""
     for line in reversed(text.splitlines()):
         if line.strip().startswith(("ModuleNotFoundError", "ImportError")):
             return f"cannot run fedraa ({line.strip()})"
@@ -266,7 +289,10 @@ def _find_import_error(text: str) -> str | None:
 
 @contextmanager
 def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
-    """Provide Ray for one or more runs: the joined cluster, the one at `address`, or a private one."""
+    """Join a Ray cluster for the `with` block.
+
+    It is the cluster that this process has already joined, the cluster at the option `address`, or a new private one.
+    """
     address = cluster_address(options)
     if is_joined():
         yield

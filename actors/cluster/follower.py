@@ -1,13 +1,15 @@
-"""The driver's side of a run: forward events to callbacks, watch the server's health, and request its stop."""
+"""The driver's side of a run on Ray.
+
+It passes the server's events to the callbacks, checks that the server is alive, and passes on requests to stop.
+"""
 
 import logging
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import ray
 from ray.exceptions import RayTaskError
 
+from actors import runtime
 from actors.cluster.processes import load_factor
 from actors.cluster.run_dir_sync import RunDirSync
 from actors.pool.pulse import LivenessProbe
@@ -18,52 +20,59 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.engine.stop_signals import Stop
 from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 
-# Seconds during which the server may collect events before it answers, if the run waits for no callback.
+# If the run does not wait for a callback, the server may collect events for this number of seconds before it answers.
 LISTEN_SECONDS = 0.2
 # Seconds between two health checks while the driver waits for an answer.
 CHECK_SECONDS = 0.2
 # Seconds between two synchronizations of a remote run directory.
 PULL_SECONDS = 2.0
-# Seconds without all workers before the user is warned about missing resources. A crowded machine gets more time.
+# If some workers have not started after this number of seconds, a warning says that they wait for resources. The time
+# is multiplied by the load of the machine.
 PATIENCE_SECONDS = 20.0
-# Maximum seconds that a server may take to end after a stop request, not counting the writing of a checkpoint.
+# Maximum seconds that a server may take to end after a stop request, without the time of writing a checkpoint.
 STOP_SECONDS = 4.0
-# Maximum seconds that a server may take to answer whether it is writing a checkpoint.
+# Maximum seconds that the driver waits after it has asked the server whether it is writing a checkpoint.
 SAVING_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
 
 
 class HealthMonitor(Protocol):
-    """A health check of a part of the cluster that the run needs. The driver calls it regularly."""
+    """A health check of processes of the cluster that the run needs. The driver calls it regularly."""
 
     def lost(self) -> str | None:
-        """Return the cause if the part is lost."""
+        """Return the cause if the processes are lost, otherwise None."""
 
     def confirm_lost(self) -> str | None:
-        """Check again, and return the cause if the part is lost.
+        """Check again until the result is certain. Return the cause if the processes are lost, otherwise None.
 
-        The driver calls this after another failure, which may be the first sign of the loss.
+        The driver calls this method after another failure, which may be the first sign of the loss.
         """
 
 
 class ClusterLost(Exception):
-    """The cluster and its server are gone; the message gives the cause."""
+    """An error: the cluster is lost, together with its server. The message is the cause."""
 
 
 class ServerFroze(Exception):
-    """The server gives no sign of life."""
+    """An error: the server gives no sign of life."""
 
 
 class ServerStuck(Exception):
-    """The server does not end after a stop request."""
+    """An error: the server did not end after a stop request."""
 
 
 @dataclass
 class Follower:
-    """The driver's loop beside a server: forwards its events to the callbacks until the run ends.
+    """The loop of the driver, which passes events of a server to the callbacks until the run ends.
 
-    Raises the exception that ended the run, ServerFroze, ServerStuck, ClusterLost, or an error of Ray's.
+    Attributes:
+        server: The server actor.
+        setting: The inputs of the server besides the run.
+        callbacks: The user's callbacks.
+        stop: The user's request to stop the run.
+        sync: The copy of the run directory on this node; None if the server runs on this node.
+        watch: The health check of the cluster.
     """
 
     server: Any
@@ -72,31 +81,35 @@ class Follower:
     stop: Stop
     sync: RunDirSync | None
     watch: HealthMonitor
-    # Time of the stop request (monotonic).
+    # The monotonic time of the stop request.
     _stop_at: float | None = None
-    # The callback that requested the end of the run at the last event.
+    # The name of the callback that asked to end the run at the last event.
     _asking: str | None = None
-    # The number of calls for events.
+    # The number of calls of `take_events`.
     _number: int = 0
     _raised: CallbackRaised | None = None
-    _began: float = field(default_factory=time.monotonic)
     _warned: bool = False
     _pull_at: float = 0.0
 
     def __post_init__(self) -> None:
+        self._began = runtime.monotonic()
         self._pulse = LivenessProbe(self.server, self.setting.heartbeat)
 
     def follow(self, resume: bool) -> bool:
+        """Run or resume on the server. Return True if the run reached its end.
+
+        Raises the exception that ended the run, ServerFroze, ServerStuck, ClusterLost, or an error of Ray.
+        """
         if self.sync is not None:
             self._await_answer(self.server.take.remote(self.sync.read()))
         end = self.server.execute.remote(resume)
-        while not ray.wait([end], timeout=0)[0]:
+        while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
-        # The server has ended, so that there is no stop request to check.
+        # The server has ended, so the time since a stop request is no longer checked.
         self._stop_at = None
         try:
             self._exchange_events()
-            ended = bool(ray.get(end))
+            ended = bool(runtime.get(end))
         except RayTaskError as error:
             if isinstance(error.cause, RunFailed | ValueError | ShardDied):
                 raise error.cause from None
@@ -108,7 +121,7 @@ class Follower:
         return ended
 
     def _exchange_events(self) -> None:
-        """Answer the server's previous events, for which the run may be waiting, and handle the new events."""
+        """Send the callbacks' answers to the previous events, for which the run may wait. Then handle new events."""
         self._tell_to_stop()
         self._number += 1
         batch = self.server.take_events.remote(self._number, self._asking, LISTEN_SECONDS)
@@ -118,29 +131,29 @@ class Follower:
         except CallbackRaised as raised:
             self._raised = raised
             self._await_answer(self.server.fail.remote())
-        if progress is not None and time.monotonic() > self._pull_at:
+        if progress is not None and runtime.monotonic() > self._pull_at:
             self._copy_changes()
         self._warn_of_missing(started)
 
     def _warn_of_missing(self, started: int) -> None:
-        """Warn once if workers wait for resources. Workers that have their resources only need time to start."""
+        """Warn once if workers have not started because they wait for resources."""
         setting = self.setting
         requested = sum(group.workers for group in setting.groups)
         waits = setting.heartbeat.starts is None and started < requested and not self._warned
-        if waits and time.monotonic() - self._began > PATIENCE_SECONDS * load_factor():
+        if waits and runtime.monotonic() - self._began > PATIENCE_SECONDS * load_factor():
             self._warned = True
             needs = " or ".join(sorted({_resource_text(group.needs) for group in setting.groups}))
             logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
 
     def _await_answer(self, ref: AnyRef) -> Any:
-        """Return the server's answer. Raises an error if the server or the cluster fails meanwhile."""
+        """Wait for an answer of the server and return it. Raise an error if the server or the cluster fails."""
         self._check_health()
-        while not ray.wait([ref], timeout=CHECK_SECONDS)[0]:
+        while not runtime.wait([ref], timeout=CHECK_SECONDS)[0]:
             self._check_health()
-        return ray.get(ref)
+        return runtime.get(ref)
 
     def _check_health(self) -> None:
-        """Raise an error if the cluster is lost, or if the server is frozen or does not stop."""
+        """Raise an error if the cluster is lost, or if the server is frozen or does not end after a stop request."""
         self._tell_to_stop()
         lost = self.watch.lost()
         if lost is not None:
@@ -148,18 +161,18 @@ class Follower:
         silence = self._pulse.silent_seconds()
         if silence is not None:
             raise ServerFroze(f"the server froze: no sign of life for {silence:.3g} s")
-        if self._stop_at is not None and time.monotonic() > self._stop_at + STOP_SECONDS and not self._is_saving():
+        if self._stop_at is not None and runtime.monotonic() > self._stop_at + STOP_SECONDS and not self._is_saving():
             raise ServerStuck
 
     def _tell_to_stop(self) -> None:
         if self.stop.is_set() and self._stop_at is None:
             self.server.stop.remote()
-            self._stop_at = time.monotonic()
+            self._stop_at = runtime.monotonic()
 
     def _is_saving(self) -> bool:
         """Return True if the server answers that it is writing a checkpoint."""
         saving = self.server.is_saving.remote()
-        return bool(ray.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(ray.get(saving))
+        return bool(runtime.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(runtime.get(saving))
 
     def _deliver_events(self, events: list[Event], progress: Progress | None) -> None:
         if self._raised is None:
@@ -169,13 +182,13 @@ class Follower:
                 self.callbacks.progress(progress)
 
     def _copy_changes(self) -> None:
-        """Copy new files of the run to this node.
+        """Copy new and changed files of the run from the server's node to this node.
 
-        The caller waits for the first step before it copies, because the log of a resumed run is cut first.
+        The caller first waits for the first step, because a resumed run first cuts its log back to the checkpoint.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))
-            self._pull_at = time.monotonic() + PULL_SECONDS
+            self._pull_at = runtime.monotonic() + PULL_SECONDS
 
 
 def _resource_text(needs: Any) -> str:

@@ -1,4 +1,4 @@
-"""Health checks of a Ray cluster's head, before and after this process joins the cluster."""
+"""Health checks of the head of a Ray cluster, before and after this process joins the cluster."""
 
 import time
 from typing import Any
@@ -10,13 +10,13 @@ from fedraa.errors import InputError
 
 CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
-# Seconds between two requests.
+# Seconds between two requests to the head.
 ASK_SECONDS = 2.0
-# If this process checks late, only this many seconds count as silence of the head, because the head cannot answer while
-# this process does not ask.
+# Maximum number of seconds that the time between two checks adds to the silence of the head. Between checks this
+# process sends no request, so a long pause between two checks does not show that the head is silent.
 MAX_COUNTED_SECONDS = 2.0
-# Maximum seconds for which a head may refuse to answer, or be too busy. After 60 s Ray itself ends the joined processes
-# and prints its own error.
+# The cluster counts as lost if its head refuses connections for `GONE_SECONDS`, or does not answer for
+# `SILENT_SECONDS`. After 60 s, Ray itself would end the joined processes and print its own error.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
 TOKEN = (
@@ -26,7 +26,7 @@ TOKEN = (
 
 
 class Head:
-    """A connection to the head of the cluster at an address. Raises InputError if the address is invalid."""
+    """A connection to the head of a cluster. Raises InputError if the address is invalid or no cluster is found."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -45,7 +45,7 @@ class Head:
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
 
     def ask(self) -> Any:
-        """Send a request and return the future of its answer."""
+        """Send a request to the head and return the future of the answer."""
         return self._call.future(self._request, timeout=ANSWER_SECONDS, metadata=self._header)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Head:
 
 
 def check_reachable(address: str) -> None:
-    """Raise InputError unless a cluster answers that accepts the token of this machine."""
+    """Raise InputError if no cluster answers at the address, or if it does not accept the token of this machine."""
     head = Head(address)
     try:
         head.ask().result()
@@ -68,7 +68,7 @@ def check_reachable(address: str) -> None:
 
 
 class HeadWatch:
-    """A health check of the head of a joined cluster. The driver calls it regularly."""
+    """A HealthMonitor of the head of a cluster that this process has joined."""
 
     def __init__(self, address: str) -> None:
         self._head = Head(address)
@@ -78,9 +78,9 @@ class HeadWatch:
         self._ask_again(self._looked)
 
     def lost(self) -> str | None:
-        """Return the cause if the head is lost."""
+        """Return the cause if the head is lost, otherwise None."""
         if self._silent > self._bound:
-            return f"the head of the Ray cluster at {self._head.address} gives no answer"
+            return f"the head of the Ray cluster at {self._head.address} does not answer"
         now = time.monotonic()
         self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
         self._looked = now
@@ -100,10 +100,7 @@ class HeadWatch:
         self._question = self._head.ask()
 
     def confirm_lost(self) -> str | None:
-        """Wait for the answer to a new request, and return the cause if the head is lost.
-
-        The driver calls this after another failure, which may be the first sign of a lost head.
-        """
+        """Send a new request and wait for the answer. Return the cause if the head is lost, otherwise None."""
         self._ask_again(time.monotonic())
         lost = self.lost()
         while lost is None and (self._silent or not self._question.done()):

@@ -1,4 +1,4 @@
-"""Metrics of a run for Ray's dashboard and Prometheus, and its faults as JSON lines in the server's log."""
+"""Metrics of a run for Ray's dashboard and Prometheus, and faults of a run as JSON lines in the server's log."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from fedraa.callbacks import Callback, Event, Progress
 from fedraa.ledger.bad_clients import RETRY
 
-# The bounds of the histogram of staleness, in steps.
+# The bounds between the bars of the histogram of staleness, in steps.
 STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]
 SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
 NAMES = {
@@ -29,26 +29,27 @@ NAMES = {
 
 
 class Metrics(Callback):
-    """A callback in the server's process that counts a run's events.
+    """A callback in the server's process that updates the metrics of a run.
 
-    The tag `run` separates runs on the same cluster.
+    Args:
+        run: The name of the run. It is the value of the tag `run`, which separates runs on the same cluster.
     """
 
     blocking = False
 
     def __init__(self, run: str) -> None:
-        # Ray takes only ASCII in tags.
+        # Ray accepts only ASCII in the values of tags.
         run_tag = {"run": run.encode("ascii", "backslashreplace").decode()}
         tags = tuple(run_tag)
         self._updates = Counter(NAMES["updates"], "Applied updates", tags)
         self._staleness = Histogram(NAMES["staleness"], "Staleness of an update, in steps", STALENESS, tags)
-        self._mix = Histogram(NAMES["mix"], "Real time to mix an update in", SECONDS, tags)
+        self._mix = Histogram(NAMES["mix"], "Real seconds that the server needs to apply an update", SECONDS, tags)
         self._idle = Gauge(NAMES["idle"], "Share of the workers without work", tags)
         self._workers = Gauge(NAMES["workers"], "Workers that have started", tags)
         self._accuracy = Gauge(NAMES["accuracy"], "Test accuracy", tags)
         self._bytes = Counter(NAMES["bytes"], "Bytes sent and received by the devices", (*tags, "way"))
         self._faults = Counter(NAMES["faults"], "Faults", tags)
-        self._dropped = Counter(NAMES["dropped"], "Tasks dropped by their clients' fault", tags)
+        self._dropped = Counter(NAMES["dropped"], "Tasks that were dropped because their clients failed", tags)
         self._quarantined = Counter(NAMES["quarantined"], "Quarantined clients", tags)
         counters = (self._updates, self._bytes, self._faults, self._dropped, self._quarantined)
         for metric in (*counters, self._staleness, self._mix, self._idle, self._workers, self._accuracy):
@@ -64,7 +65,7 @@ class Metrics(Callback):
         self._count_bytes("down", event)
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        # An objective need not report accuracy.
+        # Not every objective has an accuracy.
         if "accuracy" in metrics:
             self._accuracy.set(metrics["accuracy"])
 
@@ -83,7 +84,7 @@ class Metrics(Callback):
 
     def on_progress(self, progress: Progress) -> None:
         """Record the progress after every applied update."""
-        self._mix.observe(progress.mixed)
+        self._mix.observe(progress.commit_seconds)
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
 
@@ -92,18 +93,18 @@ class Metrics(Callback):
 
     def _count_bytes(self, way: str, event: Event) -> None:
         sent = _number_of(event, f"bytes_{way}")
-        # The counter refuses increments of 0.
+        # Ray's counter raises an error for an increment of 0.
         if sent:
             self._bytes.inc(sent, {"way": way})
 
 
 def write_json_line(event: str, /, **fields: object) -> None:
-    """Write one JSON line to the server's log: time (s since 1970), event and the fields."""
+    """Write one JSON line to the server's log, with the time in seconds since 1970, the event and the fields."""
     logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
 
 
 def log_as_lines() -> None:
-    """Let this actor's log file contain bare lines that machines can read."""
+    """Write the JSON lines of this actor to its log file without a prefix, so that programs can read them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     own = logging.getLogger(__name__)

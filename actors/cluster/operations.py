@@ -1,4 +1,7 @@
-"""Functions that list, stop and fetch the runs of a cluster from another shell. Every server is a named actor."""
+"""Functions that list, stop and fetch the runs of a cluster from any process.
+
+They find a run because its server is a named actor.
+"""
 
 import os
 from collections.abc import Iterator
@@ -24,12 +27,12 @@ ANSWER_SECONDS = 10.0
 
 
 def server_name(label: str) -> str:
-    """Return a name that no other server has, including earlier servers of the same run."""
+    """Return an actor name for a new server of a run. No other server has it, not even an earlier one of the run."""
     return f"{label}#{uuid4().hex[:12]}"
 
 
 def list_runs(address: str) -> list[tuple[str, Progress | None, int]]:
-    """Return for each run of the cluster its label MACHINE:DIRECTORY, progress and number of started workers."""
+    """Return, for each run of a cluster, its label MACHINE:DIRECTORY, its progress and its started workers."""
     join_cluster(address)
     try:
         return [(label, *ray.get(server.look.remote())) for label, server in _find_servers()]
@@ -38,11 +41,14 @@ def list_runs(address: str) -> list[tuple[str, Progress | None, int]]:
 
 
 def stop_run(run: str, address: str) -> None:
-    """Request the end of a run with a checkpoint. Raise InputError unless exactly one run has this name.
+    """Ask a run to write a checkpoint and to end.
 
     Args:
-        run: The label or the directory of the run.
+        run: The label MACHINE:DIRECTORY or the directory of the run.
         address: The address of the cluster.
+
+    Raises:
+        InputError: No run or more than one run has this name.
     """
     join_cluster(address)
     try:
@@ -59,16 +65,16 @@ def stop_run(run: str, address: str) -> None:
 
 
 def fetch_run(run: Path, node: str | None, address: str, out: Path) -> None:
-    """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty.
+    """Copy a run directory from a node of a cluster to this machine.
 
     Args:
         run: The run directory on the node.
-        node: The node's id, address or name; None for the head.
+        node: The id, address or name of the node; None for the head node.
         address: The address of the cluster.
-        out: The directory to write.
+        out: The directory to write, which must be new or empty.
     """
     if out.exists() and (out.is_file() or os.listdir(out)):
-        raise InputError("out", f"{out} is in use", hint="choose a directory that is new or empty")
+        raise InputError("out", f"{out} is not empty", hint="choose a directory that is new or empty")
     join_cluster(address)
     try:
         on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)

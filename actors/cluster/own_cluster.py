@@ -1,8 +1,8 @@
 """A private Ray cluster on this machine.
 
-It listens on loopback only. Its files are in a folder that only this user can enter. It accepts a random token that
-exists only in the environment of its processes. Its start is retried, and it removes its processes and files when it
-ends.
+The cluster listens only on loopback. Its files are in a folder that only this user can enter. It requires a random
+token, which exists only in the environment of its processes. If its start fails, it is tried again. When it ends, its
+processes and files are removed.
 """
 
 import logging
@@ -34,15 +34,15 @@ from actors.ray_versions import (
 from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts
 from fedraa.errors import RunFailed
 
-# The number of start attempts is this number plus the load per core, which is rounded down and at least 1.
+# The maximum number of attempts to start is this number plus the load per core (rounded down, at least 1).
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
 # Seconds between two attempts.
 PAUSE_SECONDS = 2.0
-# Maximum seconds for which one of Ray's own processes may be stopped before the cluster counts as lost.
+# The cluster counts as lost if one of Ray's central processes is stopped (as by SIGSTOP) for this number of seconds.
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
-# Importing this module here would take as long as all other work before a cluster starts.
+# The module that Ray imports in new worker processes. This process does not import it, because the import is slow.
 PRELOADED = "actors.worker.preload"
 RAYLET_DIED = str(
     RunFailed("engine", "Ray's raylet died while this process registered with it", hint="run the same command again")
@@ -51,16 +51,16 @@ TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
-# The cluster that `prestart_cluster` has started, until `own_cluster` takes it.
+# The cluster that `prestart_cluster` has started, until `own_cluster` takes it; empty if there is no such cluster.
 _begun: list[ExitStack] = []
 
 
 @contextmanager
 def prestart_cluster(cpus: int) -> Iterator[None]:
-    """Start a cluster for the next call of `own_cluster`, which then ends the cluster.
+    """Start a private cluster early, for the next call of `own_cluster`.
 
-    Without such a call, this function ends it. The processes of the cluster import the modules of workers while this
-    process prepares the run.
+    The processes of the cluster import the modules of workers while this process prepares the run. If the `with` block
+    does not call `own_cluster`, the cluster ends with the block.
     """
     with ExitStack() as waiting:
         waiting.enter_context(_start_cluster(cpus))
@@ -73,16 +73,20 @@ def prestart_cluster(cpus: int) -> Iterator[None]:
 
 @contextmanager
 def own_cluster(cpus: int) -> Iterator[None]:
-    """Provide a Ray cluster with `cpus` slots: the cluster that `prestart_cluster` has started, or a new one.
+    """Provide a private Ray cluster for the `with` block: the one that `prestart_cluster` has started, or a new one.
 
-    Raises RunFailed if it does not start. The number of attempts grows with the load of the machine.
+    Args:
+        cpus: The number of CPUs that a new cluster declares.
+
+    Raises:
+        RunFailed: The cluster did not start in several attempts.
     """
     with _begun.pop() if _begun else _start_cluster(cpus):
         yield
 
 
 def is_joined() -> bool:
-    """Return True if this process uses a cluster, private or not."""
+    """Return True if this process uses a cluster, which may be private. A prestarted cluster is not used yet."""
     return ray.is_initialized() and not _begun
 
 
@@ -113,13 +117,13 @@ def is_private_cluster() -> bool:
 
 
 class ClusterWatch:
-    """A health check of Ray's central processes, if this process has started them."""
+    """A HealthMonitor of Ray's central processes that this process has started."""
 
     def __init__(self) -> None:
         self._stopped: dict[int, float] = {}
 
     def lost(self) -> str | None:
-        """Return the cause if one of the processes died or froze."""
+        """Return the cause if one of the processes died or froze, otherwise None."""
         for kind, name in CENTRAL_PROCESSES.items():
             for process in started_processes(kind):
                 if process.poll() is not None:
@@ -140,9 +144,9 @@ class ClusterWatch:
 
 
 def _start_ray(folder: Path, cpus: int) -> str | None:
-    """Start Ray and return None, or the first line of the error if that fails.
+    """Start Ray. Return None, or the first line of the error if the start fails.
 
-    If Ctrl-C interrupts the connection, the last step of the start, this process ends with a segmentation fault.
+    Ctrl-C is deferred, because an interruption of the last step (the connection) would cause a segmentation fault.
     """
     try:
         with (
@@ -159,13 +163,13 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
                 include_dashboard=False,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                # Ray makes this folder readable for all users, but not the folder above it.
+                # Ray makes its folder readable for all users. Therefore it is inside a folder that is private.
                 _temp_dir=str(folder / "ray"),
-                # The hook of `uv run` requires a runtime environment, which the reduced cluster cannot make.
+                # Ray's hook for `uv run` needs a runtime environment, which this cluster without agents cannot create.
                 _skip_env_hook=True,
                 _system_config={"preload_python_modules": [PRELOADED]},
             )
-    # Ray raises many kinds of errors for a failed start.
+    # A failed start of Ray can raise any exception.
     except Exception as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     return None
@@ -173,16 +177,16 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
 
 @contextmanager
 def _ended_in(folder: Path) -> Iterator[None]:
-    """Shut Ray down at the end of the block, even if Ray started only in part or has lost a process."""
+    """Shut Ray down at the end of the block, even if only some of its processes have started or are still alive."""
     watch = ClusterWatch()
     try:
         yield
     finally:
         with ignore_interrupts():
-            # A regular shutdown would wait for processes that cannot answer.
+            # In this state, a regular shutdown would wait for processes that cannot answer. They are killed first.
             if not ray.is_initialized() or watch.lost():
                 kill_all_of(folder)
-            # Ray may raise any error if one of its processes is dead. The processes are killed next.
+            # If a process of Ray is dead, `shutdown` can raise any exception.
             with suppress(Exception):
                 ray.shutdown()
             kill_all_of(folder)
@@ -190,7 +194,7 @@ def _ended_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Set a random token for this cluster, unless the environment has one or disables tokens."""
+    """Set a random token for this cluster during the block, unless the environment has a token or disables tokens."""
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return

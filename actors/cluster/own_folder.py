@@ -1,7 +1,8 @@
-"""A temporary folder that no other user can enter. It is removed when its owner, a process, ends.
+"""A temporary folder that no other user can enter. It is removed when the process that owns it ends.
 
-The owner's process locks a file in the folder while it lives. A killed process leaves its folder behind, unlocked. The
-next process that makes a folder removes the abandoned one and kills the processes that still use it.
+While the owner lives, it locks a file in the folder. If the owner is killed, its folder stays, but the lock is
+released. The next process that creates such a folder removes the abandoned folder, and kills processes that still use
+it.
 """
 
 import fcntl
@@ -16,18 +17,18 @@ from pathlib import Path
 from actors.cluster.processes import kill_all_of
 
 PREFIX = "fedraa-"
-# The file that the owner locks while it lives.
+# The name of the file that the owner locks while it lives.
 OWNER = "owner"
-# A socket's path may have 107 characters. Ray's names below the folder take 80 of these characters, and the folder's
-# name takes 16.
+# The path of a socket may have 107 characters. Ray's names below the folder need 80 of them, and the name of the folder
+# needs 16.
 MAX_PARENT_LENGTH = 107 - 80 - 16
 
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Make a folder that only this user can enter, and remove it at the end.
+    """Create a folder that only this user can enter, and remove it at the end of the block.
 
-    Folders of killed owners are removed first.
+    Abandoned folders of killed processes are removed first.
     """
     parent = tempfile.gettempdir()
     if len(parent) > MAX_PARENT_LENGTH:
@@ -36,7 +37,7 @@ def own_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     with (folder / f"{OWNER}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # The file gets its final name only after it is locked.
+        # The file gets its final name only after it is locked, so that no other process finds it unlocked.
         (folder / f"{OWNER}.new").rename(folder / OWNER)
         try:
             yield folder
@@ -45,12 +46,12 @@ def own_folder() -> Iterator[Path]:
 
 
 def is_own(folder: Path) -> bool:
-    """Return True if `own_folder` made this folder."""
+    """Return True if `own_folder` has created this folder."""
     return folder.name.startswith(PREFIX) and (folder / OWNER).exists()
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders of this user that have no living owner."""
+    """Remove the abandoned folders of this user below `parent`."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             about = folder.lstat()
@@ -59,7 +60,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove the folder. Raises OSError if it has no lock file or its owner lives."""
+    """Remove an abandoned folder. Raises OSError if the folder has no lock file or its owner lives."""
     with (folder / OWNER).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kill_all_of(folder)

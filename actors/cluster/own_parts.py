@@ -1,8 +1,8 @@
 """Transfer of the user's classes and functions to the processes of a cluster.
 
-Definitions from a script or a notebook always travel by value. The processes of a private cluster import other user
-modules from the driver's paths. The nodes of another cluster do not have these modules, so the modules also travel by
-value.
+Definitions in a script or a notebook are always pickled by value. The processes of a private cluster import other
+modules of the user from the same folders as the driver. The nodes of another cluster do not have these modules, so the
+modules are also pickled by value.
 """
 
 import io
@@ -32,7 +32,7 @@ PATH = "PYTHONPATH"
 
 
 def refuse_unsendable(spec: "RunSpec") -> None:
-    """Raise InputError for a component of a run that cannot be pickled."""
+    """Raise InputError if a component of the run cannot be pickled. The error names the component."""
     wrong = _pickling_error(spec)
     if wrong is None:
         return
@@ -46,23 +46,23 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     raise InputError(
         name,
         f"{component} cannot be sent to Ray's processes: {wrong}",
-        hint="create the members that cannot be pickled on first use, or choose --engine local",
+        hint="create attributes that cannot be pickled only when they are first used, or choose --engine local",
     )
 
 
 def _pickling_error(part: object) -> str | None:
-    """Return the reason if an object cannot be pickled."""
+    """Return the reason if an object cannot be pickled, otherwise None."""
     try:
         pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         pickler.dump(part)
-    # A user-defined component may raise any exception.
+    # The user's component can raise any exception.
     except Exception as error:
         return str(error) or type(error).__name__
     return None
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """From now on, pickle the user's modules that these objects need by value, so that no node must have the modules.
+    """Pickle the user's modules that some objects need by value from now on, so that nodes need not have the modules.
 
     Raises InputError if the objects cannot be pickled.
     """
@@ -77,14 +77,14 @@ def carry_by_value(parts: Iterable[object]) -> None:
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
         if not new:
             return
-        # The next pass of the loop finds the modules that these modules import.
+        # The next pass of the loop finds further modules that these modules use.
         for name in new:
             registry.register_pickle_by_value(finder.modules[name])
 
 
 @contextmanager
 def share_import_paths() -> Iterator[None]:
-    """Let child processes import the user's modules from the same folders as this process."""
+    """Set PYTHONPATH in the block, so that child processes find the user's modules in the same folders."""
     before = os.environ.get(PATH)
     folders = [Path(entry).resolve() for entry in sys.path]
     of_user = [str(folder) for folder in folders if folder.is_dir() and not _is_installed(folder)]
@@ -99,7 +99,11 @@ def share_import_paths() -> Iterator[None]:
 
 
 class _Finder(cloudpickle.CloudPickler):
-    """A pickler that discards its output and collects the user's `modules` that it meets by reference."""
+    """A pickler that discards its output and collects the user's modules that it would pickle by reference.
+
+    Attributes:
+        modules: The modules by name.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # cloudpickle has no types.
@@ -116,9 +120,9 @@ class _Finder(cloudpickle.CloudPickler):
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Return True for the user's source code, neither installed nor part of fedraa.
+    """Return True if a module is the user's source code, which means that it is neither installed nor part of fedraa.
 
-    `__main__` always travels by value.
+    `__main__` does not count, because it is always pickled by value.
     """
     root = module.__name__.partition(".")[0]
     file = getattr(module, "__file__", None)

@@ -1,4 +1,4 @@
-"""Placement of actors: worker groups and their resources, the server's node and its memory."""
+"""Placement of actors on the nodes of a cluster: resources of workers, and node and memory of the server."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,9 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors import runtime
 from fedraa.config.processes import cluster_address, count_workers
 from fedraa.config.sections import ClusterOptions, DeviceOptions
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
@@ -16,19 +16,19 @@ from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError
 from fedraa.messages import Index
 
-# Tolerance for a sum of GPU shares.
+# Tolerance when sums of GPU shares are compared.
 ROUNDING = 1e-6
-# Ray's option for each built-in resource.
+# The name of the option of Ray's actors for each built-in resource.
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of a run: one group unless it sets `resources`.
+    """Return the worker groups of a run: the groups in the option `resources`, or one group if it is not set.
 
     Args:
         options: The options of the cluster.
         clients: The number of clients.
-        device: The device of the experiment.
+        device: The option `device` of the experiment.
     """
     if options.resources is not None:
         return tuple(parse_group(text) for text in options.resources)
@@ -40,7 +40,7 @@ def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tu
 
 
 def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int) -> Index:
-    """Return the worker group that trains each client, int64 [clients].
+    """Return the index of the worker group that trains each client, int64 [clients].
 
     Args:
         groups: The worker groups.
@@ -53,7 +53,7 @@ def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int
 
 
 def gpu_share(device: str, count: int) -> float:
-    """Return the share of a GPU per worker, 1 / ceil(workers / GPUs). It is 0 without GPUs."""
+    """Return the share of a GPU that each of `count` workers gets: 1 / ceil(workers / GPUs), or 0 without GPUs."""
     gpus = int(_total_resource("GPU"))
     if device == "cpu" or not gpus:
         return 0.0
@@ -61,7 +61,7 @@ def gpu_share(device: str, count: int) -> float:
 
 
 def has_resources(asked: Iterable[WorkerGroup]) -> bool:
-    """Return True if the cluster has the resources of all these workers together."""
+    """Return True if the cluster has enough resources for all these workers together."""
     needs: Counter[str] = Counter()
     for group in asked:
         needs.update({name: group.workers * amount for name, amount in group.needs.items()})
@@ -69,9 +69,12 @@ def has_resources(asked: Iterable[WorkerGroup]) -> bool:
 
 
 def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
-    """Return Ray's options for a worker.
+    """Return the options with which Ray creates a worker.
 
-    With `pack`, Ray's default, a node is filled to half before the next node gets workers.
+    Args:
+        group: The group of the worker.
+        placement: `pack` (Ray's default) fills half of a node before the next node gets workers; `spread` uses all
+            nodes.
     """
     options: dict[str, Any] = {"num_cpus": 0, "resources": {}}
     for name, amount in group.needs.items():
@@ -83,10 +86,17 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 
 
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
-    """Return Ray's options for the server, which is bound to its node and reserves `memory` bytes there.
+    """Return the options with which Ray creates the server on a node.
 
-    Besides the run it allows three concurrent calls: the driver's call for events, the same call repeated, and one of a
-    command that inspects or stops the run.
+    Besides the run itself, the server allows three calls at the same time: the driver's call for events, a repetition
+    of this call, and a call of a command that inspects or stops the run.
+
+    Args:
+        node: The description of the node.
+        memory: The bytes of memory that the server reserves.
+
+    Raises:
+        InputError: The node has too little memory.
     """
     has = node["Resources"].get("memory", 0.0)
     if memory > has:
@@ -100,7 +110,10 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
 
 
 def nodes_for_shards(count: int) -> list[str]:
-    """Return the ids of `count` nodes, distinct if possible. Nodes without cores are used only if no node has cores."""
+    """Return the ids of `count` nodes. They are different if there are enough nodes.
+
+    Nodes without CPUs are used only if no node has CPUs.
+    """
     nodes = living_nodes()
     able = [node for node in nodes if node["Resources"].get("CPU")] or nodes
     return list(islice(cycle(sorted(node["NodeID"] for node in able)), count))
@@ -108,9 +121,7 @@ def nodes_for_shards(count: int) -> list[str]:
 
 def living_nodes() -> list[dict[str, Any]]:
     """Return the descriptions of all living nodes."""
-    # Ray leaves this function untyped.
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node for node in nodes if node["Alive"]]
+    return [node for node in runtime.nodes() if node["Alive"]]
 
 
 def find_node(wanted: str) -> dict[str, Any]:
@@ -125,5 +136,4 @@ def find_node(wanted: str) -> dict[str, Any]:
 
 def _total_resource(resource: str) -> float:
     """Return the amount of a resource in the whole cluster."""
-    # Ray leaves this function untyped.
-    return float(ray.cluster_resources().get(resource, 0))  # type: ignore[no-untyped-call]
+    return float(runtime.resources().get(resource, 0))

@@ -1,4 +1,4 @@
-"""Information about this machine's processes from Linux's /proc. Other systems provide none."""
+"""Information about the processes of this machine, from /proc. It exists only on Linux."""
 
 import os
 import signal
@@ -8,17 +8,17 @@ from pathlib import Path
 PROC = Path("/proc")
 STDOUT = "1"
 STDERR = "2"
-# The titles of Ray's actor processes begin with this.
+# The titles of Ray's actor processes begin with these bytes.
 RAYS = b"ray::"
 
 
 def load_factor() -> float:
-    """Return the load per core, at least 1. Timeouts are multiplied by it."""
+    """Return the machine's load per core, but at least 1. Timeouts are multiplied by this factor."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the user and system time of a process in seconds; 0 if it has ended."""
+    """Return the CPU time (user and system) of a process in seconds, or 0 if the process has ended."""
     fields = _stat_fields(process)
     if fields is None:
         return 0.0
@@ -32,9 +32,9 @@ def is_stopped(process: int) -> bool:
 
 
 def kill_all_of(folder: Path) -> None:
-    """Send SIGKILL to every process with its output in the folder, or with a path of the folder in its command line.
+    """Send SIGKILL to every process that writes its output to the folder or has its path in the command line.
 
-    Ray's processes change their titles later, and frozen ones outlive the process that started them.
+    Both are checked, because Ray's processes change their command line after the start.
     """
     if not PROC.exists():
         return
@@ -45,10 +45,10 @@ def kill_all_of(folder: Path) -> None:
 
 
 def _is_of(entry: Path, folder: str) -> bool:
-    """Return True if the process uses the folder.
+    """Return True if a process uses the folder.
 
-    For Ray's agents all open files are checked, because they do not write to their standard output. Without this check,
-    agents would outlive a dead raylet for a minute.
+    Of Ray's agents, all open files are checked, because their standard output is not in the folder. Without this check,
+    agents would live for a minute after the death of their raylet.
     """
     try:
         command = (entry / "cmdline").read_bytes()
@@ -65,7 +65,7 @@ def _is_of(entry: Path, folder: str) -> bool:
 
 
 def _stat_fields(process: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, beginning with the state."""
+    """Return the fields of /proc/PID/stat from the state on, or None if the process has ended."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

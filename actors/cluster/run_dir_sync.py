@@ -1,4 +1,7 @@
-"""Synchronization of a run directory: the server writes the directory on its node, and the user's copy follows."""
+"""Synchronization of a run directory if the server runs on another node than the driver.
+
+The server writes the run directory on its node, and the driver copies the changes to the user's directory.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,15 +13,21 @@ from fedraa.rundir.atomic_files import PARTIAL, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, Hold, this_process
 
-# While a server lives, it only appends to these files.
+# Files to which a server only appends.
 GROWING = (EVENTS, EVALS, CLIENTS)
 Stamp = tuple[int, int]
-"""Size and time of change (ns) of a file."""
+"""The size of a file in bytes, and the time of its last change in nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of a directory: the stamps of all files, the content of changed files, and the new tails of logs."""
+    """The changes of a directory since an earlier state.
+
+    Attributes:
+        stamps: The stamps of all files, by relative path.
+        whole: The content of new and changed files.
+        tails: The bytes that were appended to the files in `GROWING`.
+    """
 
     stamps: dict[str, Stamp]
     whole: dict[str, bytes]
@@ -34,9 +43,13 @@ def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
-    """Return the changes since `seen`.
+    """Return the changes of a directory since an earlier state.
 
-    The logs are read last, so that they contain every event that a checkpoint needs.
+    The logs are read last, so that they contain all events before the newest checkpoint.
+
+    Args:
+        directory: The directory.
+        seen: The stamps of the files in the earlier state.
     """
     stamps = _read_stamps(directory)
     whole = {}
@@ -46,7 +59,7 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
             continue
         try:
             whole[name] = (directory / name).read_bytes()
-        # The file is an old checkpoint that was removed meanwhile.
+        # The file was an old checkpoint, which the server has removed in the meantime.
         except FileNotFoundError:
             del stamps[name]
     for name in GROWING:
@@ -61,19 +74,24 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
 
 @dataclass
 class RunDirSync:
-    """The user's copy of a run directory, which `apply` updates."""
+    """The user's copy of a run directory.
+
+    Attributes:
+        directory: The copy.
+        seen: The stamps of the files that were copied last.
+    """
 
     directory: Path
     seen: dict[str, Stamp] = field(default_factory=dict)
 
     def read(self) -> dict[str, bytes]:
-        """Return the content of every file by its relative path."""
+        """Return the content of all files by relative path."""
         return {name: (self.directory / name).read_bytes() for name in _read_stamps(self.directory)}
 
     def apply(self, new: Changes) -> None:
-        """Write logs first, then checkpoints, and the summary last.
+        """Write changes to the copy: first logs, then checkpoints, and the summary last.
 
-        In this order, the run can be resumed after an interruption at any point.
+        With this order, the run can be resumed from the copy after an interruption at any point.
         """
         for name, tail in new.tails.items():
             start = _size(self.seen, name)
@@ -92,7 +110,7 @@ class RunDirSync:
 
 @contextmanager
 def register_writer(directory: Path) -> Iterator[None]:
-    """Register this process as the writer of the user's directory while the context is active."""
+    """Register this process as the writer of the user's directory during the `with` block."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
         hold = Hold(directory, log, this_process())
         try:
@@ -104,13 +122,13 @@ def register_writer(directory: Path) -> Iterator[None]:
 
 
 def _size(stamps: Mapping[str, Stamp], name: str) -> int:
-    """Return the size of a file, 0 if it has no stamp."""
+    """Return the size of a file, or 0 if it has no stamp."""
     size, _ = stamps.get(name, (0, 0))
     return size
 
 
 def _read_stamps(directory: Path) -> dict[str, Stamp]:
-    """Return the stamps of all files by their relative paths, without temporary files and the lock."""
+    """Return the stamps of all files by relative path, except temporary files and the lock."""
     stamps = {}
     for folder, _, names in os.walk(directory):
         for name in names:

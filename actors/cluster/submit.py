@@ -1,4 +1,4 @@
-"""Submission of a fedraa command to a cluster as a job, which continues when this machine is switched off."""
+"""Submission of a fedraa command to a cluster as a job. The job continues when this machine is switched off."""
 
 import asyncio
 import logging
@@ -19,16 +19,17 @@ from fedraa.errors import InputError, RunFailed
 def submit_command(
     arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]
 ) -> None:
-    """Run `fedraa ARGUMENTS` as a job on the head node, with this machine's code, and follow its output.
+    """Run a command of fedraa as a job on the head node, with the code of this machine, and show its output.
 
     Args:
-        arguments: The arguments of the command.
+        arguments: The command and its options, without `fedraa`.
         address: The address of the cluster's dashboard.
-        working_dir: A folder to send along; None for none.
-        say: A function that is called with the job's output.
+        working_dir: A folder that is sent to the cluster; None for no folder.
+        say: A function that is called with the output of the job.
 
-    Raises InputError if no dashboard answers at `address`, if it requires another token, or if the files are too large.
-    Raises RunFailed if the command fails.
+    Raises:
+        InputError: No dashboard answers at the address, it requires another token, or the folder is too large.
+        RunFailed: The command failed.
     """
     environment: dict[str, Any] = {"py_modules": package_folders()}
     if working_dir is not None:
@@ -45,7 +46,7 @@ def submit_command(
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
     except RuntimeError as error:
-        # The text of the error is a sentence from the dashboard.
+        # The message of the error is a sentence of Ray's dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow_output(client, job, say))
@@ -55,7 +56,7 @@ def submit_command(
 
 
 def check_size(folder: Path) -> None:
-    """Raise InputError if a folder, without the files in its .gitignore, is larger than a job may be."""
+    """Raise InputError if a folder is too large for a job. Files that its .gitignore names do not count."""
     total = 0
 
     def add_size(path: Path) -> None:
@@ -67,7 +68,7 @@ def check_size(folder: Path) -> None:
     if total > MAX_JOB_BYTES:
         raise InputError(
             "working_dir",
-            f"{folder} holds {total / GIGA:.3g} GB, but a job takes {MAX_JOB_BYTES / GIGA:.3g} GB",
+            f"{folder} has {total / GIGA:.3g} GB, but a job may have at most {MAX_JOB_BYTES / GIGA:.3g} GB",
             hint="name the files that are not needed in its .gitignore",
         )
 

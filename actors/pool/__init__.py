@@ -1,1 +1,1 @@
-"""Worker actors behind the executor's interface."""
+"""The executor on Ray, which gives tasks to worker actors."""

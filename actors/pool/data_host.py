@@ -1,4 +1,4 @@
-"""Data hosts: every node with workers reads the dataset once, and keeps the clients' shards in its object store."""
+"""Data hosts, which a run with `data_on_nodes` has: each node reads the data set once and keeps it for its workers."""
 
 import logging
 import socket
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors import runtime
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.ray_versions import AnyRef
@@ -23,21 +23,21 @@ logger = logging.getLogger(__name__)
 
 
 class DataHost:
-    """An actor that owns a node's client shards. It reserves no core."""
+    """An actor that holds the clients' training data on one node. It reserves no CPU."""
 
     def __init__(self) -> None:
         self._blocks: Blocks | None = None
 
     def blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
-        """Return the shards, which this node reads on the first call.
+        """Return the clients' training data. The first call reads the data set on this node.
 
         Args:
-            problem: The options of the dataset.
-            dealing: The settings for dealing it to the clients.
-            wanted: The fingerprint of the driver's shards.
+            problem: The options of the data set.
+            dealing: The settings with which the data set is dealt to the clients.
+            wanted: The checksum of the data on the driver's node.
 
         Raises:
-            InputError: This node's shards have another fingerprint.
+            InputError: The data on this node have another checksum.
         """
         if self._blocks is None:
             self._blocks = self._read_blocks(problem, dealing, wanted)
@@ -48,15 +48,23 @@ class DataHost:
         if data_checksum(data) != wanted:
             raise InputError(
                 "data_dir",
-                f"{problem.dataset} in {problem.data_dir} on {socket.gethostname()} differs from the driver's",
-                hint="give every node the same files",
+                f"{problem.dataset} in {problem.data_dir} on {socket.gethostname()} differs from that on the driver's "
+                "node",
+                hint="copy the same files to every node",
             )
         return put_blocks(data)
 
 
 @dataclass
 class DataHosts:
-    """The data hosts of a run, one per node. Each starts after the first worker of its node."""
+    """The data hosts of a run, one per node. A host is created when the first worker of its node has started.
+
+    Attributes:
+        problem: The options of the data set.
+        dealing: The settings with which the data set is dealt to the clients.
+        fingerprint: The checksum of the data on the driver's node.
+        heartbeat: The bounds of liveness probes.
+    """
 
     problem: ProblemOptions
     dealing: Dealing
@@ -66,7 +74,7 @@ class DataHosts:
     _pulses: dict[str, LivenessProbe] = field(default_factory=dict)
 
     def blocks(self, node: str) -> tuple[Any, AnyRef]:
-        """Return the host of a node and the reference of its Blocks, which is ready after it has read the dataset."""
+        """Return the host of a node, and the reference of its Blocks, which exist after the host has read the data."""
         if node not in self._actors:
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=on_node).remote()
@@ -75,16 +83,16 @@ class DataHosts:
         return self._actors[node], blocks
 
     def drop(self, node: str, host: Any) -> None:
-        """Remove a node's host if its shards are lost, unless another host has replaced it.
+        """Kill the host of a node after its data were lost. Nothing is done if another host has already replaced it.
 
-        The next request reads the shards again.
+        The next request creates a new host, which reads the data again.
         """
         if self._actors.get(node) is host:
-            ray.kill(self._actors.pop(node))
+            runtime.kill(self._actors.pop(node))
             del self._pulses[node]
 
     def drop_frozen(self) -> None:
-        """Remove hosts without a sign of life. A worker's call that waits for such a host fails and is repeated."""
+        """Kill hosts that give no sign of life. A worker's call that waits for such a host fails and is repeated."""
         for node, pulse in list(self._pulses.items()):
             silence = pulse.silent_seconds()
             if silence is not None:
@@ -97,7 +105,7 @@ class DataHosts:
 
 
 def data_checksum(data: Federated) -> int:
-    """Return a checksum of the clients' training data, or of the part that is in this process."""
+    """Return a checksum of the clients' training data. Samples that clients read themselves are not included."""
     value = 0
     for array in (*list_leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)

@@ -1,16 +1,15 @@
-"""The executor on Ray: up to two calls on each worker actor, ordered by due time. Dead workers are replaced."""
+"""The executor on Ray, which trains tasks and evaluates models on worker actors, and replaces dead workers."""
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
 
-import ray
 from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError, RayTaskError
 
+from actors import runtime
 from actors.cluster.placement import worker_options
 from actors.pool.data_host import DataHosts
 from actors.pool.handles import (
@@ -38,9 +37,9 @@ from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
-# Number of calls that a worker has: one in training, and one that it can begin as soon as the first ends.
+# Maximum number of calls that a worker has: one in training, and one that it can begin when the first one ends.
 CALLS_PER_WORKER = 2
-# Number of consecutive deaths of a worker without a finished call, after which the worker is given up.
+# A worker is not replaced again after this number of consecutive deaths without a finished call.
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
@@ -50,31 +49,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RayExecutor:
-    """An executor that trains tasks on worker actors. The outcome of a task does not depend on its worker.
+    """An executor that trains tasks on worker actors. The result of a task does not depend on its worker.
 
     Responsibilities:
-      - It starts the workers of every worker group. Workers without resources get no work until they start.
-      - It queues the tasks of client n for worker group `group_of[n]`.
+      - It starts the workers of every worker group. A worker that waits for resources gets no work until it starts.
+      - It puts the tasks of client n into the queue of worker group `group_of[n]`.
       - It replaces a worker that dies, hangs or freezes. The task in training becomes a fault, and the tasks that
-        waited behind it go to other workers.
-      - If a call of several tasks failed, the culprit is unknown. Each of these tasks is sent again in a separate call.
-      - It gives a worker up after `MAX_DEATHS` consecutive deaths. Raises RunFailed if a group has no worker left.
+        waited behind it are given to other workers.
+      - If a call with several tasks fails, any of them may be the cause. Each task is sent again in a separate call.
+      - It does not replace a worker after `MAX_DEATHS` deaths in a row. A group without a worker raises RunFailed.
 
     Args:
         worker_spec: The reference of the WorkerSpec.
         blocks: The clients' training data.
         evaluation_data: The reference of the evaluation data.
         groups: The worker groups.
-        threads: The threads of each worker.
-        device: The device of the experiment.
+        threads: The number of threads of each worker.
+        device: The option `device` of the experiment.
         placement: `pack` or `spread`.
-        stack: The number of tasks that a worker trains at a time.
-        group_of: The worker group of each client; None if there is one group.
+        stack: The number of tasks that a worker trains as one batched computation.
+        group_of: The worker group of each client; None if there is only one group.
         worker: The class of the workers.
         hang_detector: The time limits of calls.
-        hosts: If set, the hosts that read the clients' data on every node.
-        check: A function called after a failure. It may raise if the cause is not a worker.
-        watch: A function called regularly. It may raise if another actor is frozen.
+        hosts: The hosts that read the clients' data on every node; None if `blocks` has the data.
+        check: A function that is called after a failure. It raises an error if the cause is not a worker.
+        watch: A function that is called regularly. It raises an error if another actor is frozen.
         heartbeat: The bounds of liveness probes.
     """
 
@@ -103,13 +102,13 @@ class RayExecutor:
 
     @classmethod
     def of(cls, spec: RunSpec, **fields: Any) -> Self:
-        """Return the executor of a run and start its workers. `fields` sets other fields, at least `groups`."""
+        """Return the executor of a run and start its workers. `fields` must contain the field `groups`."""
         experiment = spec.experiment
         if "blocks" not in fields:
             fields["blocks"] = put_blocks(spec.data)
         return cls(
-            worker_spec=ray.put(make_worker_spec(spec)),
-            evaluation_data=ray.put(spec.evaluation_data),
+            worker_spec=runtime.put(make_worker_spec(spec)),
+            evaluation_data=runtime.put(spec.evaluation_data),
             threads=experiment.threads_per_worker,
             device=experiment.device,
             placement=experiment.placement,
@@ -128,7 +127,7 @@ class RayExecutor:
                 self._start_worker(next(numbers), number, deaths=0)
 
     def await_workers(self, timeout: float) -> bool:
-        give_up = time.monotonic() + timeout
+        give_up = runtime.monotonic() + timeout
         while len(self._ready_workers()) < self.workers and self.receive(give_up):
             pass
         return len(self._ready_workers()) == self.workers
@@ -141,7 +140,7 @@ class RayExecutor:
         self._fill_queues()
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        give_up = time.monotonic() + timeout
+        give_up = runtime.monotonic() + timeout
         while not self._faults and task not in self._outcomes and self.receive(give_up):
             pass
         if self._faults:
@@ -150,7 +149,7 @@ class RayExecutor:
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         if not self._outcomes and not self._faults:
-            self.receive(time.monotonic() + timeout)
+            self.receive(runtime.monotonic() + timeout)
         outcomes = [*self._faults, *self._outcomes.values()]
         self._faults.clear()
         self._outcomes.clear()
@@ -161,7 +160,7 @@ class RayExecutor:
         self._queues.cancel(task)
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
-        pending = PendingEvaluation(self.receive, ray.put(params), ray.put(kept))
+        pending = PendingEvaluation(self.receive, runtime.put(params), runtime.put(kept))
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
@@ -172,15 +171,16 @@ class RayExecutor:
 
     def close(self) -> None:
         for handle in self._handles.values():
-            ray.kill(handle.actor)
+            runtime.kill(handle.actor)
         self._handles.clear()
         if self.hosts is not None:
             self.hosts.close()
 
     def receive(self, give_up: float) -> bool:
-        """Handle one ended call and check for hung workers; wait until the time `give_up` (monotonic) at most.
+        """Wait for the end of a call and handle it. Also replace workers that hang.
 
-        Returns False if that time has passed. Raises RunFailed if a worker group has no worker left.
+        Return False if no call has ended until the monotonic time `give_up`. Raises RunFailed if a worker group has no
+        worker left.
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
@@ -189,17 +189,17 @@ class RayExecutor:
                     problem += f" for tier {number + 1}"
                 problem += f": {group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
                 raise RunFailed("workers", problem)
-        left = give_up - time.monotonic()
+        left = give_up - runtime.monotonic()
         timeout = min(CHECK_SECONDS, max(0.0, left))
         if not self._calls:
-            time.sleep(timeout)
+            runtime.sleep(timeout)
             return left > 0
-        ended, _ = ray.wait(list(self._calls), num_returns=1, timeout=timeout)
+        ended, _ = runtime.wait(list(self._calls), num_returns=1, timeout=timeout)
         for ref in ended:
             self._end_call(self._calls[ref])
         for handle in list(self._handles.values()):
             self._check_time(handle)
-        if time.monotonic() >= self._glance_at:
+        if runtime.monotonic() >= self._glance_at:
             self._check_liveness()
         self._fill_queues()
         return bool(ended) or left > 0
@@ -219,12 +219,12 @@ class RayExecutor:
 
     def _add_call(self, call: Call) -> None:
         if not call.handle.calls:
-            call.handle.since = time.monotonic()
+            call.handle.since = runtime.monotonic()
         call.handle.calls.append(call)
         self._calls[call.ref] = call
 
     def _ready_workers(self, group: int | None = None) -> list[WorkerHandle]:
-        """Return the started workers of one group or of all groups."""
+        """Return the workers of a group (or of all groups) that are ready for work."""
         return [
             handle for handle in self._handles.values() if handle.blocks is not None and group in (None, handle.group)
         ]
@@ -233,7 +233,7 @@ class RayExecutor:
         return min(self._ready_workers(group), key=lambda handle: len(handle.calls), default=None)
 
     def _fill_queues(self) -> None:
-        """Fill the queues of the workers, the emptiest first, with the tasks that are due first."""
+        """Give evaluations and the tasks that are due first to the workers with the fewest calls."""
         while self._evaluations:
             handle = self._emptiest_worker()
             if handle is None:
@@ -253,20 +253,17 @@ class RayExecutor:
                 self._add_call(Call(TRAIN, handle, ref, work=sum(map(self._task_work, tasks)), tasks=tasks))
 
     def _task_work(self, task: Task) -> float:
-        """Return a task's samples times its model size.
-
-        The duration of the task is roughly proportional to this number.
-        """
+        """Return (client's samples) * (size of the submodel), to which a task's duration is roughly proportional."""
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 
     def _end_call(self, call: Call) -> None:
-        """Handle the end of a call: a result, an error in the called method, or the worker's death."""
+        """Handle the end of a call, which is a result, an error in the called method, or the death of the worker."""
         handle = call.handle
         result = wrong = None
         of_client = False
         try:
-            result = ray.get(call.ref)
+            result = runtime.get(call.ref)
         except RayError as error:
             if self.check is not None:
                 self.check()
@@ -274,14 +271,15 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # A worker makes its calls in order. The first call either ended well or is the one that killed the worker.
+            # A worker executes its calls in order. So the first call in the list has killed the worker, or has ended
+            # well. Its end is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
                 if self.hosts is not None and (lost or call.kind == LOAD):
                     self.hosts.drop(handle.node, handle.host)
                 return self._replace_worker(handle, describe_death(call, error))
-        now = time.monotonic()
+        now = runtime.monotonic()
         if handle.calls[0] is call:
             if call.kind not in STARTUP_CALLS:
                 self.hang_detector.record_duration(call.kind, call.work, now - handle.since)
@@ -294,9 +292,12 @@ class RayExecutor:
         self._deliver_outcome(call, result, wrong, of_client=of_client)
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Handle a worker's answer to its first calls: the id of its node, or the data blocks that the node has loaded.
+        """Handle the answer to one of the first calls of a worker, and mark the worker as ready if no call is missing.
 
-        After the id, request the node's blocks if the run has data hosts.
+        Args:
+            handle: The worker.
+            answer: The id of the worker's node, or the Blocks that the node's data host has loaded. If the run has data
+                hosts, the Blocks are requested after the id has arrived.
         """
         if isinstance(answer, Blocks):
             handle.blocks = answer
@@ -309,19 +310,19 @@ class RayExecutor:
             self._add_call(Call(LOAD, handle, ref))
 
     def _check_time(self, handle: WorkerHandle) -> None:
-        """Replace the worker if its oldest unanswered call exceeds the time limit. Calls at the start have no limit."""
+        """Replace a worker if its current call exceeds the time limit. The calls of its start have no limit."""
         if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
-        if time.monotonic() - handle.since > bound:
+        if runtime.monotonic() - handle.since > bound:
             self._replace_worker(handle, f"worker hung: no answer within {bound:.3g} s")
 
     def _check_liveness(self) -> None:
         """Replace actors that give no sign of life.
 
-        Data hosts and server shards are checked first, because workers that wait for them may be silent.
+        Data hosts and server shards are checked first, because workers that wait for them may also be silent.
         """
-        self._glance_at = time.monotonic() + CHECK_SECONDS
+        self._glance_at = runtime.monotonic() + CHECK_SECONDS
         if self.watch is not None:
             self.watch()
         if self.hosts is not None:
@@ -334,15 +335,13 @@ class RayExecutor:
                 self._replace_worker(handle, f"worker froze: no sign of life for {silence:.3g} s")
 
     def _deliver_outcome(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
-        """Deliver the outcome of a call: its result, or the error.
-
-        If a call of several tasks failed, each of them is sent again in a separate call.
+        """Store the outcome of a call. If a call with several tasks failed, send each task again in a separate call.
 
         Args:
             call: The ended call.
-            result: Its result, if it succeeded.
-            wrong: The error, if it failed.
-            of_client: True if training itself raised the error.
+            result: The result of the call if it succeeded.
+            wrong: The error if the call failed, otherwise None.
+            of_client: True if the client's data or code may have caused the error.
         """
         worker = call.handle.number
         tasks = call.tasks
@@ -378,16 +377,19 @@ class RayExecutor:
         self._evaluations.append(pending)
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-        """Replace a dead or unresponsive worker, or give it up after too many consecutive deaths."""
-        ray.kill(handle.actor)
+        """Kill a dead or unresponsive worker and start a new one, unless it has died `MAX_DEATHS` times in a row."""
+        runtime.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause
         deaths = handle.deaths + 1
         if deaths < MAX_DEATHS:
             self._start_worker(handle.number, handle.group, deaths)
         else:
-            cause += f"; given up after {deaths} deaths in a row"
+            cause += f"; not replaced after {deaths} deaths in a row"
             logger.warning("worker %d: %s; workers left: %d", handle.number, cause, len(self._handles))
+        if not handle.calls:
+            self._faults.append(Fault(None, handle.number, cause))
+            return
         for call in handle.calls:
             del self._calls[call.ref]
         culprit, *innocent = handle.calls

@@ -1,14 +1,13 @@
-"""The executor's records of workers: the actor, its outstanding calls, and the detection of hangs."""
+"""The executor's records of workers, calls and evaluations, and the time limits of calls."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
+from actors import runtime
 from actors.pool.pulse import LivenessProbe
 from actors.pool.serializer import Blocks
 from actors.ray_versions import AnyRef
@@ -18,13 +17,22 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
-# Calls that come before any work. They have no time limit.
+# The first calls of a worker, before any work. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
 
 
 @dataclass(eq=False)
 class Call:
-    """An outstanding call: a worker's start, training of `tasks` or evaluation, or the loading of its node's data."""
+    """A call that has not ended.
+
+    Attributes:
+        kind: START (of the worker), LOAD (the data of the node), TRAIN or EVALUATE.
+        handle: The worker.
+        ref: The reference of the answer.
+        work: The amount of work; the duration of calls of one kind is roughly proportional to it.
+        tasks: The tasks of a TRAIN call.
+        evaluation: The evaluation of an EVALUATE call.
+    """
 
     kind: str
     handle: "WorkerHandle"
@@ -36,10 +44,19 @@ class Call:
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A worker actor and its outstanding calls; the first one has been running since `since` (monotonic).
+    """A worker actor and its calls that have not ended.
 
-    The worker is ready for work when its `blocks` are known: the blocks that its node's `host` has read, or those of
-    the whole run.
+    Attributes:
+        number: The index of the worker.
+        group: The index of its worker group.
+        actor: The actor.
+        pulse: The liveness probe of the actor.
+        deaths: The number of consecutive deaths without a finished call.
+        node: The id of its node; empty until the worker has started.
+        blocks: The clients' training data. When they are set, the worker is ready for work.
+        host: The data host of its node, if the run has data hosts.
+        since: The monotonic time since which the first call has been running.
+        calls: The calls that have not ended, in order.
     """
 
     number: int
@@ -50,12 +67,12 @@ class WorkerHandle:
     node: str = ""
     blocks: Blocks | None = None
     host: Any = None
-    since: float = field(default_factory=time.monotonic)
+    since: float = 0.0
     calls: deque[Call] = field(default_factory=deque)
 
 
 def describe_death(call: Call, error: RayError) -> str:
-    """Return the cause of a worker's death. A worker that does not answer a repeated call counts as dead."""
+    """Return a description of a worker's death. A worker that does not answer repeated calls counts as dead."""
     if isinstance(error, ActorUnavailableError):
         return "worker could not be reached"
     if call.kind not in STARTUP_CALLS:
@@ -66,9 +83,14 @@ def describe_death(call: Call, error: RayError) -> str:
 
 @dataclass
 class PendingEvaluation:
-    """An evaluation on the ready worker with the fewest calls. If that worker dies, another one takes it.
+    """An evaluation that is not finished. If its worker dies, another worker repeats it.
 
-    `receive` handles one ended call and waits until a time (monotonic). It returns False if that time has passed.
+    Attributes:
+        receive: `RayExecutor.receive`, which waits for the end of a call.
+        ref: The reference of the parameters.
+        kept_ref: The reference of the values that clients with personal models keep.
+        evaluation: The result; None until the evaluation is finished.
+        failures: The number of failed attempts.
     """
 
     receive: Callable[[float], bool]
@@ -80,17 +102,17 @@ class PendingEvaluation:
     @property
     def params(self) -> Vector:
         """Return a view of the parameters in the object store."""
-        params: Vector = ray.get(self.ref)
+        params: Vector = runtime.get(self.ref)
         return params
 
     @property
     def kept(self) -> State:
-        """Return the kept values of clients with personal models, with views of arrays in the object store."""
-        kept: State = ray.get(self.kept_ref)
+        """Return the values that clients with personal models keep, as views of arrays in the object store."""
+        kept: State = runtime.get(self.kept_ref)
         return kept
 
     def result(self, timeout: float) -> Evaluation | None:
-        give_up = time.monotonic() + timeout
+        give_up = runtime.monotonic() + timeout
         while self.evaluation is None and self.receive(give_up):
             pass
         return self.evaluation
@@ -98,10 +120,14 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Time limits that follow from observations: `factor` times the slowest pace so far, but at least `min_seconds`.
+    """Time limits of calls, from the durations of earlier calls of the same kind.
 
-    Work is measured in units to which durations are roughly proportional, per kind of work. A pace is seconds per unit.
-    A kind without observations may take `unseen` seconds.
+    The durations of one kind are roughly proportional to the amount of work. A pace is seconds per unit of work.
+
+    Attributes:
+        factor: The limit is this factor times the slowest pace so far times the amount of work.
+        min_seconds: The limit is never less than this number of seconds.
+        unseen: The limit in seconds for a kind without an earlier call.
     """
 
     factor: float = 20.0
@@ -110,17 +136,17 @@ class HangDetector:
     _paces: dict[str, float] = field(default_factory=dict)
 
     def record_duration(self, kind: str, work: float, seconds: float) -> None:
-        """Record the duration of one piece of work.
+        """Record the duration of a call.
 
         Args:
-            kind: The kind of work.
-            work: The amount of work, in units to which durations are roughly proportional.
-            seconds: The duration of the work.
+            kind: The kind of call.
+            work: The amount of work.
+            seconds: The duration.
         """
         self._paces[kind] = max(self._paces.get(kind, 0.0), seconds / work)
 
     def bound(self, kind: str, work: float) -> float:
-        """Return the seconds after which this piece of work counts as hung."""
+        """Return the number of seconds after which a call of this kind and amount of work counts as hung."""
         if kind not in self._paces:
             return self.unseen
         return max(self.min_seconds, self.factor * self._paces[kind] * work)

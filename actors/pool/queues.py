@@ -1,4 +1,4 @@
-"""The tasks that wait for workers, and their grouping into calls."""
+"""The queues of tasks that wait for workers, and the grouping of short tasks into calls."""
 
 import heapq
 import math
@@ -6,23 +6,24 @@ from collections.abc import Callable, Iterable
 
 from fedraa.messages import Index, Task
 
-# Seconds of training that one call of several tasks may take. A call itself costs milliseconds.
+# Maximum seconds of training in a call of several tasks. The call itself costs milliseconds.
 GROUP_SECONDS = 0.1
-# Maximum number of bytes in the answer to one call.
+# Maximum number of bytes in the answer to a call of several tasks.
 GROUP_BYTES = 8 * 2**20
 
 
 class Queues:
-    """A queue for each worker group, ordered by due time. Tasks of client n wait for group `group_of[n]`.
+    """A queue of tasks for each worker group, ordered by due time.
 
-    If many short tasks wait, one call carries several of them. The pace of the last call predicts the duration of
-    tasks.
+    Tasks of client n wait in the queue of group `group_of[n]`. If many short tasks wait, one call has several of them.
+    The duration of a task is predicted from the pace (seconds per work) of the last call.
 
     Args:
         groups: The number of worker groups.
-        group_of: The group of each client; None if there is one group.
-        work: An amount to which the duration of a task is roughly proportional.
-        stack: The number of tasks that a worker trains at a time. A call carries at least this many if they wait.
+        group_of: The group of each client; None if there is only one group.
+        work: A function that returns the work of a task, to which its duration is roughly proportional.
+        stack: The number of tasks that a worker trains as one batched computation. If enough tasks wait, a call has at
+            least this number.
     """
 
     def __init__(self, groups: int, group_of: Index | None, work: Callable[[Task], float], stack: int = 1) -> None:
@@ -32,7 +33,7 @@ class Queues:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
-        # Tasks at a worker that the loop does not wait for any more.
+        # Tasks that a worker trains although they were cancelled.
         self._cancelled: set[int] = set()
         # Seconds per unit of work.
         self._pace = math.inf
@@ -42,7 +43,7 @@ class Queues:
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Queue unfinished tasks again. With `alone`, a later call that carries such a task carries no other task."""
+        """Put unfinished tasks into the queues again. If `alone` is True, each of them gets a separate call."""
         for task in tasks:
             if alone:
                 self._alone.add(task.id)
@@ -52,9 +53,11 @@ class Queues:
             heapq.heappush(self._waiting[group], (self._tasks[task.id][1], task.id))
 
     def ended(self, task: Task, *, well: bool) -> bool:
-        """Remove an ended task. A failed task travels in a separate call if it is submitted again.
+        """Remove an ended task. Return False if the task was cancelled, so that its outcome is not needed.
 
-        Return False if the task was cancelled, so that its outcome is not wanted.
+        Args:
+            task: The task.
+            well: False if the task failed. If it is submitted again, it gets a separate call.
         """
         del self._tasks[task.id]
         if well:
@@ -66,7 +69,7 @@ class Queues:
         return wanted
 
     def cancel(self, number: int) -> None:
-        """Remove a task that waits. A worker that has received the task trains it, and its outcome is not wanted."""
+        """Cancel a task. If a worker has already received it, the worker trains it, but its outcome is not needed."""
         if number not in self._tasks:
             return
         for waiting in self._waiting:
@@ -79,17 +82,22 @@ class Queues:
         self._cancelled.add(number)
 
     def record_duration(self, seconds: float, work: float) -> None:
-        """Record the duration of an amount of work."""
+        """Record the duration of a call and its amount of work."""
         self._pace = seconds / work
 
     def has_waiting(self, group: int) -> bool:
-        """Return True if a task waits for the worker group."""
+        """Return True if a task waits for a worker of the group."""
         return bool(self._waiting[group])
 
     def take(self, group: int, places: int) -> list[Task]:
-        """Return the task that is due first and, if tasks are short, some of those that are due next.
+        """Remove the tasks of the next call from a queue, and return them.
 
-        Their number is at most a fair share for `places` calls, unless a stack holds more.
+        They are the task that is due first and, if tasks are short, some of the tasks that are due next.
+
+        Args:
+            group: The worker group.
+            places: The number of calls among which the waiting tasks are divided. A call has at most an equal share of
+                them, unless a stack has more tasks.
         """
         waiting = self._waiting[group]
         share = len(waiting) // places

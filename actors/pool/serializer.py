@@ -1,6 +1,6 @@
-"""Transfer of tasks and client data to workers.
+"""Transfer of tasks and clients' data to workers.
 
-Large arrays travel by reference, each once, small arrays in the message.
+Large arrays are sent as references to Ray's object store, each only once. Small arrays are sent in the message.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import ray
 
+from actors import runtime
 from actors.ray_versions import AnyRef
 from actors.server.shard import CutOnShards
 from fedraa.client import Work
@@ -21,17 +21,21 @@ from fedraa.data.tree import count_bytes, take_rows
 from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
-# Below this size a copy in the message costs less than a separate object.
+# An array with fewer bytes is sent in the message, because this costs less than a separate object in the object store.
 INLINE_BYTES = 100_000
-# With this size, many small clients share one object, and a node that trains one client fetches no huge object.
+# Size of an object with clients' data. Many small clients share one object, and a node that trains only one client does
+# not have to fetch a huge object.
 BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The clients' training data in blocks. `find` gives the block and the rows of a client.
+    """The clients' training data, in blocks that each have the data of some consecutive clients.
 
-    Without `refs` only the sizes of the shards are known, and workers read the samples themselves.
+    Attributes:
+        offsets: The first row of each client in the data of all clients, and the number of all rows [clients + 1].
+        starts: The first client of each block.
+        refs: The references of each block's inputs and labels; empty if workers read the samples themselves.
     """
 
     offsets: Index
@@ -39,7 +43,7 @@ class Blocks:
     refs: list[tuple[AnyRef, AnyRef]]
 
     def find(self, client: int) -> tuple[AnyRef, AnyRef, tuple[int, int]]:
-        """Return references to the block's features and labels, and the client's rows [start, end) in it."""
+        """Return the references of a client's block (inputs and labels), and the client's rows (start, end) in it."""
         block = int(np.searchsorted(self.starts, client, side="right")) - 1
         base = self.offsets[self.starts[block]]
         rows = (int(self.offsets[client] - base), int(self.offsets[client + 1] - base))
@@ -47,9 +51,9 @@ class Blocks:
 
 
 def put_blocks(data: Federated) -> Blocks:
-    """Put all training data into the object store, in blocks of whole clients that workers read without a copy.
+    """Put the training data into the object store in blocks, which workers can read without a copy.
 
-    Nothing is stored if workers read the data themselves.
+    If workers read the samples themselves, nothing is stored.
     """
     if data.source is not None:
         return Blocks(data.offsets, data.offsets[:0], [])
@@ -64,19 +68,26 @@ def put_blocks(data: Federated) -> Blocks:
     refs = []
     for first, last in zip(starts, [*starts[1:], len(data.sizes)], strict=True):
         rows = slice(data.offsets[first], data.offsets[last])
-        refs.append((ray.put(take_rows(data.x_train, rows)), ray.put(data.y_train[rows])))
+        refs.append((runtime.put(take_rows(data.x_train, rows)), runtime.put(data.y_train[rows])))
     return Blocks(data.offsets, np.array(starts, np.int64), refs)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """A task in transit: a `header` without arrays.
+    """A task in the form in which it is sent to a worker.
 
-    An integer in place of an array is an index of the shared arguments.
+    The arguments that several tasks of a call share are sent once. An integer in place of an array is an index in the
+    list of these shared arguments.
 
-    `buffer` is the task's buffer, or the indices of the route and of each shard's cut if it is on server shards. `mask`
-    is packed to bits. The client's data are the rows [start, end) of the arguments `x` and `y`. Both are -1 if the
-    worker reads the data.
+    Attributes:
+        header: The task without arrays.
+        buffer: The parameters of the task. If they are on server shards, the indices of the Route and of each shard's
+            cut.
+        mask: The mask of the task, packed to bits; None without a mask.
+        extras: The extra buffers of the task by name.
+        x: The index of the block with the client's inputs; -1 if the worker reads the samples itself.
+        y: The index of the block with the client's labels; -1 if the worker reads the samples itself.
+        rows: The client's rows in the block, (start, end).
     """
 
     header: Task
@@ -88,9 +99,11 @@ class Job:
     rows: tuple[int, int] = (0, 0)
 
     def work(self, shared_args: Sequence[Any], source: Source | None = None) -> Work:
-        """Return the task with its buffer, fetched from server shards if necessary, and the client's data.
+        """Return the complete task and the client's data. If necessary, fetch the parameters from server shards.
 
-        The data come from `source` if there is one.
+        Args:
+            shared_args: The shared arguments of the call.
+            source: The source from which the worker reads the samples; None if the data are in `shared_args`.
         """
         start, end = self.rows
         mask = None
@@ -108,9 +121,10 @@ class Job:
         return Work(task, take_rows(shared_args[self.x], slice(start, end)), shared_args[self.y][start:end])
 
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
-        """Return the update.
+        """Return the update to send to the server.
 
-        If the task's buffer is on server shards, push the trained buffer there and return a receipt in its place.
+        If the parameters are on server shards, send the trained parameters to the shards, and return the update with a
+        receipt instead of the parameters.
         """
         if not isinstance(self.buffer, tuple):
             return update
@@ -127,10 +141,7 @@ class Job:
 
 
 def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
-    """Return an array of a job.
-
-    If the job has an index instead of the array, return the shared argument at this index.
-    """
+    """Return an array of a job, or the shared argument if the job has an index instead of the array."""
     if not isinstance(array, int):
         return array
     shared: Array = shared_args[array]
@@ -139,21 +150,24 @@ def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
 
 @dataclass
 class TaskSerializer:
-    """The conversion of tasks to jobs. A shared buffer is stored once and stays as long as a task refers to it."""
+    """The conversion of tasks to jobs.
+
+    A SharedBuffer is put into the object store only once. It stays there as long as a task refers to it.
+    """
 
     _refs: WeakKeyDictionary[SharedBuffer, AnyRef] = field(default_factory=WeakKeyDictionary)
 
     def share(self, params: Vector) -> SharedBuffer:
-        """Return the buffer as a view of the object store, or unchanged if it is small."""
+        """Copy the parameters to the object store and return a view of the copy. Small parameters are not copied."""
         if params.nbytes < INLINE_BYTES:
             return SharedBuffer(params)
-        ref = ray.put(params)
-        shared = SharedBuffer(ray.get(ref))
+        ref = runtime.put(params)
+        shared = SharedBuffer(runtime.get(ref))
         self._refs[shared] = ref
         return shared
 
     def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[AnyRef]]:
-        """Return the jobs of a call and its shared arguments, each once. The client data are in `blocks`."""
+        """Return the jobs of a call and the list of their shared arguments. The clients' data are in `blocks`."""
         shared_args: dict[AnyRef, int] = {}
 
         def number_of(ref: AnyRef) -> int:
@@ -188,12 +202,14 @@ class TaskSerializer:
 
     def _put_array(self, array: Array | SharedBuffer) -> AnyRef:
         if not isinstance(array, SharedBuffer):
-            return ray.put(array)
+            return runtime.put(array)
         if array not in self._refs:
-            self._refs[array] = ray.put(array.values)
+            self._refs[array] = runtime.put(array.values)
         return self._refs[array]
 
 
 def _local_buffer(task: Task) -> Vector | SharedBuffer:
-    assert not isinstance(task.buffer, RemoteBuffer), "only shards of the server keep buffers elsewhere"
+    assert not isinstance(task.buffer, RemoteBuffer), (
+        "a store without shards keeps the buffers of tasks in this process"
+    )
     return task.buffer

@@ -1,4 +1,4 @@
-"""A data source in the object store, of which each process fetches one copy."""
+"""A data source in Ray's object store, from which each process fetches it once."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,11 @@ from fedraa.messages import Index
 
 @dataclass(frozen=True)
 class SharedSource:
-    """A `Source` that travels as a reference. Its NumPy arrays stay in the object store and are not copied."""
+    """A `Source` that is sent as a reference. Its NumPy arrays stay in the object store and are not copied.
+
+    Attributes:
+        ref: The reference of the source.
+    """
 
     ref: "ray.ObjectRef[Source]"
 

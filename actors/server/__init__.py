@@ -1,1 +1,1 @@
-"""The parameter server as an actor, and its shards."""
+"""The actor of the parameter server, and the actors of its shards."""

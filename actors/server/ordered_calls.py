@@ -1,26 +1,31 @@
-"""Calls of an actor that take effect once and in order, although Ray may lose, repeat and reorder their messages.
+"""Calls of an actor that take effect once and in order, although Ray may lose, repeat and reorder messages.
 
-Ray repeats a lost call after later calls have been made, and cannot know if the lost call took effect. Therefore every
-message carries all calls that have no answer yet, with their numbers:
+Ray may repeat a lost call after later calls, and cannot know if the lost call took effect. Therefore every message has
+all calls without an answer, with their numbers:
 
-    caller:  send [k, ..., n]      # n is the new call, k the first one without an answer
+    caller:  send [k, ..., n]      # n is the new call, k is the first call without an answer
     actor:   for each call in the message, in order:
-                 if its number > the last number: make it, and keep its answer
-             return the kept answer of call n
+                 if its number > number of the last executed call: execute it and store its answer
+             return the stored answer of call n
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-
+from actors import runtime
 from actors.ray_versions import AnyRef
 
 
 @dataclass(frozen=True)
 class NumberedCall:
-    """A call of a method; the numbers of an actor's calls are 1, 2, 3, ..."""
+    """A call of a method of an actor.
+
+    Attributes:
+        number: The number of the call: 1, 2, 3, ...
+        method: The name of the method.
+        args: The arguments.
+    """
 
     number: int
     method: str
@@ -28,7 +33,7 @@ class NumberedCall:
 
 
 class OrderedCaller:
-    """The caller's side. No other process may call the same actor in order.
+    """The caller's side of ordered calls. An actor can have only one ordered caller.
 
     Args:
         actor: An actor with the method `run_calls`, which passes its argument to `OrderedReceiver.run`.
@@ -40,10 +45,10 @@ class OrderedCaller:
         self._unanswered: dict[AnyRef, NumberedCall] = {}
 
     def call(self, method: str, *args: Any) -> AnyRef:
-        """Call a method of the actor and return the reference of its answer."""
+        """Call a method of the actor, and return the reference of the answer."""
         if self._unanswered:
             waiting = list(self._unanswered)
-            for answered in ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
+            for answered in runtime.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
                 del self._unanswered[answered]
         self._number += 1
         call = NumberedCall(self._number, method, args)
@@ -54,15 +59,24 @@ class OrderedCaller:
 
 @dataclass
 class OrderedReceiver:
-    """The actor's side. It keeps the answer of every call until the caller has received the answer."""
+    """The actor's side of ordered calls. It stores the answer of every call until the caller has received it.
+
+    Attributes:
+        last: The number of the last executed call.
+        answers: The stored answers by the number of the call.
+    """
 
     last: int = 0
     answers: dict[int, Any] = field(default_factory=dict)
 
     def run(self, actor: object, calls: Sequence[NumberedCall]) -> Any:
-        """Make those calls of a message that have not been made, and return the answer of its last call.
+        """Execute the calls of a message that were not executed before, and return the answer of the last one.
 
-        The answer is None if the caller has received it before, because the message is then a late copy.
+        If the message is a late copy, and the caller has already received this answer, return None.
+
+        Args:
+            actor: The object that has the called methods.
+            calls: The calls of the message.
         """
         for number in [number for number in self.answers if number < calls[0].number]:
             del self.answers[number]

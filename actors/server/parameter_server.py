@@ -1,4 +1,4 @@
-"""The parameter server actor, which hosts a run: its event loop, its model and its workers."""
+"""The actor of the parameter server, in which a run on Ray is executed."""
 
 import threading
 from collections.abc import Mapping
@@ -31,24 +31,24 @@ from fedraa.messages import Index
 from fedraa.rundir.atomic_files import PARTIAL
 from fedraa.rundir.file_names import CHECKPOINTS
 
-# The concurrency group of `execute`. It has one thread, so that a repeated call waits for the first one.
+# The concurrency group of `execute`. It has one thread, so that a repeated call waits for the first call.
 RUN = "run"
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The inputs of a server besides the run.
+    """The inputs that a server needs besides the run.
 
-    Args:
+    Attributes:
         blocks: The clients' training data.
         groups: The worker groups.
-        group_of: The worker group of each client, int64 [clients].
-        driver: The user's process, for the run directory.
-        description: A description of the run, for the run directory.
+        group_of: The index of each client's worker group, int64 [clients].
+        driver: The identity of the user's process, which is written to the run directory.
+        description: A description of the run, which is written to the run directory.
         label: The name of the run on the cluster.
-        fingerprint: The checksum of the training data; if set, nodes read their shards themselves.
-        audience: The kinds of events that the callbacks in the driver receive.
-        heartbeat: The bounds after which a silent actor counts as frozen.
+        fingerprint: If every node reads the data set itself, the checksum of the data; otherwise None.
+        audience: The kinds of events that the user's callbacks receive.
+        heartbeat: The interval and the bounds of liveness probes.
     """
 
     blocks: Blocks
@@ -76,18 +76,19 @@ class ParameterServer:
       - It writes checkpoints, the event log and the evaluations to the run directory, and resumes from a checkpoint.
       - It ends the run at its limit or on request, and stops all workers.
 
-    The first three are the work of AsyncServer (fedraa/server/async_server.py), which applies updates one at a time.
-    The alternatives are the synchronous servers. A method with the schedule Rounds or ScheduledRounds
-    (fedraa/server/schedule.py) gets a RoundServer (fedraa/server/round_server.py), which waits for the updates of a
-    cohort and then takes one step. Nothing else in this actor changes.
+    AsyncServer (fedraa/server/async_server.py), which applies updates one at a time, has the first three of these
+    responsibilities. With a method in rounds (the schedule Rounds or ScheduledRounds in fedraa/server/schedule.py), a
+    RoundServer (fedraa/server/round_server.py) takes its place. It waits for the updates of all clients of a round and
+    then takes one step.
 
-    `execute` runs the experiment to its end. The other methods may be called meanwhile. No call has a second effect,
-    because Ray repeats a call whose request or answer was lost.
+    `execute` runs the experiment to its end. The other methods can be called during this time. Ray repeats a call if it
+    loses the request or the answer. Therefore no method has an effect when it is called a second time.
 
     Args:
         spec: The run.
-        directory: The run directory; None for a temporary one, which `take` fills and `changes` reads.
-        setting: The workers, the data and the driver.
+        directory: The run directory. None if the user's directory is on another node: then the server writes to a
+            temporary directory, which `take` fills at the start and from which `changes` returns the changes.
+        setting: The other inputs of the server.
     """
 
     def __init__(self, spec: RunSpec, directory: Path | None, setting: Setting) -> None:
@@ -107,9 +108,9 @@ class ParameterServer:
 
     @ray.method(concurrency_group=RUN)
     def execute(self, resume: bool) -> bool:
-        """Begin or resume the run and return True if it reached its end. Stops all workers at the end.
+        """Run or resume the experiment, and stop all workers at the end. Return True if the run reached its end.
 
-        After `fail` it writes a checkpoint and returns False. A repeated call returns or raises the same outcome.
+        After `fail` the run writes a checkpoint and returns False. A repeated call has the same result or error.
         """
         if self._outcome is None:
             self._outcome = Future()
@@ -164,21 +165,21 @@ class ParameterServer:
                 store.close()
 
     def look(self) -> tuple[Progress | None, int]:
-        """Return the progress, None before the first step, and the number of started workers."""
+        """Return the progress (None before the first step) and the number of started workers."""
         started = 0
         if self._executor is not None:
             _, started = self._executor.busy()
         return self._relay.latest, started
 
     def take_events(self, number: int, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
-        """Return the events for the driver's callbacks and the answer of `look`.
+        """Return the events for the user's callbacks, and the two results of `look`.
 
-        The arguments are those of `Relay.take_events`.
+        `Relay.take_events` documents the arguments.
         """
         return self._relay.take_events(number, asking, timeout), *self.look()
 
     def fail(self) -> None:
-        """Stop the run with a checkpoint, because a callback of the driver has failed."""
+        """Stop the run with a checkpoint, because one of the user's callbacks raised an exception."""
         self._stop.set()
         self._relay.fail()
 
@@ -186,18 +187,18 @@ class ParameterServer:
         self._stop.set()
 
     def is_saving(self) -> bool:
-        """Return True while a checkpoint is being written."""
+        """Return True while the run writes a checkpoint."""
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
     def take(self, files: Mapping[str, bytes]) -> None:
-        """Write the user's copy of the run directory to this node. A repeated call writes nothing."""
+        """Write the files of the user's run directory to this node. A repeated call writes nothing."""
         with self._filling:
             if not self._filled:
                 write_all(self._directory, files)
                 self._filled = True
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
-        """Return the changes of the run directory since `seen`."""
+        """Return the changes of the run directory since the state with the stamps `seen`."""
         return read_changes(self._directory, seen)
 
     def close(self) -> None:

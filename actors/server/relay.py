@@ -1,31 +1,40 @@
-"""Relay of events from a run on Ray to the callbacks in the user's process, which fetches them from a queue."""
+"""The relay of events from a run on Ray to the callbacks in the user's process, which fetches them from a queue."""
 
 from collections import deque
 from dataclasses import dataclass
-from threading import Condition, Lock
 
+from actors import runtime
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
 
-# Maximum number of queued events. A run that is further ahead of its callbacks waits.
+# Maximum number of queued events. If the user's callbacks are slower, the run waits for them.
 MAX_QUEUED_EVENTS = 10_000
 
 
 @dataclass(frozen=True)
 class Audience:
-    """The event kinds that the callbacks in the user's process receive, and the kinds that the run waits for."""
+    """The kinds of events that the callbacks in the user's process need.
+
+    Attributes:
+        subscribed: The kinds of events that a callback handles.
+        blocking: The kinds of events after which the run waits until the callbacks return.
+    """
 
     subscribed: frozenset[str]
     blocking: frozenset[str]
 
 
 class Relay:
-    """A relay that calls the server's callbacks at once and queues events for the user's callbacks.
+    """A relay of events. It calls the callbacks of the server immediately, and queues events for the user's callbacks.
 
-    The run calls `tell`, which waits for an answer if the event requires one. The user's process calls `take_events`
-    regularly from another thread. Each call answers the last event of the previous batch and returns the events since
-    then. The calls are numbered, because a call whose answer was lost is repeated.
+    The run calls `tell`, which waits for the user's callbacks if the event is blocking. The user's process regularly
+    calls `take_events`, in another thread. Each such call delivers the callbacks' answer to the last events, and
+    returns the events since then. The calls are numbered, because Ray may repeat a call.
+
+    Args:
+        own: The callbacks of the server.
+        audience: The kinds of events that the user's callbacks need.
     """
 
     def __init__(self, own: CallbackList, audience: Audience) -> None:
@@ -34,16 +43,17 @@ class Relay:
         self.latest: Progress | None = None
         self._own = own
         self._audience = audience
-        self._changed = Condition()
+        self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
-        # The number of events since the start of the run that were queued, taken by the user's process, and answered.
+        # Since the start of the run: the numbers of events that were queued, that the user's process has fetched, and
+        # to which it has answered.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
-        # The number of the last call of `take_events`, and its answer. One call at a time takes the queue.
+        # The number of the last call of `take_events`, its result, and a lock that lets only one call run at a time.
         self._number = 0
         self._batch: list[Event] = []
-        self._taking = Lock()
-        # True while the run waits for the user's process to take the queue.
+        self._taking = runtime.Lock()
+        # True while the run waits until the user's process has fetched the queue.
         self._urgent = False
         self._over = self._failed = False
 
@@ -68,11 +78,11 @@ class Relay:
         self._own.progress(progress)
 
     def take_events(self, number: int, asking: str | None, timeout: float) -> list[Event]:
-        """Return the queued events when the run waits or is over, or the same events again if the call is repeated.
+        """Return the events since the last call, when the run waits for them, when it is over, or after a timeout.
 
         Args:
-            number: The number of the call, from 1. A repeated call has the same number.
-            asking: The callback that requested the end of the run at the last event.
+            number: The number of the call, from 1. A repeated call has the same number and returns the same events.
+            asking: The name of the callback that asked to end the run at the last event; None if none did.
             timeout: The maximum time to wait, in seconds.
         """
         with self._taking:
@@ -95,19 +105,19 @@ class Relay:
             return events
 
     def fail(self) -> None:
-        """Release the run, because a callback of the user has failed and no answer will come."""
+        """Make the run stop waiting, because one of the user's callbacks raised an exception."""
         with self._changed:
             self._failed = True
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Let `take_events` return at once, because no more events will come."""
+        """Make `take_events` return immediately from now on, because the run is over."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def _wait_for_user(self, answered: int) -> None:
-        """Wait until the queue has been taken and the first `answered` events have been answered."""
+        """Wait until the user's process has fetched the queue and answered the first `answered` events of the run."""
         self._urgent = True
         self._changed.notify_all()
         self._changed.wait_for(lambda: self._failed or (not self._queue and self._answered >= answered))

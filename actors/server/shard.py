@@ -1,6 +1,6 @@
-"""A server shard as an actor, and the workers' access to it.
+"""The actor of a server shard, and the objects with which workers read from it and write to it.
 
-The module does not import torch, so that a shard is small and starts fast.
+The module does not import torch, so that a shard needs little memory and starts fast.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,11 @@ NO_BUFFER: Vector = np.empty(0, np.float32)
 
 
 class ShardActor(Shard):
-    """A shard in a separate process. The server's changes and cuts take effect once and in order.
+    """A server shard (fedraa/server/stores) in a separate process. It has the same arguments as Shard.
 
-    A cut is returned as a list with one reference to an object of this actor, so that its bytes travel only to the
-    process that reads it. The arguments are those of Shard.
+    Calls of the server take effect once and in order. A cut is a copy of the current parameters of a fragment. A call
+    returns it as a list with one reference to an object of this actor. In this way only a process that reads the cut
+    receives it.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -33,33 +34,39 @@ class ShardActor(Shard):
         self._receiver = OrderedReceiver()
 
     def run_calls(self, calls: list[NumberedCall]) -> Any:
-        """Make the server's calls, and return the answer of the last one."""
+        """Execute calls of the server, and return the answer of the last one."""
         return self._receiver.run(self, calls)
 
     def publish_cut(self, fragment: int) -> list[AnyRef]:
         return [ray.put(self.cut(fragment))]
 
     def hold(self, piece: Vector) -> list[AnyRef]:
-        """Store a piece of a cut from a checkpoint and return its reference."""
+        """Store a piece of a task's parameters from a checkpoint, and return a list with its reference."""
         return [ray.put(piece)]
 
-    # A repeated call would be counted twice. A lost call is not counted.
+    # Ray does not repeat this call, because a repeated call would be counted twice. A lost call is not counted.
     @ray.method(max_task_retries=0)
     def count_pull(self) -> None:
-        """Count a fetch by a worker."""
+        """Count that a worker has fetched parameters."""
         self.pulls += 1
 
     def values(self) -> Vector:
         return self.params
 
     def count_traffic(self) -> tuple[str, int, int]:
-        """Return the node and the numbers of pulls and pushes."""
+        """Return the node of the shard, and how often workers fetched parameters from it and sent parameters to it."""
         return str(ray.get_runtime_context().get_node_id()), self.pulls, self.pushes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CutOnShards(RemoteBuffer):
-    """The buffer of a fragment on the shards: the Route to the shards, and the cut of each shard."""
+    """The parameters of a fragment that are on server shards.
+
+    Attributes:
+        fragment: The fragment.
+        route: The reference of the Route, which has the shards and the positions of the pieces.
+        cuts: For each shard, the reference of the list with the reference of its piece.
+    """
 
     fragment: int
     route: AnyRef
@@ -67,28 +74,33 @@ class CutOnShards(RemoteBuffer):
 
     @property
     def refs(self) -> tuple[AnyRef, ...]:
-        """Return all references that a worker needs to fetch the buffer."""
+        """Return all references that a worker needs to fetch the parameters."""
         return self.route, *self.cuts
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """A worker's access to a fragment: the shards with the fragment's pieces, and the positions of the pieces."""
+    """The shards that have the pieces of a fragment.
+
+    Attributes:
+        shards: The shards.
+        places: For each shard, the positions of its piece in the fragment.
+    """
 
     shards: tuple[Any, ...]
     places: tuple[Index, ...]
 
     def pull_buffer(self, cuts: Sequence[list[AnyRef]]) -> Vector:
-        """Return the buffer [k], assembled from the cut of each shard."""
+        """Fetch the pieces of all shards, and return the parameters [k] of the fragment."""
         pieces = ray.get([piece for [piece] in cuts])
         for shard in self.shards:
             shard.count_pull.remote()
         return assemble_pieces(self.places, pieces)
 
     def push(self, update: Update, cuts: Sequence[list[AnyRef]]) -> Update:
-        """Send each shard its piece of the trained buffer.
+        """Send each shard its piece of the trained parameters.
 
-        Return the update with the receipt of the shards instead of the buffer.
+        Return the update with the receipt of the shards instead of the parameters.
         """
         push = uuid4().hex
         new = update.params

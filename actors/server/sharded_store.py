@@ -1,7 +1,7 @@
-"""Server shards: actors that hold the parameters, cut fragments for workers and mix in the updates.
+"""The parameters of a model on server shards, which are actors.
 
-The server makes the decisions and computes the weight of each update, but no parameters pass through it. Workers fetch
-parameters from the shards' object stores and push trained ones to the shards. A receipt of the push goes to the server.
+Workers fetch the parameters of a fragment from the shards, and send trained parameters to the shards. The server gets
+only a receipt. It decides the weight of each update, and the shards apply the update with this weight.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Any, cast
 
 import numpy as np
-import ray
 from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors import runtime
 from actors.cluster.placement import nodes_for_shards
 from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
 from actors.ray_versions import AnyRef
@@ -28,24 +28,24 @@ from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
-# Maximum number of updates that the server may have decided before the shards have mixed them in.
+# Maximum number of calls of shards that the server may have sent without waiting for their end.
 MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
 CHECK_SECONDS = 1.0
 
 
 class ShardedStore:
-    """A Store with its parameters [d] on shards. The shards are on different nodes as far as possible.
+    """A Store with its parameters [d] on shards. If possible, the shards are on different nodes.
 
-    Raises ShardDied when a shard has died or is frozen.
+    Its methods raise ShardDied if a shard has died or is frozen.
 
     Args:
         params: The model [d].
         fragments: The fragments of the model.
         rule: The rule by which updates are applied.
         shards: The number of shards.
-        norms: True if the norms of updates are measured.
-        heartbeat: The bounds of liveness probes.
+        norms: True if the shards must measure the norms of updates.
+        heartbeat: The interval and the bounds of liveness probes.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ShardedStore:
         self._callers = [OrderedCaller(shard) for shard in self._shards]
         self._pulses = [LivenessProbe(shard, heartbeat) for shard in self._shards]
         self._routes = [
-            ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
+            runtime.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
             for pieces in split.pieces
         ]
         self._cuts: dict[int, tuple[int, CutOnShards]] = {}
@@ -86,7 +86,7 @@ class ShardedStore:
 
     @classmethod
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
-        """Return the store of a run and start its shards."""
+        """Start the shards of a run and return its store."""
         rule = cast(AsyncRule, spec.method.update)
         experiment = spec.experiment
         assert rule.is_convex_mix
@@ -131,7 +131,7 @@ class ShardedStore:
             self._unsettled.append(self._callers[piece.shard].call("forget_task", task.id))
 
     def leave(self, client: int) -> None:
-        """Do nothing, because the rules that shards support do not wait for clients."""
+        """Do nothing, because rules that work with shards do not wait for the updates of all clients."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
@@ -152,7 +152,7 @@ class ShardedStore:
         return MeanOnShards(self)
 
     def follow(self, share: float) -> None:
-        """Move the mean on every shard towards its parameters."""
+        """Move the mean on every shard towards its parameters by a share from 0 to 1."""
         self._unsettled += [caller.call("follow", share) for caller in self._callers]
 
     def mean_params(self) -> Vector:
@@ -162,7 +162,7 @@ class ShardedStore:
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
             self._unsettled.append(caller.call("load_mean", mean[own]))
-        # The next calls do not carry the mean again.
+        # Waiting here avoids that the next ordered calls send the mean again.
         self._settle_shards()
 
     def state(self) -> State:
@@ -192,13 +192,13 @@ class ShardedStore:
 
     def close(self) -> None:
         for shard in self._shards:
-            ray.kill(shard)
+            runtime.kill(shard)
         self._shards.clear()
         self._callers.clear()
         self._pulses.clear()
 
     def _gather_values(self, method: str) -> Vector:
-        """Call a method of every shard, and join the results for the shards' coordinates into one array [d]."""
+        """Call a method of every shard, and return the results for all coordinates as one array [d]."""
         self._settle_shards()
         params = self._rest.copy()
         answers = self._get_answers([getattr(shard, method).remote() for shard in self._shards])
@@ -207,7 +207,7 @@ class ShardedStore:
         return params
 
     def _store_pieces(self, task: Task) -> CutOnShards:
-        """Store the pieces of a checkpointed task's buffer on the shards of its fragment and return the buffer."""
+        """Store the parameters of a task from a checkpoint on the shards of its fragment."""
         pieces = self._split.pieces[task.fragment]
         stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
         return self._make_cut(task.fragment, stored)
@@ -217,16 +217,16 @@ class ShardedStore:
         return CutOnShards(size, fragment, self._routes[fragment], tuple(cuts))
 
     def _settle_shards(self) -> None:
-        """Wait until the shards have done their outstanding work, and raise their errors."""
+        """Wait until the shards have executed all calls, and raise their errors."""
         self._get_answers(self._unsettled)
         self._unsettled.clear()
 
     def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
-        """Return the shards' answers. The wait has no limit while all shards live."""
+        """Return answers of the shards. Wait for them without a limit while all shards are alive."""
         try:
             while True:
                 with suppress(GetTimeoutError):
-                    return list(ray.get(refs, timeout=CHECK_SECONDS))
+                    return list(runtime.get(refs, timeout=CHECK_SECONDS))
                 self.watch()
         except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
             raise ShardDied("server_shards", f"a shard died: {error}") from None
@@ -234,7 +234,7 @@ class ShardedStore:
 
 @dataclass(frozen=True)
 class MeanOnShards:
-    """A mean of the parameters that each shard keeps for its coordinates."""
+    """The mean of earlier parameters. Each shard keeps the mean of its coordinates."""
 
     store: ShardedStore
 
@@ -250,5 +250,5 @@ class MeanOnShards:
 
 
 def _cut_of(task: Task) -> CutOnShards:
-    assert isinstance(task.buffer, CutOnShards), "this store has cut the buffers of all its tasks"
+    assert isinstance(task.buffer, CutOnShards), "this store has made the buffers of all its tasks"
     return task.buffer

@@ -1,1 +1,1 @@
-"""The worker as an actor."""
+"""The actor of a worker, which trains tasks and evaluates models."""

@@ -1,4 +1,4 @@
-"""The import of the modules that a worker needs, before its process receives an actor."""
+"""An import of the modules that a worker needs. Ray runs it in a new process before the process becomes a worker."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""The worker actor: a Trainer in a separate process."""
+"""The actor of a worker: a trainer and an evaluator in a separate process."""
 
 from typing import Any
 
@@ -19,20 +19,20 @@ from fedraa.messages import Evaluation, State, Task, Update, Vector
 class Worker:
     """An actor that trains tasks and evaluates models. Any worker can train the task of any client.
 
-    A worker imposes no delay: it trains as fast as the machine allows and returns the update at once. The compute and
-    bandwidth delays of the simulated devices are imposed elsewhere:
+    A worker trains as fast as the machine allows and returns the update immediately. The delays of the simulated
+    devices are added elsewhere:
       - CostModel.cost in fedraa/devices/costs.py gives the time of a task, from the device's compute speed and from the
         latency and bandwidth of its downlink and uplink.
-      - Loop in fedraa/engine/loop.py holds the update until that time has passed on the run's clock. On the virtual
-        clock nothing sleeps, and updates are applied in the order of their end times.
+      - Loop in fedraa/engine/loop.py holds the update back until this time has passed on the run's clock. On the
+        virtual clock no process sleeps: updates are applied in the order of their end times.
 
-    Arrays in arguments are views of the object store and are not copied.
+    Arrays in the arguments of calls are views of Ray's object store and are not copied.
 
     Args:
         number: The index of the worker.
-        worker_spec: The factory of its trainer and evaluator.
-        threads: The threads of torch.
-        device: The name of its device, or `auto`.
+        worker_spec: The factory of the trainer and the evaluator.
+        threads: The number of threads of PyTorch.
+        device: The device: `auto`, `cpu` or `cuda`.
     """
 
     def __init__(self, number: int, worker_spec: WorkerSpec, threads: int, device: str) -> None:
@@ -44,19 +44,20 @@ class Worker:
         self._evaluator: Evaluator | None = None
 
     def started(self) -> str:
-        """Return the id of the worker's node. An answer means that the worker has started."""
+        """Return the id of the worker's node. The answer also shows that the worker has started."""
         return str(ray.get_runtime_context().get_node_id())
 
     def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
-        """Train tasks one after another, or stacks of them, and return their updates.
+        """Train tasks one after another, or in stacks, and return their updates. Raises the errors of the training.
 
-        A task refers to `shared_args`, the arguments that several tasks of the call share. Buffers on server shards are
-        fetched from and pushed to the shards directly. Raises the errors of the training.
+        Args:
+            jobs: The tasks.
+            shared_args: Arguments to which several tasks refer by index, such as a block of clients' data.
         """
         try:
             with trap_system_exit():
                 return self._train_all(jobs, shared_args)
-        # The client's code may raise any exception.
+        # The user's code, such as a model, can raise any exception.
         except Exception:
             self._trainer.reset()
             raise
@@ -72,13 +73,13 @@ class Worker:
         return updates
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train one task on its client's shard.
+        """Train one task on its client's data.
 
         Args:
             task: The task.
-            x: The inputs of the shard.
-            y: The labels of the shard.
-            read_epoch: A function that reads the samples of a later epoch; None if all epochs have the same.
+            x: The inputs of the client.
+            y: The labels of the client.
+            read_epoch: A function that reads the samples of a later epoch; None if all epochs have the same samples.
         """
         return self._trainer.train(task, x, y, read_epoch)
 
@@ -87,7 +88,7 @@ class Worker:
 
         Args:
             params: The model [d].
-            kept: The values that clients with personal models keep.
+            kept: The values that clients keep for their personal models.
             data: The evaluation data.
         """
         if self._evaluator is None:

@@ -1,45 +1,37 @@
-"""The page docs/research/claims.md: every claim of the five papers and the results of the studies that test it."""
+"""Every claim of the five papers, and the comparisons of the studies that decide it."""
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import cast
 
-import pandas as pd
-
-from benchmarks.studies import paper004
-from benchmarks.studies.forest import draw_forest
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale, Size
-from benchmarks.studies.results import RESULTS, Result, read_results, rows_by_column
+from benchmarks.studies.results import Result, mean_accuracies
 from benchmarks.studies.setting import chance_level
-from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import (
+    CANNOT_TELL,
     NOT_RUN,
     ONLY,
     OTHER_WAY,
     REPRODUCED,
-    VERDICTS,
+    TOO_FEW_SEEDS,
     Advantage,
     adjust_holm,
     decide_verdict,
     measure_advantage,
+    never_reached,
     p_of_claim,
+    select_telling,
 )
-from benchmarks.studies.weak import ACCURACIES, find_weak
-from fedraa.cli.console import print_line
-from fedraa.errors import InputError
-from fedraa.report.statistics import LEVEL, is_significant
-from fedraa.rundir.atomic_files import write_text
+from benchmarks.studies.weak import NOT_REACHED, find_weak
 
 CLAIMS = Path(__file__).with_name("claims.toml")
-START, END = (Path(__file__).with_name(f"claims_{part}.md") for part in ("start", "end"))
-DOCS = Path(__file__).parents[2] / "docs"
 # The maximum number of comparisons that are listed one by one.
 MAX_LISTED = 3
 EVERYWHERE = "*"
@@ -49,8 +41,9 @@ EVERYWHERE = "*"
 class PaperClaim:
     """A claim of a paper, and the numbers of a study that decide it.
 
-    `pairs` are rows of the study's table, the better one first, compared in all `columns` (in all columns of the table
-    if none are named); `row @ column` names one cell of the table. `why` is the reason if the claim does not hold here.
+    `pairs` are pairs of rows of the study's table. The first row is the better one according to the paper. The rows are
+    compared in all `columns`, or in all columns of the table if none are named. `row @ column` names one cell of the
+    table. `why` is the reason if the claim does not hold here.
     """
 
     paper: str
@@ -95,7 +88,9 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
             reasons = {weak.get(place, "") for place in places}
             if len(reasons) == 1:
                 gained = replace(gained, weak=reasons.pop())
-            comparisons.append(gained)
+            if never_reached(lines[0]) and never_reached(lines[1]):
+                gained = replace(gained, weak=NOT_REACHED)
+            comparisons.append(replace(gained, coarse=gained.is_coarse(percent="%" in metric.name)))
     return comparisons
 
 
@@ -106,7 +101,7 @@ def _chance_level(study: str, size: str) -> float:
 
 def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
     """Return the numbers of a result that cannot differ much, with the reason."""
-    means = rows_by_column(result, ACCURACIES)
+    means = mean_accuracies(result)
     if not means:
         return {}
     return find_weak(means, _chance_level(result.study, result.size))
@@ -136,66 +131,7 @@ def study_metrics(study: str) -> dict[str, Metric]:
     return {metric.name: metric for metric in RECIPES[study](Scale("quick", Path("data"))).metrics}
 
 
-def format_page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> str:
-    """Return the page docs/research/claims.md: counts of verdicts, all claims, and Fed-RAA's Table 2.
-
-    Args:
-        claims: The claims.
-        results: The results by study.
-        mnist: The table of Fed-RAA's Table 2.
-    """
-    judged = [(claim, compare_results(claim, results.get(claim.study, ()))) for claim in claims]
-    verdicts = [decide_verdict(comparisons) for _, comparisons in judged]
-    counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
-    adjusted = _adjust_by_paper(judged)
-    kept = sum(is_significant(p) for p in adjusted)
-    head = [
-        "paper and claim",
-        "the paper's figure",
-        "our setting",
-        "our figure, 95 % interval",
-        "verdict",
-        "p, Holm",
-        "decided by",
-    ]
-    rows = [
-        _format_row(claim, comparisons, results.get(claim.study, ()), p)
-        for (claim, comparisons), p in zip(judged, adjusted, strict=True)
-    ]
-    plots = "\n".join(_link_plot(paper) for paper in dict.fromkeys(claim.paper for claim in claims))
-    last = markdown_table(list(mnist.columns), ([str(cell) for cell in line] for line in mnist.to_numpy()))
-    count = f"Of {len(claims)} claims: {', '.join(counts)}. After Holm's correction, {kept} have p < {LEVEL:g}.\n"
-    table = markdown_table(head, rows)
-    return "\n".join([START.read_text(), count, table, f"\n## Plots\n\n{plots}", END.read_text(), last, ""])
-
-
-def _plot_name(paper: str) -> str:
-    return f"claims-{paper.lower().replace(' ', '-')}.svg"
-
-
-def _link_plot(paper: str) -> str:
-    return f"![The claims of {paper}: our advantages with 95 % intervals, and the paper's]({_plot_name(paper)})\n"
-
-
-def draw_plots(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], folder: Path) -> None:
-    """Draw the weakest comparison of each claim that was tested, with a plot per paper.
-
-    Args:
-        claims: The claims.
-        results: The results by study.
-        folder: The folder of the SVG files.
-    """
-    rows: dict[str, list[tuple[str, Advantage]]] = {}
-    for claim in claims:
-        comparisons = compare_results(claim, results.get(claim.study, ()))
-        deciding = [comparison for comparison in comparisons if comparison.tells] or comparisons
-        if deciding:
-            rows.setdefault(claim.paper, []).append((claim.says, min(deciding, key=_lower_margin)))
-    for paper, members in rows.items():
-        draw_forest(paper, members, folder / _plot_name(paper))
-
-
-def _adjust_by_paper(judged: Sequence[tuple[PaperClaim, Sequence[Advantage]]]) -> list[float | None]:
+def adjust_by_paper(judged: Sequence[tuple[PaperClaim, Sequence[Advantage]]]) -> list[float | None]:
     """Return the p-value of each claim, adjusted for the number of claims of its paper."""
     adjusted: list[float | None] = [None] * len(judged)
     for paper in dict.fromkeys(claim.paper for claim, _ in judged):
@@ -205,7 +141,7 @@ def _adjust_by_paper(judged: Sequence[tuple[PaperClaim, Sequence[Advantage]]]) -
     return adjusted
 
 
-def _format_row(
+def format_row(
     claim: PaperClaim, comparisons: Sequence[Advantage], results: Sequence[Result], p: float | None
 ) -> list[str]:
     """Return a claim's row of the table.
@@ -235,57 +171,42 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
     against = sum(comparison.reversed for comparison in comparisons)
-    worst = min(comparisons, key=_lower_margin)
+    worst = min(comparisons, key=lower_margin)
     return (
         f"{holding} of {len(comparisons)} comparisons hold beyond the noise, {against} are the other way round; the "
         f"weakest, {worst.where}: {worst.text}"
     )
 
 
-def _lower_margin(comparison: Advantage) -> float:
+def lower_margin(comparison: Advantage) -> float:
     """Return how far the interval's lower end is above `no advantage`; minus infinity if the advantage is unknown."""
     if math.isnan(comparison.mean):
         return -math.inf
     return comparison.low - comparison.least
 
 
+def describe_places(comparisons: Sequence[Advantage]) -> str:
+    """Return the comparisons that hold, or the first ones and the number of the others."""
+    places = [f"{one.where}, {one.names[0]} over {one.names[1]}" for one in comparisons if one.holds]
+    more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
+    return f"{'; '.join(places[:MAX_LISTED])}{more}"
+
+
 def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
     """Return the verdict on a claim, the comparisons that hold if only some do, and the reason if the claim fails."""
     name = decide_verdict(comparisons)
-    telling = [comparison for comparison in comparisons if comparison.tells]
+    telling = select_telling(comparisons)
     text = name
     if name == ONLY:
-        held = [comparison for comparison in comparisons if comparison.holds]
-        places = [f"{one.where}, {one.names[0]} over {one.names[1]}" for one in held]
-        more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
-        text = f"{ONLY}: {'; '.join(places[:MAX_LISTED])}{more}"
+        text = f"{ONLY}: {describe_places(comparisons)}"
     against = sum(comparison.reversed for comparison in telling)
-    if name == OTHER_WAY and against < len(telling):
-        text = f"{OTHER_WAY} in {against} of {len(telling)}, the others within the noise"
-    if telling and len(telling) < len(comparisons):
-        reasons = " or ".join(sorted({comparison.weak for comparison in comparisons if not comparison.tells}))
-        text += f"; {len(comparisons) - len(telling)} of {len(comparisons)} comparisons cannot tell ({reasons})"
+    if name == OTHER_WAY and against < len(comparisons):
+        text = f"{OTHER_WAY} in {against} of {len(comparisons)}"
+    undecided = [one.weak for one in comparisons if one not in telling]
+    undecided += [TOO_FEW_SEEDS for one in telling if one.coarse]
+    if undecided and not name.startswith(CANNOT_TELL):
+        reasons = " or ".join(sorted(set(undecided)))
+        text += f"; {len(undecided)} of {len(comparisons)} comparisons cannot tell ({reasons})"
     if claim.why and name not in (REPRODUCED, NOT_RUN):
         text += f". {claim.why}"
     return text
-
-
-def write_claims(out: Path = DOCS / "research" / "claims.md", results: Path = RESULTS) -> None:
-    """Judge every claim of the papers by the results of the studies, and write a page of the documentation.
-
-    Args:
-        out: The page.
-        results: The folder with the tables of the studies.
-    """
-    mnist = results / paper004.RESULTS.name
-    if not mnist.is_file():
-        raise InputError(
-            "results", f"it has no {mnist.name}", got=results, expected="the folder of the studies' tables"
-        )
-    if not out.parent.is_dir():
-        raise InputError("out", got=out, expected="a file in an existing folder")
-    claims = load_claims()
-    by_study = read_results(results)
-    write_text(out, format_page(claims, by_study, pd.read_csv(mnist)))
-    draw_plots(claims, by_study, out.parent)
-    print_line(f"written to {out}")

@@ -107,7 +107,7 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     """Return the study with these terms, which replace the study's values.
 
-    Equal terms keep the fields that the study sets, because it may vary them.
+    With equal terms, the fields that the study sets stay the same, because the study may vary them.
 
     Args:
         study: The study.

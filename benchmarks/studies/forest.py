@@ -1,4 +1,4 @@
-"""A plot per paper: the weakest comparison of each claim with its interval, and the paper's figure beside it."""
+"""A plot per paper: the weakest comparison of each claim with its interval, and the paper's number beside it."""
 
 import math
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
-    """Draw a line per claim: our advantage with its 95 % interval as a dot, the paper's as a hollow diamond.
+    """Draw a row per claim: our advantage as a dot with its 95 % interval, the paper's advantage as a hollow diamond.
 
     Args:
         axes: The axes.

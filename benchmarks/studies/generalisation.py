@@ -1,11 +1,14 @@
-"""The gap between training and test data for the final model of a run."""
+"""The final model of a run on the training data: the gap to the test data, and the flatness of the minimum."""
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from benchmarks.studies.metrics import SHARE, Metric
@@ -16,26 +19,103 @@ from fedraa.rundir.history import History
 BATCH = 1024
 # The maximum number of training samples that are evaluated. They are evenly spaced.
 MAX_SAMPLES = 10_000
+# The number of training samples for the flatness.
+FLATNESS_SAMPLES = 1000
+# The power iteration ends if the eigenvalue changes by less than this share, or after MAX_POWER_STEPS.
+EIGENVALUE_CHANGE, MAX_POWER_STEPS = 1e-3, 100
+# Random perturbations have this share of the norm of the parameters.
+PERTURBATION_SHARE, PERTURBATIONS = 0.1, 10
 
 
-# Several metrics use this result of one run, one after another.
+# Several metrics of a run use this result, so it is cached.
 @lru_cache(maxsize=1)
 def on_training_data(directory: Path) -> tuple[float, float]:
     """Return the mean cross-entropy and the accuracy of a run's final full model on all clients' training data."""
+    module, inputs, labels = _load_on_training_data(directory, MAX_SAMPLES)
+    loss = correct = 0.0
+    with torch.inference_mode():
+        for batch in range(0, len(labels), BATCH):
+            wanted = labels[batch : batch + BATCH]
+            logits = module(inputs[batch : batch + BATCH])
+            loss += float(F.cross_entropy(logits, wanted, reduction="sum"))
+            correct += int((logits.argmax(1) == wanted).sum())
+    return loss / len(labels), correct / len(labels)
+
+
+def _load_on_training_data(directory: Path, samples: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Return a run's final model in evaluation mode, and the inputs and the labels of some training samples.
+
+    Args:
+        directory: The directory of the run.
+        samples: Maximum number of samples. They are evenly spaced.
+    """
     spec = build_run(History(directory).experiment)
     module = spec.traced.module
     module.load_state_dict(torch.load(directory / MODEL, weights_only=True), assign=True)
     module.eval()
     dataset = spec.data.dataset
-    rows = np.linspace(0, len(dataset.y_train) - 1, min(MAX_SAMPLES, len(dataset.y_train))).astype(np.int64)
-    loss = correct = 0.0
-    with torch.inference_mode():
-        for batch in np.array_split(rows, -(-len(rows) // BATCH)):
-            labels = torch.from_numpy(dataset.y_train[batch])
-            logits = module(torch.from_numpy(dataset.x_train[batch]))
-            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-            correct += int((logits.argmax(1) == labels).sum())
-    return loss / len(rows), correct / len(rows)
+    rows = np.linspace(0, len(dataset.y_train) - 1, min(samples, len(dataset.y_train))).astype(np.int64)
+    return module, torch.from_numpy(dataset.x_train[rows]), torch.from_numpy(dataset.y_train[rows])
+
+
+@lru_cache(maxsize=1)
+def measure_flatness(directory: Path) -> tuple[float, float]:
+    """Return the largest eigenvalue of the Hessian of the training loss, and the mean rise of the loss by perturbation.
+
+    The eigenvalue is that of the largest magnitude, by power iteration. A perturbation is a normal vector, scaled to a
+    share `PERTURBATION_SHARE` of the norm of the parameters. The vectors are the same for all runs of a model.
+    """
+    module, inputs, labels = _load_on_training_data(directory, FLATNESS_SAMPLES)
+    params = [param.detach().requires_grad_() for param in module.parameters()]
+    names = [name for name, _ in module.named_parameters()]
+
+    def loss_at(values: Sequence[torch.Tensor]) -> torch.Tensor:
+        logits = functional_call(module, dict(zip(names, values, strict=True)), (inputs,))
+        return F.cross_entropy(logits, labels)
+
+    loss = loss_at(params)
+    gradient = torch.autograd.grad(loss, params, create_graph=True)
+    random = torch.Generator().manual_seed(0)
+    eigenvalue = find_largest_eigenvalue(
+        lambda vector: torch.autograd.grad(gradient, params, vector, retain_graph=True), draw_direction(params, random)
+    )
+    norm = float(torch.cat([param.detach().flatten() for param in params]).norm())
+    rises = []
+    with torch.no_grad():
+        for _ in range(PERTURBATIONS):
+            step = draw_direction(params, random)
+            moved = [param + PERTURBATION_SHARE * norm * part for param, part in zip(params, step, strict=True)]
+            rises.append(float(loss_at(moved) - loss))
+    return eigenvalue, float(np.mean(rises))
+
+
+def find_largest_eigenvalue(
+    multiply: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], start: Sequence[torch.Tensor]
+) -> float:
+    """Return the eigenvalue of the largest magnitude of a symmetric matrix, by power iteration.
+
+    Args:
+        multiply: Returns the product of the matrix and a vector.
+        start: The first vector, of norm 1.
+    """
+    vector, eigenvalue = start, math.inf
+    for _ in range(MAX_POWER_STEPS):
+        product = multiply(vector)
+        last, eigenvalue = eigenvalue, float(sum((a * b).sum() for a, b in zip(vector, product, strict=True)))
+        if abs(eigenvalue - last) <= EIGENVALUE_CHANGE * abs(eigenvalue):
+            break
+        vector = _normalise(product)
+    return eigenvalue
+
+
+def draw_direction(like: Sequence[torch.Tensor], random: torch.Generator) -> list[torch.Tensor]:
+    """Return a normal vector of norm 1 with the shapes of `like`."""
+    return _normalise([torch.randn(part.shape, generator=random) for part in like])
+
+
+def _normalise(vector: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    norm = torch.cat([part.flatten() for part in vector]).norm().clamp_min(torch.finfo(torch.float32).tiny)
+    return [part / norm for part in vector]
 
 
 def _loss_gap(history: History) -> float:
@@ -49,3 +129,9 @@ def _accuracy_gap(history: History) -> float:
 TRAIN_ACCURACY = Metric("train accuracy %", lambda history: 100 * on_training_data(history.directory)[1], within=SHARE)
 LOSS_GAP = Metric("loss gap", _loss_gap, "less", ".3f", within=(-math.inf, math.inf))
 ACCURACY_GAP = Metric("accuracy gap %", _accuracy_gap, "less", within=(-100.0, 100.0))
+EIGENVALUE = Metric(
+    "largest Hessian eigenvalue", lambda history: measure_flatness(history.directory)[0], "less", own_units=True
+)
+PERTURBED = Metric(
+    "loss rise by perturbation", lambda history: measure_flatness(history.directory)[1], "less", ".2g", own_units=True
+)

@@ -19,8 +19,8 @@ from fedraa.rundir.task_timeline import read_timeline
 class Metric:
     """A column of a table: `of` reads its value from a run, and `better` is its better direction, if it has one.
 
-    A target that a run never reached is infinite. With `own_units` the paper has other units, so only ratios between
-    rows can be compared with the paper. `within` is the range of possible values.
+    The value is infinite if the run never reached the target. With `own_units` the paper has other units, so only
+    ratios between rows can be compared with the paper. `within` is the range of possible values.
     """
 
     name: str
@@ -62,6 +62,38 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
 
     label = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
     return Metric(f"{name} to {label}", spent_until_target, "less", ".4g", own_units=quantity in ("t", "step"))
+
+
+def after_rounds(count: int) -> Metric:
+    """Return the metric of the accuracy in the last evaluation of the first `count` rounds."""
+
+    def accuracy(history: History) -> float:
+        evals = read_evaluations(history)
+        return 100 * float(evals.loc[evals["step"] <= count, "accuracy"].iloc[-1])
+
+    return Metric(f"accuracy % after {count}", accuracy, within=SHARE)
+
+
+def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
+    """Return the metric of the accuracy after a multiple of the time in which the run itself reached a target.
+
+    It is NaN if the run never reached the target, or ended before that time.
+
+    Args:
+        target: The accuracy per data set.
+        multiple: The multiple of the time.
+    """
+
+    def accuracy(history: History) -> float:
+        evals = read_evaluations(history)
+        wanted = target[Path(history.experiment.dataset).stem]
+        own_time = float(next(iter(evals.loc[evals["accuracy"] >= wanted, "t"]), math.inf))
+        end = multiple * own_time
+        if end > float(evals["t"].iloc[-1]):
+            return math.nan
+        return 100 * float(evals.loc[evals["t"] <= end, "accuracy"].iloc[-1])
+
+    return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=SHARE)
 
 
 def read_evaluations(history: History) -> pd.DataFrame:

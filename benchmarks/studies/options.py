@@ -22,10 +22,11 @@ class RunOptions:
         out: The folder of the runs and the results.
         seeds: One run per cell and seed (default: the study's).
         jobs: Runs at a time (default: one per core).
-        terms: The conditions of all methods, in place of those of the study: equal, paper or tuned, as in `compare`.
+        terms: The settings of all methods, instead of the settings of the study: equal, paper or tuned, as in
+            `fedraa compare`.
         tuned: The file that `fedraa tune` wrote, for tuned terms; for the race, the tuned values of an earlier race.
         setting: The settings of the race (default: all).
-        methods: The entrants of the race (default: all).
+        methods: The methods of the race (default: all).
         parts: The parts of the race, tuned, untuned, long or long-untuned (default: all, in that order).
         extend: The folder of an earlier race's results. Its tuned values and runs are reused and shown again.
     """

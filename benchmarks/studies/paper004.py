@@ -1,8 +1,8 @@
 """Fed-RAA's Table 2 on MNIST: time to 93 % test accuracy, on the virtual clock.
 
-The paper gives seconds on its machines and does not say what they measure, so that only ratios can be compared. It
-does not state its compute speeds, fragment count and mixing weight either. This study takes half of the devices at
-speed 1 and half at 3, M = 3 and alpha = 0.6.
+The paper has seconds on its machines and does not state what they measure, so that only ratios can be compared. It also
+does not state its compute speeds, number of fragments and mixing weight. In this study half of the devices have speed 1
+and half have speed 3, the number of fragments M is 3, and the mixing weight alpha is 0.6.
 """
 
 from pathlib import Path

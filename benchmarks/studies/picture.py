@@ -1,6 +1,6 @@
-"""The picture of a study: accuracy during the runs, and the numbers of its table with the paper's.
+"""The picture of a study: curves of the accuracy above, and the numbers of the table with the paper's numbers below.
 
-A row of the table has the same colour everywhere. Columns of the table are panels above and labels below.
+A row of the table has the same colour everywhere. The curves have a panel for each column of the table.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -10,9 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.studies.recipes.scale import SIZES
+from benchmarks.studies.weak import Means, is_accuracy
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMAND = re.compile(r"# (python -m benchmarks run (\w+) --(\w+)[^,]*)")
+MINUTES = re.compile(r"([\d.]+) core minutes$")
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Result:
-    """The table of one study at one size; `lines` by row, column and metric."""
+    """The table of one study at one size; `lines` by row, column and metric.
+
+    `minutes` is the time of all runs on one core, None if the table does not have it.
+    """
 
     study: str
     size: str
     command: str
     setting: str
     lines: Mapping[tuple[str, str, str], Line]
+    minutes: float | None = None
 
 
 def read_result(path: Path) -> Result | None:
@@ -46,6 +52,7 @@ def read_result(path: Path) -> Result | None:
     match = COMMAND.match(text)
     if match is None:
         return None
+    minutes = MINUTES.search(text.partition("\n")[0])
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     rows = pd.read_csv(StringIO(text), skiprows=len(comments), keep_default_na=False)
     # The race's tables have other columns.
@@ -56,6 +63,7 @@ def read_result(path: Path) -> Result | None:
         size=match[3],
         command=match[1].strip(),
         setting="".join(comments[1:2]).removeprefix("# "),
+        minutes=float(minutes[1]) if minutes else None,
         lines=dict(_parse_line({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")),
     )
 
@@ -92,10 +100,10 @@ def _parse_number(value: object) -> float:
     return float(str(value) or math.nan)
 
 
-def rows_by_column(result: Result, metrics: Sequence[str]) -> dict[tuple[str, str], list[tuple[str, float]]]:
-    """Return rows and means of these metrics by column and metric, without rows that failed."""
+def mean_accuracies(result: Result) -> Means:
+    """Return rows and mean accuracies by column and metric, without rows that failed."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for (row, column, metric), line in result.lines.items():
-        if metric in metrics and not math.isnan(line.mean):
+        if is_accuracy(metric) and not math.isnan(line.mean):
             by_column.setdefault((column, metric), []).append((row, line.mean))
     return by_column

@@ -1,4 +1,4 @@
-"""A sentence on a study's data, model, clients and work."""
+"""A sentence on the data, model, clients and local training of a study."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -74,7 +74,10 @@ def _describe_split(experiment: Experiment) -> str:
     # A function of this repository returns data that define the clients.
     if partition is None and ":" in experiment.dataset:
         return "divided by the data"
-    return str(partition or "IID").upper()
+    name, _, value = str(partition or "iid").partition(":")
+    if value:
+        return f"{name.capitalize()} {value}"
+    return name.upper()
 
 
 def _describe_work(experiment: Experiment) -> str:

@@ -53,7 +53,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim without numbers in the paper's table: `better` beats `worse` in a metric, as `source` says."""
+    """A claim for which the paper has no numbers: the row `better` beats the row `worse` in a metric.
+
+    `source` is the claim in words, with its place in the paper.
+    """
 
     better: str
     worse: str
@@ -65,9 +68,10 @@ class Claim:
 class Study:
     """A grid of experiments, and the form of its report.
 
-    The other rows are tested against the row `reference`. `notes` name the paper's open settings and the reductions of
-    this size. `along` is the horizontal axis of the curves; None draws none. If the columns are values of one setting,
-    each row may use its best column; `fixed` is the column at which all rows are compared as well.
+    The other rows are compared with the row `reference` by a test. `notes` name the settings that the paper does not
+    state, and the differences of this size from the paper. `along` is the horizontal axis of the curves; None draws no
+    curves. If the columns are values of one setting, each row may use its best column. All rows are then also compared
+    at the column `fixed`.
     """
 
     name: str

@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.verdict import paired_p_value
-from benchmarks.studies.weak import ACCURACIES, Means
+from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan
 
 # The maximum number of disagreements with the paper that have a sentence each.
@@ -24,7 +24,7 @@ MAX_NAMED = 8
 class Entry:
     """One number of a table: a metric of a cell over the study's seeds, NaN if a run failed.
 
-    `p` is that of the paired test against the reference row of the same column.
+    `p` is the p-value of the paired test against the reference row of the same column.
     """
 
     row: str
@@ -147,7 +147,7 @@ def mean_accuracies(numbers: Sequence[Entry]) -> Means:
     """Return the mean accuracies of every column."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
-        if entry.metric.name in ACCURACIES and entry.values:
+        if is_accuracy(entry.metric.name) and entry.values:
             by_column.setdefault((entry.column, entry.metric.name), []).append((entry.row, entry.mean))
     return by_column
 
@@ -255,7 +255,7 @@ def _with_mean(entry: Entry) -> str:
 
 
 def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence on every row at its best column and at the shared one, and the order of the rows in both.
+    """Yield sentences on every row at its best column and at the shared column, and on the order of the rows in both.
 
     Args:
         study: The study.
@@ -275,7 +275,7 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
     for row, entry in best.items():
         sentence = f"{row}: best at {entry.column}"
         if at_edge(study, entry.column):
-            sentence += ", THE EDGE of the grid: its best may lie beyond"
+            sentence += "(at the edge of the grid, so a better value may lie outside)"
         sentence += f", {metric.name} {entry.text}"
         if row in shared:
             sentence += f" ({shared[row].text} at {fixed})"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from benchmarks.studies.results import Line
-from benchmarks.studies.weak import AT_CHANCE, SATURATED
+from benchmarks.studies.weak import AT_CHANCE, NOT_REACHED, SATURATED
 from fedraa.report.statistics import LEVEL, standard_error
 
 REPRODUCED = "reproduced"
@@ -23,8 +23,23 @@ NOISE = "within the noise"
 CANNOT_TELL = "cannot tell"
 CANNOT_TELL_SATURATED = f"{CANNOT_TELL} ({SATURATED})"
 CANNOT_TELL_AT_CHANCE = f"{CANNOT_TELL} ({AT_CHANCE})"
+CANNOT_TELL_NOT_REACHED = f"{CANNOT_TELL} ({NOT_REACHED})"
+TOO_FEW_SEEDS = "too few seeds"
+CANNOT_TELL_TOO_FEW = f"{CANNOT_TELL} ({TOO_FEW_SEEDS})"
 NOT_RUN = "not yet run"
-VERDICTS = (REPRODUCED, ONLY, OTHER_WAY, NOISE, CANNOT_TELL_SATURATED, CANNOT_TELL_AT_CHANCE, NOT_RUN)
+VERDICTS = (
+    REPRODUCED,
+    ONLY,
+    OTHER_WAY,
+    NOISE,
+    CANNOT_TELL_TOO_FEW,
+    CANNOT_TELL_SATURATED,
+    CANNOT_TELL_AT_CHANCE,
+    CANNOT_TELL_NOT_REACHED,
+    NOT_RUN,
+)
+# The advantage that an interval must resolve if the paper gives no numbers: points of a percentage, or a ratio.
+RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,9 @@ class Advantage:
         ratio: True if the advantage is a ratio.
         n: Number of seeds.
         p: Two-sided p-value of the test that the interval belongs to; NaN if there is no test.
-        weak: The reason if the numbers cannot differ much here, `saturated` or `at chance`; otherwise empty.
+        weak: The reason if the numbers cannot differ much here, `saturated`, `at chance` or `target not reached`;
+            otherwise empty.
+        coarse: True if the interval includes equality and is too wide to exclude an advantage of the paper's size.
         paper: The advantage in the paper; NaN if the paper does not give both numbers.
     """
 
@@ -57,6 +74,7 @@ class Advantage:
     n: int
     p: float = math.nan
     weak: str = ""
+    coarse: bool = False
     paper: float = math.nan
 
     @property
@@ -73,9 +91,31 @@ class Advantage:
         return self.high < self.least
 
     @property
-    def tells(self) -> bool:
-        """Return False if the two numbers are equal within the noise because neither of them could be otherwise."""
-        return not self.weak or self.holds or self.reversed
+    def decides(self) -> bool:
+        """Return True if the interval excludes equality."""
+        return self.holds or self.reversed
+
+    def is_coarse(self, *, percent: bool) -> bool:
+        """Return True if the interval includes equality and is too wide to exclude an advantage of the paper's size.
+
+        It is too wide if its width is more than half of the paper's advantage. If the paper gives no numbers, the
+        advantage counts as `RESOLVED_POINTS` of a percentage or as the ratio `RESOLVED_RATIO`; in other units, every
+        interval is then too wide.
+
+        Args:
+            percent: True if the numbers are percentages.
+        """
+        if self.decides or self.low == self.high:
+            return False
+        if not all(map(math.isfinite, (self.low, self.high))) or (self.ratio and self.low <= 0):
+            return True
+        if self.ratio:
+            paper = RESOLVED_RATIO if math.isnan(self.paper) else self.paper
+            return math.log(self.high / self.low) > abs(math.log(paper)) / 2
+        paper = self.paper
+        if math.isnan(paper):
+            paper = RESOLVED_POINTS if percent else 0.0
+        return self.high - self.low > abs(paper) / 2
 
     @property
     def p_of_claim(self) -> float:
@@ -193,13 +233,18 @@ def _student(middle: float, error: float, freedom: float) -> tuple[float, float,
     return middle, half, float(2 * stats.t.sf(abs(middle) / error, freedom))
 
 
+def never_reached(line: Line) -> bool:
+    """Return True if no seed reached the target."""
+    return all(math.isinf(value) for value in line.by_seed or (line.mean,))
+
+
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
     """Return the interval and the p-value for a target that was not always reached.
 
-    The order is clear only if one line always reached it and the other never did. The p-value is then that of Fisher's
-    exact test.
+    The order is clear only if one line always reached the target and the other never did. The p-value is then the
+    p-value of Fisher's exact test.
     """
-    never = [all(math.isinf(value) for value in line.by_seed or (line.mean,)) for line in (a, b)]
+    never = [never_reached(line) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]
     p = min(1.0, 2 / math.comb(a.n + b.n, a.n))
     if never[0] and always[1]:
@@ -229,17 +274,30 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
     return _student(middle, math.sqrt(sum(variances)), freedom)
 
 
+def select_telling(comparisons: Sequence[Advantage]) -> list[Advantage]:
+    """Return the comparisons that can tell: all but those whose numbers could not differ.
+
+    If one comparison of a place excludes equality although its numbers are weak, numbers of this place can differ. Then
+    all comparisons of the place can tell. Otherwise a claim would hold by those that happen to be significant.
+    """
+    differing = {comparison.where for comparison in comparisons if comparison.weak and comparison.decides}
+    return [comparison for comparison in comparisons if not comparison.weak or comparison.where in differing]
+
+
 def decide_verdict(comparisons: Sequence[Advantage]) -> str:
     """Return the verdict on a claim from all its comparisons.
 
-    A comparison that cannot tell does not count, unless none of them can.
+    A comparison of numbers that cannot differ does not count, unless all are such. Comparisons with too few seeds
+    count: they do not hold.
     """
     if not comparisons:
         return NOT_RUN
-    telling = [comparison for comparison in comparisons if comparison.tells]
+    telling = select_telling(comparisons)
     if not telling:
-        saturated = any(comparison.weak == SATURATED for comparison in comparisons)
-        return CANNOT_TELL_SATURATED if saturated else CANNOT_TELL_AT_CHANCE
+        reasons = {comparison.weak for comparison in comparisons}
+        if SATURATED in reasons:
+            return CANNOT_TELL_SATURATED
+        return CANNOT_TELL_AT_CHANCE if AT_CHANCE in reasons else CANNOT_TELL_NOT_REACHED
     holding = sum(comparison.holds for comparison in telling)
     if holding == len(telling):
         return REPRODUCED
@@ -247,15 +305,17 @@ def decide_verdict(comparisons: Sequence[Advantage]) -> str:
         return ONLY
     if any(comparison.reversed for comparison in telling):
         return OTHER_WAY
+    if all(comparison.coarse for comparison in telling):
+        return CANNOT_TELL_TOO_FEW
     return NOISE
 
 
 def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
-    """Return the largest p-value of the comparisons that can tell, or None if no comparison can.
+    """Return the largest p-value of the comparisons that can tell, or None if none can.
 
     A claim holds if all of its comparisons hold. Therefore the weakest comparison decides.
     """
-    return max((comparison.p_of_claim for comparison in comparisons if comparison.tells), default=None)
+    return max((comparison.p_of_claim for comparison in select_telling(comparisons)), default=None)
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:

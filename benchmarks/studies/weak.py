@@ -1,16 +1,20 @@
-"""Tables that decide little: methods at chance, and saturated columns."""
+"""Tables that cannot separate the methods: at chance, saturated, or with a target that no run reached."""
 
 from collections.abc import Mapping, Sequence
 
-SATURATED, AT_CHANCE = "saturated", "at chance"
+SATURATED, AT_CHANCE, NOT_REACHED = "saturated", "at chance", "target not reached"
 # A row counts as at chance if (accuracy - chance) / (100 - chance) is below this value.
 CHANCE_MARGIN = 0.1
 # A column is saturated if all rows are above SATURATED_PERCENT and differ by less than CLOSE_PERCENT.
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
-ACCURACIES = ("accuracy %", "client accuracy %")
 
 Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
 """By column and metric: rows and their mean accuracies, in per cent."""
+
+
+def is_accuracy(metric: str) -> bool:
+    """Return True for the name of a metric of test accuracy, at the end of a run or earlier."""
+    return metric.startswith(("accuracy %", "client accuracy %"))
 
 
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
@@ -37,14 +41,14 @@ def weak_points(means: Means, chance: float) -> list[str]:
         low = [row for row, mean in rows if _is_at_chance(mean, chance)]
         if low:
             sentences.append(
-                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}; these have not learnt, and decide "
-                "nothing about the methods."
+                f"{where}: at chance ({chance:g} %) or near it: {', '.join(low)}. These rows have learned almost "
+                "nothing, so they do not show a difference between the methods."
             )
         values = [mean for _, mean in rows]
         if _is_saturated(values):
             sentences.append(
-                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %: an easy task, "
-                "which hardly separates them."
+                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %. The task is too "
+                "easy to separate the methods."
             )
     return sentences
 

@@ -1,4 +1,4 @@
-"""The floor of throughput: the same local work in bare PyTorch loops, with one process per core and no framework."""
+"""The bare loop, with which fedraa is compared: local training in plain PyTorch, one process per core, no framework."""
 
 import multiprocessing
 import time
@@ -61,7 +61,7 @@ class BareProcesses:
             self._processes.append(process)
 
     def round(self) -> Spent:
-        """Run one round of FedAvg with the minimum work of any system.
+        """Run one round of FedAvg with as little work as possible beyond the training.
 
         Every process trains its clients one after another from the global weights and adds up their results. The parent
         process averages.

@@ -1,9 +1,9 @@
-"""The board with many runs and long logs: the time until its page is ready, and until it shows a new line.
+"""Measure `fedraa board` with many runs and long logs: the time until its page is ready, and until it shows a new line.
 
     python -m benchmarks board
 
-The logs are synthetic, in the form of a small run's, so that a million events take seconds. The board runs in a
-separate process, as `fedraa board` starts it. The measurements send the requests of its page.
+The logs are synthetic but have the form of a real log, so that a million events take seconds. The board runs in a
+separate process, as `fedraa board` starts it. The measurements send the requests that the board's page sends.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Kill and freeze processes, tear and damage files many times, and compare the results with undisturbed runs.
+"""Kill and freeze processes, truncate and damage files many times, and compare the results with undisturbed runs.
 
     python -m benchmarks.system.chaos [--kinds KIND ...] [--continue]
 

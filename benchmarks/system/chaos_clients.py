@@ -1,8 +1,8 @@
-"""Bad clients: in every method a random client sends invalid updates or raises, on a cluster.
+"""Bad clients: in every method, a random client sends invalid updates or raises an error, on a cluster.
 
-The run must end regularly, and the log must name exactly this client and its cause. The model must equal, bit for bit,
-that of a run in this process without the client. In methods with rounds the client is then never drawn. In asynchronous
-methods it is unavailable from the start.
+The run must end regularly, and the log must name exactly this client and the reason. The model must have the bits of
+a second run, in this process, without the client: in methods with rounds the second run never draws the client, and
+in asynchronous methods the client is unavailable from the start.
 """
 
 import re
@@ -36,7 +36,7 @@ CLIENTS = 6
 
 @dataclass(frozen=True)
 class Case:
-    """The result for one bad client in one method: its behaviour, the end of the run, and the checks."""
+    """The result of a run with a bad client: the behaviour of the client, the end of the run, and the checks."""
 
     method: str
     does: str

@@ -31,9 +31,20 @@ REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
 # Number of processes that start at the same time.
 TOGETHER = 4
+UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
+ROUNDS: dict[str, Any] = {"rounds": 5, "checkpoint_every": 1, "eval_every": 1}
 METHODS: dict[str, dict[str, Any]] = {
-    "fed-raa": {"updates": 25, "checkpoint_every": 4, "eval_every": 3},
-    "fedavg": {"rounds": 5, "checkpoint_every": 1, "eval_every": 1},
+    "fed-raa": UPDATES,
+    "fedasync": UPDATES,
+    "fedbuff": {"updates": 9, "buffer_size": 3, "checkpoint_every": 2, "eval_every": 1},
+    "fed-raa-random": UPDATES,
+    "fed-raa-sync": ROUNDS,
+    "fedavg": ROUNDS,
+    "scaffold": ROUNDS,
+    "ram-fed": ROUNDS,
+    "heterofl": ROUNDS,
+    # In the initial rounds only one client trains.
+    "prunefl": ROUNDS | {"rounds": 10},
 }
 Damage = Callable[[bytes, np.random.Generator], bytes]
 
@@ -246,7 +257,7 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
 
 @contextmanager
 def full_disk(room: int, largest_write: int) -> Iterator[None]:
-    """Limit writes to logs to `room` more bytes, in parts of `largest_write` bytes, while the context is active."""
+    """Simulate a disk with `room` free bytes for logs, which writes at most `largest_write` bytes at a time."""
     write = os.write
     left = room
 

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from multiprocessing import get_context
@@ -40,8 +40,12 @@ from fedraa.rundir.history import History
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
 ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")
 CHOSEN = ASYNCHRONOUS + ROUNDS
-# Seconds after which a worker counts as frozen.
-FREEZE = 10.0
+# The disturbances of workers, and the signals of two of them. A hung worker stays in its task, and answers pings.
+KILL, FREEZE, HANG = "kill", "freeze", "hang"
+SIGNALS = {KILL: signal.SIGKILL, FREEZE: signal.SIGSTOP}
+HANG_SECONDS = 3600.0
+# Seconds after which a worker counts as hung.
+HUNG_AFTER_S = 10.0
 # Mean seconds between two kills.
 PAUSE = 2.0
 # The number of workers' deaths and the number of their freezes, at chosen tasks of one run.
@@ -49,18 +53,19 @@ DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 
-def make_experiment(method: str, out: Path, engine: str) -> Experiment:
-    """Return an experiment with about 120 commits of tiny tasks and ten checkpoints.
+def make_experiment(method: str, out: Path, engine: str, rounds: int = 20) -> Experiment:
+    """Return an experiment with about 6 commits of tiny tasks per round and ten checkpoints.
 
     Args:
         method: The name of the method.
         out: The run directory.
         engine: The engine.
+        rounds: The number of rounds, or of the sixth part of the updates.
     """
     update = list_methods()[method].update
-    steps = 20
+    steps = rounds
     if method not in ROUNDS:
-        steps = 120
+        steps = 6 * rounds
     if isinstance(update, FedBuffRule):
         steps //= update.size
     return Experiment(
@@ -76,22 +81,24 @@ def make_experiment(method: str, out: Path, engine: str) -> Experiment:
     )
 
 
-def doomed_worker(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type[Worker]:
-    """Return a worker class that dies or freezes once at each of these tasks.
+def doomed_worker(disturbances: Mapping[int, str], marks: Path) -> type[Worker]:
+    """Return a worker class that dies, freezes or hangs once at each of these tasks.
 
     Args:
-        deaths: The tasks at which it dies.
-        freezes: The tasks at which it freezes.
+        disturbances: KILL, FREEZE or HANG for some tasks.
         marks: A folder with a file for each task that has been disturbed, which the workers share.
     """
-    signals = dict.fromkeys(freezes, signal.SIGSTOP) | dict.fromkeys(deaths, signal.SIGKILL)
 
     class Doomed(Worker):
         def train(self, header: Task, *arguments: Any) -> Update:
             mark = marks / str(header.id)
-            if not mark.exists() and header.id in signals:
+            disturbance = disturbances.get(header.id)
+            if disturbance is not None and not mark.exists():
                 mark.touch()
-                os.kill(os.getpid(), signals[header.id])
+                if disturbance == HANG:
+                    time.sleep(HANG_SECONDS)
+                else:
+                    os.kill(os.getpid(), SIGNALS[disturbance])
             return super().train(header, *arguments)
 
     return Doomed
@@ -116,8 +123,8 @@ def kill_at_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: 
     executor = RayExecutor.of(
         spec,
         groups=(WorkerGroup(2, {"CPU": 1}),),
-        worker=doomed_worker(frozenset(tasks[:deaths]), frozenset(tasks[deaths:]), marks),
-        hang_detector=HangDetector(min_seconds=FREEZE, factor=0.0),
+        worker=doomed_worker(dict.fromkeys(tasks[:deaths], KILL) | dict.fromkeys(tasks[deaths:], FREEZE), marks),
+        hang_detector=HangDetector(min_seconds=HUNG_AFTER_S, factor=0.0),
     )
     try:
         RunSession(spec, directory, executor, threading.Event()).execute()

@@ -23,7 +23,7 @@ from actors.cluster import engine
 from actors.cluster.own_cluster import own_cluster
 from actors.pool.executor import RayExecutor
 from actors.pool.pulse import Heartbeat
-from benchmarks.system.chaos_kills import doomed_worker, judge_runs, log_size
+from benchmarks.system.chaos_kills import FREEZE, doomed_worker, judge_runs, log_size
 from benchmarks.system.chaos_table import Kind, Tally
 from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
@@ -145,7 +145,7 @@ def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_
         marks.mkdir()
         directory.mkdir()
         spec = build_run(make_experiment(directory, "ray", updates=60))
-        worker = doomed_worker(frozenset(), frozenset({0}), marks)
+        worker = doomed_worker({0: FREEZE}, marks)
         executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, heartbeat=SHORT)
         try:
             RunSession(spec, directory, executor, threading.Event()).execute()

@@ -4,8 +4,8 @@
     python -m benchmarks compat --only ray-2.40.0 lowest  # only these, again if the table has them
 
 `uv` makes a virtual environment for each combination. The checks start the same small run in several ways, and all
-models of a combination must have equal bits. Each line of `benchmarks/results/compat.csv` is written as soon as its
-combination has ended, so that an interrupted command continues.
+models of a combination must have equal bits. Each line of `benchmarks/results/compat.csv` is written as soon as the
+checks of its combination have ended. An interrupted command therefore continues when you start it again.
 """
 
 import csv
@@ -51,7 +51,8 @@ class Combination:
 
     Attributes:
         python: The version of Python.
-        versions: `pinned` are those of constraints.txt, `lowest` and `newest` the ends of the ranges in pyproject.toml.
+        versions: `pinned` for the versions of constraints.txt, `lowest` or `newest` for an end of the ranges in
+            pyproject.toml.
         requirements: Further requirements, which override pinned versions.
     """
 

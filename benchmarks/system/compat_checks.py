@@ -1,4 +1,4 @@
-"""The checks of `compat`: the same small run in a virtual environment, by every way in which fedraa starts Ray."""
+"""The checks of `compat`: the same small run in a virtual environment, in every way in which fedraa starts Ray."""
 
 import json
 import os

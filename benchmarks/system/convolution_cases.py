@@ -1,4 +1,4 @@
-"""Convolutions to try, and the trial of each in a process that glibc ends when the heap is damaged."""
+"""Convolutions to test, and the test of each in a process that glibc ends if the heap is damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of the protection of strided pointwise convolutions: training steps with it relative to steps without it.
+"""The cost of the protection against wrong convolutions: the time of a training step with it, and without it.
 
 Steps with and without the protection alternate in one process, on one thread. The times are processor times, which
 other programs change little. The table has the median ratio of adjacent steps, and the ratio of the fastest steps.

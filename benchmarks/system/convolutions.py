@@ -1,4 +1,4 @@
-"""Which convolutions make PyTorch overwrite memory on this CPU, and what fedraa's protection against it costs.
+"""Find the convolutions that make PyTorch overwrite memory on this CPU, and the cost of fedraa's protection against it.
 
     python -m benchmarks convolutions                        # with all instructions that this CPU has
     python -m benchmarks convolutions --isa AVX2             # as on a CPU without AVX-512
@@ -8,8 +8,8 @@
 
 Each case is one convolution, forward and (except in evaluation) backward, in its own process with glibc's heap checks.
 Its output and its gradients are compared with those that PyTorch computes without oneDNN. A case fails if its process
-dies or hangs, or if a number is wrong. `convolutions.csv` has a row per case, which is written as soon as it is known,
-so a search that was stopped continues. `convolutions.md` has the tables.
+dies or hangs, or if a number is wrong. `convolutions.csv` has a row per case, which is written as soon as the case has
+ended. A search that was stopped therefore continues when it is started again. `convolutions.md` has the tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An independent check of submodel cuts, in addition to the tracer's trial. Tests use it as well."""
+"""An independent check of submodel cuts, in addition to the check of the tracer. Tests also use it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
 def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
     """Assert that a cut is right, with random parameters and running statistics.
 
-    In evaluation and training mode its outputs equal those of the full module in which every parameter outside of the
-    cut is zero. The gradients on the kept entries are equal as well. A worker, which has only widths and weights,
-    computes the same outputs in training. A write-back changes exactly the kept entries. The check uses float64 if the
-    module supports it, else float32.
+    The cut is compared with the full module in which every parameter outside of the cut is zero. Both must have the
+    same outputs, in evaluation and training mode, and the same gradients on the entries in the cut. A worker has only
+    widths and weights, and must compute the same outputs in training. When the server writes the trained weights back,
+    exactly the entries in the cut must change. The check uses float64 if the module supports it, otherwise float32.
 
     Args:
         traced: The traced model.

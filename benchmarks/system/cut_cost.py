@@ -1,4 +1,4 @@
-"""The real savings of a cut: one training step of a quarter of a model, relative to a step of the full model.
+"""The time that a cut really saves: one training step of a quarter of a model, relative to a step of the full model.
 
 `python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv`. The cut keeps the first units of every group,
 so that its parameters are about 25 % of the model's. Steps of the cut and of the full model alternate in one process,

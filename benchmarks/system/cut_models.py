@@ -1,11 +1,17 @@
-"""A survey of models of torchvision, timm and transformers: can each be cut, and are its cuts right?
+"""Test which models of torchvision, timm and transformers can be cut, and if their cuts are right.
 
     python -m benchmarks cut_models                                      # listed models without a line in the table
     python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224     # only these models, listed or not
 
-Each line of `benchmarks/results/cut_models.csv` is written immediately, so that an interrupted survey continues. The
-verdict is `cut` (random cuts of the model are right, see `cut_check`), `refused` in one sentence, cut and `wrong`, or
-`traceback`. timm and transformers are in the extra `zoo`.
+Each line of `benchmarks/results/cut_models.csv` is written immediately, so that an interrupted survey can be continued.
+The verdict on a model is one of these:
+
+    cut        random cuts of the model are right (see `cut_check`)
+    refused    fedraa refuses to cut the model, with one sentence
+    wrong      fedraa cuts the model, but a cut is not right
+    traceback  any other error
+
+timm and transformers are in the extra `zoo`.
 """
 
 from __future__ import annotations

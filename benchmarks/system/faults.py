@@ -9,7 +9,6 @@ prints. Each fault is that of Ray's own tests (`RAY_testing_...`), in all proces
     follower  a cluster that the driver joins as a client, so that a copy of the run directory follows the server's
 """
 
-import csv
 import json
 import os
 import subprocess
@@ -17,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, get_args
@@ -28,6 +27,7 @@ from rich.table import Table
 from benchmarks.system.chaos_table import lost_and_doubled, print_line
 from benchmarks.system.compat_checks import Environment, start_head
 from benchmarks.system.processes import list_descendants
+from benchmarks.system.rows import add_row, read_rows
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
@@ -47,6 +47,33 @@ LEASES = (
     "NodeManagerService.grpc_client.PinObjectIDs",
 )
 
+# The messages that can be delayed. Ray's raylet dies at its start if messages between raylet, GCS and a driver that
+# registers are late as well.
+DELAYED = (
+    PUSH,
+    "CoreWorkerService.grpc_server.PushTask",
+    "CoreWorkerService.grpc_client.GetObjectStatus",
+    "CoreWorkerService.grpc_server.GetObjectStatus",
+    "CoreWorkerService.grpc_client.ActorCallArgWaitComplete",
+    "CoreWorkerService.grpc_server.ActorCallArgWaitComplete",
+    "CoreWorkerService.grpc_server.PubsubLongPolling",
+    "CoreWorkerService.grpc_server.WaitForActorRefDeleted",
+    "NodeManagerService.grpc_client.RequestWorkerLease",
+    "NodeManagerService.grpc_server.RequestWorkerLease",
+    "NodeManagerService.grpc_server.ReturnWorkerLease",
+    "NodeManagerService.grpc_server.PinObjectIDs",
+    "ActorInfoGcsService.grpc_server.RegisterActor",
+    "ActorInfoGcsService.grpc_server.CreateActor",
+    "ActorInfoGcsService.grpc_server.GetActorInfo",
+    "InternalPubSubGcsService.grpc_server.GcsSubscriberPoll",
+)
+
+
+def delay_messages(milliseconds: tuple[int, int], *methods: str) -> dict[str, str]:
+    """Return the variables with which Ray handles messages late, by a time in this range."""
+    low, high = milliseconds
+    return {"RAY_testing_asio_delay_us": ",".join(f"{method}={1000 * low}:{1000 * high}" for method in methods)}
+
 
 def lose_messages(percent: int, *methods: str) -> dict[str, str]:
     """Return the variables with which Ray loses this share of requests, of answers, and of calls in progress."""
@@ -63,7 +90,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "calls of actors, 5 %": lose_messages(5, PUSH),
     "calls of actors, 10 %": lose_messages(10, PUSH),
     "leases and pins, 20 %": lose_messages(20, *LEASES),
-    "delays of 1 to 30 ms": {"RAY_testing_asio_delay_us": "*=1000:30000"},
+    "delays of 1 to 30 ms": delay_messages((1, 30), *DELAYED),
 }
 
 
@@ -114,7 +141,7 @@ def main(
                     row = make_run(fault, engine, number, undisturbed)
                     add_row(out, row)
                     print_line(row)
-    Console().print(make_table(read_rows(out)))
+    Console().print(make_table(read_rows(out, Row)))
 
 
 def make_undisturbed_run(folder: Path) -> Path:
@@ -184,41 +211,7 @@ def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> st
 def has_row(out: Path, fault: str, engine: str, number: int) -> bool:
     """Return True if the file has a row for this run."""
     key = (fault, engine, number)
-    return any((row.fault, row.engine, row.number) == key for row in read_rows(out))
-
-
-def add_row(out: Path, row: Row) -> None:
-    """Append a row to the file."""
-    is_new = not out.exists()
-    with out.open("a", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        if is_new:
-            writer.writeheader()
-        writer.writerow(asdict(row))
-
-
-def read_rows(out: Path) -> list[Row]:
-    """Return the rows of the file."""
-    if not out.exists():
-        return []
-    with out.open(newline="") as file:
-        return [_parse_row(texts) for texts in csv.DictReader(file)]
-
-
-def _parse_row(texts: Mapping[str, str]) -> Row:
-    return Row(
-        fault=texts["fault"],
-        engine=texts["engine"],
-        number=int(texts["number"]),
-        ended=texts["ended"] == "True",
-        equal=texts["equal"] == "True",
-        lost=int(texts["lost"]),
-        doubled=int(texts["doubled"]),
-        faults=int(texts["faults"]),
-        commands=int(texts["commands"]),
-        seconds=float(texts["seconds"]),
-        last_line=texts["last_line"],
-    )
+    return any((row.fault, row.engine, row.number) == key for row in read_rows(out, Row))
 
 
 def make_table(rows: Sequence[Row]) -> Table:

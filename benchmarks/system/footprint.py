@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.05
 
 
 def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
-    """Return the peak private memory of each kind of process in two rounds of FedAvg, and that of the object store.
+    """Return the peak private memory of each kind of process in two rounds of FedAvg, and the peak of the object store.
 
     Args:
         dataset: The data.
@@ -34,7 +34,7 @@ def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -
 
 
 def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
-    """Return the peak memory that the largest model adds to server and worker, each with a lower bound.
+    """Return the peak memory that the largest model adds to a server and to a worker, each with a lower bound.
 
     The bound of the server is the estimate of `fedraa plan`: three times the model, and the method's state. The
     worker's bound is the largest submodel, its gradient and its momentum, without activations.

@@ -1,4 +1,4 @@
-"""A callback that kills a run: after it nothing is run or written."""
+"""A callback that simulates the death of a run: afterwards the run executes nothing and writes nothing."""
 
 from fedraa.callbacks import Callback, Event
 

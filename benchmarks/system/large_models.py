@@ -1,19 +1,20 @@
-"""The server's cost for a large model: seconds per update relative to a copy of the model, and memory.
+"""The cost of an update at the server for a large model: the time relative to a copy of the model, and the memory.
 
-`python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a separate process.
-In it the server checks and applies updates of a model of 294 MB. After each update the process times a copy of the
-model, because other programs slow down copies and updates alike. A ratio is the time of an update divided by the time
-of the fastest of the three nearest copies, and the table has the median of the ratios. There are ratios for copies
-into new memory (`values.copy()`) and into existing memory. CPU ratios use processor seconds over all threads: an update
-has several threads and a copy has one. Updates are those of the largest submodel within a round. Those that end a
-round have separate columns.
+`python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a separate process,
+in which the server checks and applies updates of a model of 294 MB.
 
-An update writes several `buffers` of the model's size, depending on the method: one sum, or SCAFFOLD's sum, control
-variate and change of the server's control variate. Ratios per buffer divide by this number.
+Times: after each update the process copies the model and measures the time of the copy, because other programs slow
+down copies and updates alike. A ratio is the time of an update divided by the time of the fastest of the three nearest
+copies. The table has the median of the ratios, for copies into new memory (`values.copy()`) and for copies into
+existing memory. CPU ratios use the processor seconds of all threads: an update has several threads, and a copy has one.
+The updates are those of the largest submodel within a round. Updates that end a round have separate columns.
 
-Memory is in units of the model. The server's state is its maximum between two updates: the model, the method's state
-and the submodels that clients hold. The other columns are an update (MimeLite's also has a gradient), the additional
-memory while an update is applied or a round ends, the peak of a worker, and a checkpoint.
+Buffers: an update writes several `buffers` of the model's size. For most methods this is one sum. For SCAFFOLD it is a
+sum, a control variate, and the change of the server's control variate. Ratios per buffer divide by this number.
+
+Memory is in multiples of the model's size. The server's state is its maximum between two updates: the model, the
+method's state and the submodels that clients hold. The other columns are an update (MimeLite's also has a gradient),
+the additional memory while an update is applied or a round ends, the peak of a worker, and a checkpoint.
 """
 
 import csv

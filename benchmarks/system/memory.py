@@ -1,10 +1,10 @@
-"""Memory over a long run of many clients: 2,000 clients and 200,000 updates of tiny tasks on a private cluster.
+"""The memory of every process in a long run: 2,000 clients and 200,000 updates of tiny tasks on a private cluster.
 
     python -m benchmarks.system.memory
 
 The private memory of each process is read every second. The first third of the run is a warm-up. A line is fitted to
-the later values. One table gives for each process the level and the slope per 1,000 updates, and the growth of the
-object store. The other one gives the memory of each process at every 2,000th update.
+the later values. The first table has the level and the slope per 1,000 updates of each process, and the growth of the
+object store. The second table has the memory of each process at every 2,000th update.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""A fleet of a million clients: its start-up time, memory, and cost per event relative to a fleet of a thousand.
+"""Runs with a million clients: start-up time, memory, and time per event relative to a run with a thousand clients.
 
     python -m benchmarks million
 
-A client's data are made when it trains. Devices are log-normal and available for a third of the day. Every run is in a
-separate process without Ray, whose memory is the total.
+The data of a client are made when it trains. The speeds of devices are log-normal, and each device is available for a
+third of the day. Every run has a separate process without Ray, so the memory of this process is the memory of the run.
 """
 
 import json
@@ -95,7 +95,7 @@ def measure_run(method: str, clients: int) -> dict[str, Any]:
 
 
 def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = CLIENTS, repeats: int = 3) -> None:
-    """Measure and write the table. It has the minimum over the repeats, except for the peak memory, its maximum.
+    """Measure and write the table. It has the minimum of each time over the repeats, and the maximum of the memory.
 
     Args:
         methods: The methods to measure.

@@ -53,3 +53,12 @@ def _read_status(process: int) -> list[str] | None:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def unique_bytes(process: int) -> int:
+    """Return the memory that would be free if the process ended, in bytes; 0 if it has ended."""
+    try:
+        text = (PROC / str(process) / "smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Private_"))

@@ -1,4 +1,4 @@
-"""Metrics of the project's language: phrases that readers have to decipher, names, and dense code.
+"""Metrics of the project's language: phrases that are hard to read, names of functions, and dense code.
 
 The limits are about twice the worst rates in torchtitan, fedjax, pfl-research, acme, torchft and Flower. The texts are
 docstrings, comments, strings that a user can see, and Markdown pages.

@@ -1,4 +1,8 @@
-"""Metrics of the source's structure: rooms (folders), floors (levels of rooms by their imports), and cycles."""
+"""Metrics of the structure of the code: rooms, floors and import cycles.
+
+A room is a folder of fedraa, or another package as a whole. The floor of a room is its level in the order of imports: a
+room imports only rooms of lower floors.
+"""
 
 import ast
 import re
@@ -16,12 +20,12 @@ Graph = Mapping[str, set[str]]
 """The nodes, and for each the nodes that it imports."""
 
 
-# The method for which `files_that_name` counts files. Its name has no other meaning.
+# `files_that_name` counts the files that name this method. Its name has no other meaning in the code.
 SAMPLE_METHOD = "asyncfeded"
 
 
 def main() -> None:
-    """Print the metrics: modules, rooms, floors, cycles, and the files that a reader or an author opens."""
+    """Print the metrics: modules, rooms (folders), floors (levels of imports), cycles, and files to read or change."""
     for name, value in structure_metrics().items():
         print_line(f"{name:42} {value}")
     print_line("\nfloor  rooms")

@@ -1,4 +1,4 @@
-"""Measure the overhead of a short task beyond its SGD steps.
+"""Measure the overhead of a short task: its time minus the time of its SGD steps.
 
 `python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains MLPs (784-8-10 and 784-200-10) with
 plain SGD on 1,000 clients of 60 samples, one epoch of two minibatches per task. The small model shows the fixed cost of
@@ -75,7 +75,7 @@ def main(
 
 
 def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
-    """Return one row of the table, in ms per task. Each time is the minimum over the rounds, against disturbances.
+    """Return one row of the table, in ms per task. The minimum over the rounds excludes most disturbances.
 
     Args:
         engine: The engine.

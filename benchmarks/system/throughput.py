@@ -1,4 +1,4 @@
-"""The cost of the system beyond the training: ratios to bare PyTorch loops and to bare Ray calls."""
+"""The overhead of fedraa: its times divided by the times of bare PyTorch loops and of bare Ray calls."""
 
 import json
 import pickle
@@ -52,7 +52,7 @@ def main(
     vmap_batch: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Run all measurements, each in turn with its floor, and print a table of medians and ratios.
+    """Run all measurements, each in turn with its bare counterpart, and print a table of medians and ratios.
 
     Args:
         clients: The numbers of clients.
@@ -212,7 +212,7 @@ class Echo:
 def measure_empty_updates(
     dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000
 ) -> Figure:
-    """Return the seconds per update of asynchronous training without work, and of actors that return equal bytes.
+    """Return the seconds per update of asynchronous tasks without training, and of actors that return as many bytes.
 
     Args:
         dataset: The data.

@@ -57,7 +57,7 @@ class Figure:
 
 
 def synthetic_dataset(samples: int) -> Dataset:
-    """Return MNIST-shaped noise, because speed does not depend on the learning progress."""
+    """Return noise with the shape of MNIST, because the speed does not depend on the samples."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((samples, 1, 28, 28), np.float32)
     y = rng.integers(0, 10, samples)

@@ -11,19 +11,20 @@ HEAD = """# Command line
 
 You will find every option of every command. `fedraa COMMAND --help` prints the everyday options, and `fedraa COMMAND
 --help-all` prints all of them. An option without a default uses the value of the method. `--config FILE.toml` reads
-options from a file: `local_epochs = 5` for `--local-epochs 5`.
+options from a file: there `local_epochs = 5` means `--local-epochs 5`.
 
 ## Values of a method
 
 `--override PATH=VALUE` sets any value of a method's four choices: `--override local.sam_rho=0.05 submodel.stride=2`. In
 Python this is `override={"local.sam_rho": 0.05}`, and in a configuration file it is a table `[override]`.
-`fedraa methods NAME` lists every path with its value. These options are shortcuts: each sets the value of a path.
+`fedraa methods NAME` lists every path with its value. The options in this table are shortcuts. Each of them sets the
+value of a path:
 
 """
 
 
 def command_line() -> str:
-    """Return a section per command. The first command that takes the flags of an experiment shows them."""
+    """Return a section per command. Only the first command that has the flags of an experiment lists these flags."""
     sections, experiment_at = [HEAD + _shortcuts()], ""
     for name, command in COMMANDS.items():
         flags = flags_of(command)

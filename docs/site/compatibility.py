@@ -5,12 +5,13 @@ from benchmarks.system.compat_checks import CHECKS
 
 HEAD = """# Compatibility
 
-You will find the versions of Python, Ray and the other dependencies with which fedraa was tried, and the command that
-tries them on your machine.
+You will find the versions of Python, Ray and the other dependencies with which fedraa was tested, and the command that
+tests them on your machine.
 
-`pyproject.toml` has the range of each dependency. `lowest` has the lowest version of every range, and `newest` the
-newest versions of all packages. Combinations that are named after a version of Ray or Python have the versions of
-`constraints.txt` for all other packages. In `flower`, `flwr[simulation]` and fedraa are installed together.
+`pyproject.toml` has the range of versions of each dependency. Each row of the tables is a combination of versions.
+`lowest` has the lowest version of every range, and `newest` has the newest versions of all packages. A combination
+with the name of a version of Ray or Python has the versions of `constraints.txt` for all other packages. In `flower`,
+`flwr[simulation]` and fedraa are installed together.
 
 In each combination, several checks start the same run of 40 updates:
 
@@ -19,27 +20,27 @@ In each combination, several checks start the same run of 40 updates:
 | `import` | `import fedraa` gives no warning |
 | `local` | `fedraa run --engine local` |
 | `cluster` | `fedraa run` on the built-in cluster with two workers |
-| `resume` | a worker is killed with `kill -9`, later the run is; `fedraa resume` completes it |
+| `resume` | `kill -9` ends a worker, and later the run; `fedraa resume` completes the run |
 | `address` | `fedraa run --address` on a cluster that `ray start --head` has started |
 | `submit` | `fedraa submit` sends the run to this cluster as a job |
 | `shards` | `fedraa run --address --server-shards 2` |
 | `flower` | a simulation of Flower runs in the same environment |
 
-A check fails if it prints a Python warning, or if its model has other bits than the model of `local`.
+A check fails if it prints a Python warning, or if its model has other bits than the model of the check `local`.
 """
 
-COMMAND = """## Try it
+COMMAND = """## Test it yourself
 
-The command needs [uv](https://docs.astral.sh/uv/) and the interpreters. Each combination takes some minutes and some
-gigabytes. Without `--only`, the command tries the combinations that the table does not have:
+The command needs [uv](https://docs.astral.sh/uv/) and the interpreters of Python. Each combination takes some minutes
+and some gigabytes. Without `--only`, the command tests the combinations that the table does not have:
 
 ```sh
 python -m benchmarks compat
 python -m benchmarks compat --only python-3.13 lowest
 ```
 
-On a busy machine, the processes of Ray may exceed its time limits, which are 15 s and 30 s in Ray 2.55. Repeat a
-combination that failed for this reason with `--only`.
+On a busy machine, processes of Ray may start too slowly for Ray's time limits, which are 15 s and 30 s in Ray 2.55.
+Repeat a combination that failed for this reason with `--only`.
 
 The table is `benchmarks/results/compat.csv`. It also has the full digests, the seconds, and the reason of each failure.
 """
@@ -51,12 +52,12 @@ def compatibility_page() -> str:
     digests = {row["digest"] for row in rows}
     versions = _format_table(("combination", "python", *PACKAGES), rows)
     checks = _format_table(("combination", *CHECKS, "digest"), rows)
-    sentence = f"All {len(rows)} lines have the same digest."
+    sentence = f"The models of all {len(rows)} combinations have the same digest, so they have the same bits."
     if len(digests) > 1:
-        sentence = f"The {len(rows)} lines have {len(digests)} digests."
-    untried = [f"`{name}`" for name in COMBINATIONS if name not in {row["combination"] for row in rows}]
-    if untried:
-        sentence += f" Not tried: {', '.join(untried)}."
+        sentence = f"The models of the {len(rows)} combinations have {len(digests)} different digests."
+    untested = [f"`{name}`" for name in COMBINATIONS if name not in {row["combination"] for row in rows}]
+    if untested:
+        sentence += f" These combinations were not tested: {', '.join(untested)}."
     return "\n".join([HEAD, f"## Versions\n\n{versions}\n", f"## Results\n\n{sentence}\n\n{checks}\n", COMMAND])
 
 

@@ -18,8 +18,10 @@ from mkdocs.structure.pages import Page
 from notebooks import page as notebook
 from papers import paper_page
 
+from benchmarks.studies.paper_pages import load_papers
+
 # Pages that are one wide table. They have no side bars.
-WIDE_PAGES = ("research/claims.md",)
+WIDE_PAGES = tuple(f"papers/{paper.file_name}.md" for paper in load_papers())
 GENERATED = {
     "methods.md": method_cards,
     "papers.md": paper_page,

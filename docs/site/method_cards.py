@@ -1,6 +1,6 @@
 """The page of methods: a table for each family, and a card for each method."""
 
-from claim_rows import CLAIMS, claims_of
+from claim_rows import claims_of, read_rows
 from papers import paper_of
 
 from fedraa.cli.methods import AXES, choice_text
@@ -12,15 +12,16 @@ ADAPTERS = ("flora", "hetlora")
 SPLIT = ("splitfed",)
 HEAD = """# All methods
 
-You will find every method by family: its clock, its paper, when to use it, its formula and its cost.
+You will find all methods by family. Each method has a card with its paper, its formula, its cost, and when to use it.
 
 A method is four choices: the submodel that a client trains, the local training, the server's update, and the schedule.
 `fedraa methods` prints them. A method with the clock *updates* has no rounds: the server applies each client update
 when it arrives, or several of them as soon as a buffer is full. A method with the clock *rounds* waits for all clients
 of a round.
 
-`a+b` trains the submodels of `a` with the local training and the server step of `b`, such as `oap+scaffold`. In the
-cards, d is the number of parameters, N the number of clients and M the number of fragments.
+The name `a+b` combines two methods: it trains the submodels of `a` with the local training and the server step of `b`.
+For example, `oap+scaffold` trains the submodels of `oap` with the control variates of `scaffold`. In the cards, d is
+the number of parameters, N the number of clients and M the number of fragments.
 
 """
 
@@ -74,7 +75,7 @@ def _card(method: Method) -> str:
     name = method.name
     differs = method.note and paper_of(method) is not None
     note = f" Difference from the paper: {method.note}." if differs else ""
-    claims = claims_of(name, CLAIMS.read_text())
+    claims = claims_of(name, read_rows())
     choices = "\n".join(f"| {NAMES[axis]} | `{choice_text(getattr(method, axis))}` |" for axis in AXES)
     return "\n\n".join(
         [
@@ -92,7 +93,7 @@ def _card(method: Method) -> str:
 
 
 def _cost(method: Method) -> str:
-    """Return what a task sends, computes and waits for."""
+    """Return a sentence on the buffers that a task sends, its forward and backward passes, and its waiting time."""
     trained = "the full model is" if method.submodel.whole else "only the submodel is"
     notes = [f"{trained} sent, trained and sent back"]
     if method.local.personal_layers:

@@ -1,16 +1,12 @@
 """The page of papers: each paper with its methods, the verdicts on its claims, and its BibTeX entry."""
 
-import re
-from dataclasses import dataclass
-from pathlib import Path
+from claim_rows import read_rows
 
-from claim_rows import CLAIMS, rows
-
+from benchmarks.studies.bibliography import Paper, read_papers
+from benchmarks.studies.paper_pages import load_papers
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
 
-BIBTEX = Path(__file__).with_name("papers.bib")
-ENTRY = re.compile(r"^@\w+\{(\w+),\n.*?^\}", re.MULTILINE | re.DOTALL)
 # The key of each method with another name than its entry. A variant has the paper of its method.
 KEYS = {
     "fed-raa": "fedraa",
@@ -29,14 +25,6 @@ KEYS = {
     "ringmaster-lmo": "ringmasterlmo",
     "generalized-asyncsgd": "asyncsgd",
 }
-# The papers whose claims the studies of the repository test, with their names on the page of claims.
-REPRODUCED = {
-    "fedraa": "Fed-RAA",
-    "ramfed": "RAM-Fed",
-    "subdismo": "SubDisMO",
-    "fedsam": "FedSAM",
-    "shuffled": "Shuffled submodels",
-}
 # The beginnings of the verdicts on claims.
 KINDS = ("reproduced", "only in some settings", "the other way round", "within the noise", "cannot tell")
 HEAD = """# Papers
@@ -48,45 +36,23 @@ You will find the paper and the BibTeX entry of each method, and the claims of p
 Studies in the repository repeat the experiments of five papers, at sizes that fit on two cores. Each claim has a
 verdict that is computed from the results. It is *reproduced* if all comparisons of the claim hold beyond the noise over
 seeds, and *only in some settings* if some do. Otherwise the result is the other way round or within the noise. It
-*cannot tell* if all methods have learned too much or too little to differ. [Claims of the
-papers](research/claims.md) has every claim with its numbers and its command.
+*cannot tell* if there are too few seeds, or if all methods have learned too much or too little to differ. Each paper
+has a page with its claims, their numbers and their commands: [Fed-RAA](papers/fed-raa.md),
+[RAM-Fed](papers/ram-fed.md), [SubDisMO](papers/subdismo.md), [shuffled submodels](papers/shuffled-submodels.md) and
+[FedSAM](papers/fedsam.md).
 
 """
-
-
-@dataclass(frozen=True)
-class Paper:
-    """An entry of papers.bib."""
-
-    key: str
-    bibtex: str
-
-    def field(self, name: str) -> str:
-        """Return the text of a field."""
-        match = re.search(rf"^  {name} = \{{(.*)\}},$", self.bibtex, re.MULTILINE)
-        assert match is not None, (self.key, name)
-        return match[1]
-
-    @property
-    def link(self) -> str:
-        """Return the title as a link."""
-        return f"[{self.field('title')}]({self.field('url')})"
-
-
-def papers() -> dict[str, Paper]:
-    """Return the entries of papers.bib by key."""
-    return {match[1]: Paper(match[1], match[0]) for match in ENTRY.finditer(BIBTEX.read_text())}
 
 
 def paper_of(method: Method) -> Paper | None:
     """Return the entry of a method's paper, None if papers.bib has none."""
     name = method.variant_of or method.name
-    return papers().get(KEYS.get(name, name))
+    return read_papers().get(KEYS.get(name, name))
 
 
 def paper_page() -> str:
     """Return the page: the reproduced papers, all papers with their methods, and the BibTeX entries."""
-    named = papers()
+    named = read_papers()
     of_paper: dict[str, list[str]] = {key: [] for key in named}
     for name, method in list_methods().items():
         paper = paper_of(method)
@@ -100,11 +66,12 @@ def paper_page() -> str:
 
 def _verdicts(named: dict[str, Paper]) -> str:
     """Return the table of the reproduced papers with the number of claims per verdict."""
-    claims = rows(CLAIMS.read_text())
+    claims = read_rows()
     lines = [f"| paper | claims | {' | '.join(KINDS)} |", f"|---|---|{'---|' * len(KINDS)}"]
-    for key, name in REPRODUCED.items():
-        verdicts = [row.verdict for row in claims if row.first.startswith(f"{name}:")]
+    for page in load_papers():
+        verdicts = [row.verdict for row in claims if row.page == f"papers/{page.file_name}.md" and row.verdict]
         counts = [sum(verdict.startswith(kind) for verdict in verdicts) for kind in KINDS]
-        assert sum(counts) == len(verdicts) > 0, name
-        lines.append(f"| {named[key].link} | {len(verdicts)} | {' | '.join(map(str, counts))} |")
+        assert sum(counts) == len(verdicts) > 0, page.name
+        link = f"[{len(verdicts)}](papers/{page.file_name}.md)"
+        lines.append(f"| {named[page.key].link} | {link} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""Positions of a model's low-rank adapters in its flat vector, by the names that `fedraa.lora` and peft use."""
+"""The positions of a model's low-rank adapters in the flat vector of its parameters.
+
+The adapters are recognised by the parameter names that `fedraa.lora` and peft give them.
+"""
 
 import math
 import re
@@ -18,10 +21,16 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """One adapter: the slices of A [rank, in, ...], B [out, rank, ...] and, if it exists, `merged` in the flat vector.
+    """One low-rank adapter. It adds scale * B A to the weight of its layer.
 
-    The layer's weight changes by `scale` B A. The product is transposed if the layer looks up rows of a `table`. The
-    row `padding` of that table, if there is one, never changes because its column of A is 0.
+    Attributes:
+        a: The slice of A [rank, in, ...] in the flat vector of all parameters.
+        b: The slice of B [out, rank, ...].
+        rank: The rank of the adapter.
+        merged: The slice of the layer's weight that includes scale * B A; None if the model has no such parameter.
+        scale: The factor of B A.
+        table: True if the layer is an embedding. Then the transpose of B A is added.
+        padding: The row of the embedding that never changes, because its column of A is 0; None without such a row.
     """
 
     a: slice
@@ -34,7 +43,7 @@ class Pair:
 
     @property
     def fan_in(self) -> int:
-        """Return the number of inputs of one unit. A's initial values are in proportion to 1 / sqrt(fan_in)."""
+        """Return the number of inputs of one row of A. The initial values of A are at most 1 / sqrt(fan_in) from 0."""
         if self.table:
             return 1
         return int(self.a.stop - self.a.start) // self.rank
@@ -48,12 +57,12 @@ class Pair:
         params[self.b] = 0
 
     def read_factors(self, params: Vector) -> tuple[Matrix, Matrix]:
-        """Return B [out, rank] and A [rank, in] of a full vector [d], in float64."""
+        """Return B [out, rank] and A [rank, in] from the model's parameters [d], in float64."""
         b, a = (params[part].astype(np.float64) for part in (self.b, self.a))
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
-        """Return scale B A, flat, in the order of the layer's weight."""
+        """Return scale * B A as a flat vector, in the order of the layer's weight."""
         b, a = self.read_factors(params)
         product = b @ a
         if self.table:

@@ -1,6 +1,7 @@
-"""The interface of an aggregator, which combines the deltas of a round.
+"""The interface of an aggregator, which combines the deltas of a round's clients into one delta.
 
-A delta is the trained weights minus the weights that the client received, on the trained coordinates.
+A delta is the trained weights minus the weights that the client received. It has only the coordinates (parameters) that
+the client trained.
 """
 
 from abc import ABC, abstractmethod
@@ -26,18 +27,18 @@ Counts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientDelta:
-    """One client's part of a round.
+    """The delta that one client sends in a round, with the facts that an aggregator may need.
 
     Attributes:
-        client: The client, from 0.
-        change: The delta as a view, which computes chunks that fit in the cache.
+        client: Number of the client, from 0.
+        change: The delta as a view that is computed in chunks, so that each chunk fits in the processor's cache.
         weight: Weight of the client in the mean: 1, or its number of samples.
-        lr: Local learning rate of the client, as the mean over the steps of its task.
+        lr: Mean of the local learning rate over the steps of the client's task.
         steps: Number of local steps of the task.
-        fragment: The fixed fragment that it trained, None for the whole model and for sampled submodels.
-        path_length: The length of the client's path if each local gradient has length 1: the sum over its gradients of
-            their factors in the delta. For SGD it is the sum of the learning rates of its steps.
-        discount: Factor of the delta by its staleness; 1 in rounds.
+        fragment: The fixed fragment that the client trained; None for the whole model and for sampled submodels.
+        path_length: The length of the client's path through the weights if every gradient had length 1. For SGD it is
+            the sum of the learning rates of its steps. In general it is the sum of the gradients' factors in the delta.
+        discount: Factor of the delta that depends on its staleness; 1 in rounds.
     """
 
     client: int
@@ -56,7 +57,7 @@ class ClientDelta:
 
     @property
     def delta(self) -> Vector:
-        """Return the delta [k] on these coordinates. The aggregator may overwrite it."""
+        """Return the delta [k] on the coordinates `where`. The aggregator may overwrite this array."""
         return self.change.delta
 
 
@@ -65,9 +66,9 @@ class RoundTotals:
     """The counts of a finished round.
 
     Attributes:
-        counts: Number of clients that trained each coordinate [d]. A slice can be read without computing the other
-            entries.
-        lr: Local learning rate of the client that reported last.
+        counts: Number of clients that trained each coordinate [d]. A slice of a RunLengthArray can be read without
+            computing its other entries.
+        lr: Local learning rate of the last client that sent its delta.
     """
 
     counts: Counts | RunLengthArray
@@ -80,14 +81,14 @@ class RoundTotals:
 
     @property
     def covered(self) -> Mask:
-        """Return the mask [d] of the coordinates that some client trained. The caller may change the mask."""
+        """Return the mask [d] of the coordinates that at least one client trained. The caller may change the mask."""
         return np.asarray(self.coverage > 0)
 
     @property
     def trained(self) -> Mask:
-        """Return the mask of `covered`, read-only.
+        """Return the same mask as `covered`, read-only.
 
-        The mask takes no memory if all coordinates were trained, or none.
+        If clients trained all coordinates or none, the mask takes no memory.
         """
         if not isinstance(self.counts, RunLengthArray):
             return self.counts > 0
@@ -96,19 +97,20 @@ class RoundTotals:
 
 
 class Aggregator(Stateful, ABC):
-    """A combination of a round's deltas: it takes the deltas one by one, returns the result, and begins again.
+    """A component that combines the deltas of a round.
 
-    A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`. A
-    run works on a copy. The defaults of the attributes suit most aggregators.
+    In each round the server calls `add` with every delta and then `finish`, which returns the result. A custom
+    aggregator defines `add` and `finish`. It creates its state in `start` and reports its memory in `memory`. Every run
+    uses a copy of the object. The defaults of the attributes suit most aggregators.
 
     Attributes:
-        keeps: A name for state that outlives a round.
-        refuses: Options of local training that break the aggregator, with the reason of each.
-        accepts_signs: True if only the signs of a delta count.
-        weighs: False if the weights of the clients do not count.
-        corrects: True if values that the aggregator keeps for each client correct the client's delta.
-        needs_reports: False if a round without any delta still moves the model.
-        needed_client: The client without whose delta the model cannot move; None if there is none.
+        keeps: A name for the state that the aggregator keeps between rounds; empty if it keeps none.
+        refuses: Maps each option of local training that breaks the aggregator to the reason.
+        accepts_signs: True if the aggregator uses only the signs of a delta.
+        weighs: True if the aggregator uses the weights of the clients.
+        corrects: True if the aggregator corrects the delta of a client by values that it keeps for this client.
+        needs_reports: True if the model stays unchanged in a round without any delta.
+        needed_client: The client whose delta every round needs; None if any clients suffice.
     """
 
     keeps: ClassVar[str] = ""
@@ -129,18 +131,19 @@ class Aggregator(Stateful, ABC):
         return own
 
     def start(self, size: int, clients: int) -> None:
-        """Create the state."""
+        """Create the state of a run with a model of `size` parameters and with `clients` clients."""
 
     def see(self, run: RunContext) -> None:
-        """Receive the run before the first round, for example to find tensors that the aggregator treats differently.
+        """Receive the run before its first round, for example to find tensors that the aggregator treats differently.
 
-        `run.params` [d] is the current model at any time. Raises InputError if the model is unsuitable.
+        The aggregator may keep `run`, because `run.params` [d] is always the current model. Raises InputError if the
+        aggregator cannot work with the model.
         """
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         """Return the numbers of coordinates that the client receives and sends in its next task.
 
-        They determine the traffic. None means the number of coordinates of the client's submodel, both ways.
+        The traffic of the task is computed from them. None means that the client receives and sends its submodel.
         """
         return None
 
@@ -150,11 +153,11 @@ class Aggregator(Stateful, ABC):
 
     @abstractmethod
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        """Return the combined delta [d] of the round, float32, and the mask [d] of the coordinates that move.
+        """Return the combined delta [d] of the round in float32, and the mask [d] of the coordinates to change.
 
-        The mask is usually `totals.covered`.
+        The mask is usually `totals.covered`. Coordinates outside the mask keep their values.
         """
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the maximum memory of the aggregator in bytes. A run on a machine with less memory is refused."""
+        """Return the maximum memory of the aggregator in bytes. A run raises InputError if the machine has less."""
         return 0

@@ -1,7 +1,4 @@
-"""An aggregator in one run, with checks of its results.
-
-A custom aggregator may be any object with the needed methods.
-"""
+"""The aggregator of one run, with checks of the results that it returns."""
 
 from typing import Any, ClassVar
 
@@ -18,9 +15,11 @@ from fedraa.vectors.finite import LARGEST, at_most, describe_unfit, find_largest
 
 
 class BoundAggregator(Stateful):
-    """An Aggregator around any object with `add` and `finish`. The object may lack `see` and `traffic_sizes`.
+    """A wrapper around the aggregator of one run.
 
-    An error that the object raises, and a result that cannot be used, is an InputError that names its class.
+    The wrapped object, `part`, may be of any class with the methods `bind`, `add` and `finish`. Its methods `see` and
+    `traffic_sizes` are optional. If the object raises an error or returns an unusable result, the wrapper raises an
+    InputError that names the object's class.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_part",)
@@ -33,7 +32,7 @@ class BoundAggregator(Stateful):
                 self._part.see(run)
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the numbers of coordinates down and up of the client's next task, or None for the submodel's size."""
+        """Return the numbers of coordinates that the client receives and sends; see `Aggregator.traffic_sizes`."""
         if not hasattr(self._part, "traffic_sizes"):
             return None
         with convert_errors("aggregator", self._part):
@@ -42,12 +41,15 @@ class BoundAggregator(Stateful):
 
     @property
     def needs_reports(self) -> bool:
-        """False if a round without any delta still moves the model."""
+        """True if the model stays unchanged in a round without any delta."""
         return getattr(self._part, "needs_reports", True)
 
     @property
     def unprotected(self) -> int | None:
-        """The number of coordinates that a robust aggregator could not protect in the last round; None for others."""
+        """The number of coordinates that a robust aggregator could not protect in the last round.
+
+        It is None for an aggregator that is not robust.
+        """
         number: int | None = getattr(self._part, "unprotected", None)
         return number
 
@@ -64,7 +66,7 @@ class BoundAggregator(Stateful):
                 expected = f"an array of {np.dtype(kind)} [{self._size}]"
                 raise InputError("aggregator", problem, got=array, expected=expected)
         if not at_most(delta, LARGEST):
-            # Coordinates that did not move may have any value.
+            # Values outside the mask are never used, so they may be infinite or NaN.
             wrong = describe_unfit(find_largest(delta[moved]))
             if wrong:
                 raise InputError("aggregator", f"{type(self._part).__name__}.finish returned a delta with {wrong}")

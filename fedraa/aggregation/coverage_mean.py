@@ -1,4 +1,7 @@
-"""Means of deltas for each coordinate: over the clients that trained the coordinate, or over all of the round."""
+"""Means of deltas, coordinate by coordinate.
+
+The mean of a coordinate runs over the clients that trained it (rule A), or over all clients of the round (rule B).
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,8 +21,9 @@ from fedraa.vectors.run_length import Sums
 class CoverageMean(Aggregator):
     """Coverage rule A: the weighted mean over the clients that trained a coordinate.
 
-    A coordinate that no client trained does not move (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full models).
-    If every client of a round trains all coordinates, the sum of weights is one number instead of an array [d].
+    A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. With
+    full models it is the mean of FedAvg. If every client of a round trains all coordinates, the sum of weights is
+    stored as one number instead of an array [d].
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")
@@ -62,7 +66,7 @@ class CoverageMean(Aggregator):
 
         def divide_piece(piece: slice) -> None:
             where = mask_or_true(covered[piece])
-            # The quotient of a coordinate that no client trained stays 0.
+            # No division by 0: the delta of a coordinate that no client trained stays 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
         map_chunks(self._size, divide_piece)
@@ -79,10 +83,10 @@ class CoverageMean(Aggregator):
 
 @dataclass
 class FilledMean(CoverageMean):
-    """Coverage rule B: the weighted mean over all clients of the round, even if they did not train a coordinate.
+    """Coverage rule B: the weighted mean over all clients of the round (shuffled submodels, Algorithm 1).
 
-    A client that did not train a coordinate counts with the coordinate's old value. Therefore a coordinate that few
-    clients trained moves less (shuffled submodels, Algorithm 1).
+    A client that did not train a coordinate contributes the delta 0. Therefore a coordinate that few clients trained
+    changes little.
     """
 
     def _take_divisor(self) -> Sums:

@@ -1,4 +1,4 @@
-"""Label-aware output layers: a client reports the rows of labels that it holds (HeteroFL)."""
+"""Output layers by label (HeteroFL): a client sends only the output rows of labels that its data have."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +12,22 @@ from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
-    """Return the labels that each client's training samples have: bool [clients, classes]."""
+    """Return which labels the training samples of each client have: bool [clients, classes]."""
     held = np.zeros((len(data.sizes), classes), bool)
     labels = data.y_train if data.source is None else data.labels
     if labels is None:
-        # The labels are unknown before the samples are generated.
+        # The labels of generated samples are unknown here, so every client counts as having all labels.
         return np.ones((len(data.sizes), classes), bool)
     held[np.repeat(np.arange(len(data.sizes)), data.sizes), labels] = True
     return held
 
 
 class LabelOwners:
-    """The coordinates [d] that a client may report: all except the output rows of labels that the client lacks.
+    """A function that returns the mask [d] of the coordinates that a client may send.
 
-    The output layer is the last weight with a row per class, and the bias that follows it. It is never cut. If it is
-    frozen, every client may report everything.
+    The mask has all coordinates except the output rows of labels that the client's data lack. The output layer is the
+    last weight with one row per class, and the bias that follows it. Submodels always have the whole output layer. If
+    the output layer is frozen, every client may send all coordinates.
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
@@ -47,7 +48,7 @@ class LabelOwners:
         self._rows = rows[last_weight:]
 
     def __call__(self, client: int) -> Mask:
-        # The mask is reused, because only its output rows differ from the last client's.
+        # The masks of two clients differ only in the output rows, so one array serves all clients.
         mask: Mask | None = self._room.last()
         if mask is None:
             mask = self._room.filled(True)

@@ -1,4 +1,7 @@
-"""Means of low-rank adapters with different ranks: HetLoRA pads them with zeros, FLoRA stacks them."""
+"""The base class of means of low-rank adapters that have different ranks at different clients.
+
+Two methods derive from it: HetLoRA pads adapters with zeros, and FLoRA stacks them.
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -16,7 +19,7 @@ from fedraa.submodels.policies.policy import RunContext
 
 @dataclass
 class LowRank(CoverageMean):
-    """A `CoverageMean` that treats adapters separately. For a model without adapters it equals `CoverageMean`."""
+    """A `CoverageMean` for models with adapters. For a model without adapters it equals `CoverageMean`."""
 
     def bind(self, size: int, clients: int) -> Self:
         own = super().bind(size, clients)
@@ -24,7 +27,7 @@ class LowRank(CoverageMean):
         return own
 
     def _reset_state(self, clients: int) -> None:
-        """Reset the state that is kept from round to round."""
+        """Reset the state that the aggregator keeps between rounds."""
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:
@@ -35,19 +38,19 @@ class LowRank(CoverageMean):
         if self._pairs and assignment.mask is not None:
             raise InputError(
                 "aggregator",
-                f"{type(self).__name__} adds whole units of adapters, and the submodels are masks over them",
-                hint="give the submodel full, prefix or rolling",
+                f"{type(self).__name__} needs submodels with whole units, but these submodels are masks",
+                hint="give --submodel full, prefix or rolling",
             )
         return None
 
     @property
     def _params(self) -> Vector:
-        """Return the current model [d], which only changes at the end of a round."""
+        """Return the parameters [d] of the current model, which change only at the end of a round."""
         assert self._run.params is not None
         return self._run.params
 
     def _pad_trained(self, contribution: ClientDelta) -> Vector:
-        """Return the client's trained values in a full vector [d], and 0 elsewhere."""
+        """Return a vector [d] with the client's trained weights, and 0 on coordinates that it did not train."""
         padded = np.zeros_like(self._params)
 
         def put_piece(place: Index | slice, delta: Vector) -> None:

@@ -1,4 +1,8 @@
-"""The registry of aggregators. Those of one method register in `fedraa/methods`, robust ones in `robust`."""
+"""The registry of aggregators.
+
+An aggregator that only one method uses is registered in the file of this method in `fedraa/methods`. Robust aggregators
+are registered in the folder `robust`.
+"""
 
 from typing import Any
 
@@ -15,7 +19,7 @@ AGGREGATOR: ComponentRegistry[Aggregator] = ComponentRegistry(
 
 
 def find_needed_client(aggregator: Any) -> int | None:
-    """Return the client without whose delta a described aggregator cannot move the model, None if there is none."""
+    """Return the client whose delta every round of an aggregator needs (`Aggregator.needed_client`), or None."""
     if aggregator is None or is_foreign(aggregator):
         return None
     needed: int | None = getattr(AGGREGATOR.resolve(aggregator), "needed_client", None)

@@ -1,1 +1,1 @@
-"""Attacks, for experiments with robust aggregators. Each module has one way in which clients send wrong updates."""
+"""Attacks: ways in which some clients send wrong updates, for experiments with robust aggregators."""

@@ -1,11 +1,11 @@
 """ALIE, "a little is enough": hide in the variance of honest deltas (Baruch, Baruch, Goldberg 2019, Algorithm 3).
 
-    delta_c = mean_c - z * std_c                   # over the deltas that trained c, std with n - 1
-    by the paper:  s = floor(n / 2 + 1) - m;   z = Phi^-1((n - m - s) / (n - m))    # n clients, m attackers
+    delta_c = mean_c - z * std_c    # mean and sample std over the clients that trained coordinate c
+    in the paper: s = floor(n / 2 + 1) - m;   z = Phi^-1((n - m - s) / (n - m))    # n clients, m attackers
 
-With 20 % attackers the paper's z is between 0 and 0.29: almost no attack. The default is 1.5; `z=None` gives the
-paper's value. The paper's attackers estimate mean and std from their own deltas (`knowledge="own"`).
-Coordinates that fewer than two of the seen clients trained keep the attacker's own values.
+With 20 % attackers, the paper's z is between 0 and 0.29, which is almost no attack. Therefore the default is 1.5. Set
+`z=None` for the paper's value. The paper's attackers estimate mean and std from their own deltas (`knowledge="own"`).
+If the attackers see fewer than two values of a coordinate, each attacker sends its own value.
 
 Read next: attacks/collusion.py (the deltas that attackers see).
 """
@@ -24,7 +24,12 @@ from fedraa.numbers import NotNegative
 @ATTACK.register("alie")
 @dataclass
 class ALIE(Attack):
-    """Send the mean minus `z` standard deviations of the deltas that the attackers see (Baruch et al. 2019)."""
+    """Send the mean minus `z` standard deviations of the deltas that the attackers see (Baruch et al. 2019).
+
+    Attributes:
+        z: Number of standard deviations; None for the value in the paper.
+        knowledge: The deltas that the attackers see: `honest` for the deltas of honest clients, `own` for their own.
+    """
 
     z: NotNegative | None = 1.5
     knowledge: Literal["honest", "own"] = "honest"
@@ -44,7 +49,10 @@ class ALIE(Attack):
 
 
 def paper_z(clients: int, attackers: int) -> float:
-    """Return the paper's z: s honest clients, enough for a majority, are farther from the mean than attackers."""
+    """Return the paper's z.
+
+    With this z, the attackers and the honest clients that are farther from the mean together form a majority.
+    """
     honest = clients - attackers
     supporters = max(1, clients // 2 + 1 - attackers)
     if honest <= supporters:
@@ -53,7 +61,10 @@ def paper_z(clients: int, attackers: int) -> float:
 
 
 def mean_and_std(block: Numbers) -> tuple[Numbers, Numbers]:
-    """Return mean and sample standard deviation [k] of the rows [n, k] that have a value; NaN for fewer than two."""
+    """Return the mean [k] and the sample standard deviation [k] of each column of a chunk [n, k].
+
+    Missing values are NaN and are ignored. Both results are NaN for a column with fewer than two values.
+    """
     counts = count_rows(block)
     enough = counts >= 2
     nothing = np.full(block.shape[1], np.nan)

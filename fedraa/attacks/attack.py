@@ -1,8 +1,8 @@
-"""The interface of an attack, and the clients that carry it out.
+"""The interface of an attack, and the plan that makes some clients of a run attackers.
 
-An attack acts at up to three places. A worker changes the training data of an attacker (`poison`) and the delta that it
-sends (`forge`). The server replaces the deltas of attackers by a delta that is made from those of other clients
-(`collude`).
+An attack can change three things: the training data of an attacker (`poison`), the delta that an attacker sends
+(`forge`), and the deltas of all attackers after they have seen the deltas of other clients (`collude`). A worker calls
+`poison` and `forge`; the server calls `collude`.
 """
 
 from dataclasses import dataclass
@@ -23,18 +23,19 @@ Labels = npt.NDArray[Any]
 
 
 class Attack:
-    """An attack: a change of the attackers' training data or deltas.
+    """An attack: a change of the attackers' training data or deltas. A subclass overrides at least one method.
 
         class Double(fl.Attack):
             def forge(self, delta, rng):
                 return 2 * delta
 
-    Every draw comes from the `rng` of a method. An attack keeps no state, because each worker has a copy.
+    Draw random numbers only from the argument `rng`. An attack must not keep state, because each worker has a copy.
 
     Attributes:
-        changes_labels: True if `poison` changes labels, which must be classes.
+        changes_labels: True if `poison` changes labels. Then the labels must be classes.
         colludes: True if the attack defines `collude`.
-        knowledge: The deltas that colluding attackers see: those of `honest` clients, or their `own`.
+        knowledge: The deltas that colluding attackers see: `honest` for the deltas of honest clients, `own` for their
+            own.
     """
 
     changes_labels: ClassVar[bool] = False
@@ -42,20 +43,20 @@ class Attack:
     knowledge: Literal["honest", "own"] = "honest"
 
     def start(self, classes: int, example: Tree) -> None:
-        """Receive the facts about the run's data. Raise InputError if the attack does not fit these data.
+        """Receive facts about the run's data before training. Raise InputError if the attack cannot use these data.
 
         Args:
-            classes: Number of classes.
+            classes: Number of classes of the labels.
             example: Some training samples [b, ...] as tensors.
         """
 
     def poison(self, x: Tree, y: Labels, rng: np.random.Generator) -> tuple[Tree, Labels]:
-        """Return the training data of an attacker. It must not change the arguments.
+        """Return the inputs and targets on which an attacker trains. Do not change the arguments in place.
 
         Args:
             x: Inputs [n, ...].
             y: Targets [n, ...].
-            rng: Random numbers, the same in every task of the client.
+            rng: A generator that gives the same numbers in every task of the client.
         """
         return x, y
 
@@ -64,17 +65,17 @@ class Attack:
 
         Args:
             delta: Trained weights minus received weights.
-            rng: Random numbers of this task.
+            rng: The random generator of this task.
         """
         return delta
 
     def collude(self, rows: Rows, clients: int, attackers: int) -> Numbers:
-        """Return the delta [d] that all attackers send. On coordinates with NaN, each attacker sends its own values.
+        """Return the delta [d] that all attackers send. Where it is NaN, each attacker sends its own value.
 
         Args:
-            rows: The deltas that the attackers see: arrays [d], NaN on coordinates that a client did not train.
+            rows: The deltas that the attackers see: arrays [d], with NaN on coordinates that a client did not train.
             clients: Number of clients of the round or the buffer, n.
-            attackers: Number of attackers among them, m.
+            attackers: Number of attackers among these clients, m.
         """
         raise NotImplementedError
 
@@ -84,11 +85,11 @@ ATTACK: ComponentRegistry[Attack] = ComponentRegistry("attack", ("start", "poiso
 
 @dataclass(frozen=True)
 class AttackPlan:
-    """An attack in one run.
+    """The attack of one run, and the clients that are attackers.
 
     Attributes:
         attack: The attack.
-        attackers: The clients that carry it out.
+        attackers: The numbers of the attackers.
         seed: Seed of the run.
     """
 
@@ -97,41 +98,43 @@ class AttackPlan:
     seed: int
 
     def poison(self, client: int, x: Tree, y: Labels) -> tuple[Tree, Labels]:
-        """Return the training data of an attacker."""
+        """Return the inputs [n, ...] and targets [n, ...] on which the attacker `client` trains instead of x and y."""
         return self.attack.poison(x, y, generator(self.seed, "poison", client))
 
     def forge(self, client: int, turn: int, delta: Vector) -> Vector:
-        """Return the delta [k] that an attacker sends after its task number `turn`."""
+        """Return the delta [k] that the attacker `client` sends after its task number `turn` (from 0)."""
         forged = self.attack.forge(delta, generator(self.seed, "attack", client, turn))
         return np.asarray(forged, np.float32)
 
 
 def check_attack(attack: Attack, objective: Objective) -> None:
-    """Raise InputError if the attack changes labels, and the objective has other targets."""
+    """Raise InputError if the attack changes labels but the targets of the objective are not classes."""
     if attack.changes_labels and not objective.classifies:
-        problem = f"{type(attack).__name__} changes labels of classes, and {objective.name} has other targets"
+        problem = f"{type(attack).__name__} changes class labels, but the targets of {objective.name} are not classes"
         raise InputError("attack", problem, hint="give an attack on deltas, such as sign-flip")
 
 
 def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> AttackPlan | None:
-    """Return the attack of a run, or None without one. The seed draws round(share * clients) attackers.
+    """Return the plan of a run's attack, or None for a run without an attack.
+
+    The plan draws round(share * clients) attackers with the seed.
 
     Args:
-        attack: The attack in any form, or None.
+        attack: The attack as a name, an import path or an object; None for no attack.
         share: The share of attackers among the clients.
         clients: Number of clients.
         seed: Seed of the run.
 
     Raises:
-        InputError: There is only one client, or the share is less than one client or not less than all.
+        InputError: The run would have no attacker or no honest client.
     """
     if attack is None:
         return None
     count = round(share * clients)
     if clients == 1:
-        raise InputError("attack", "a run with one client has no honest client", hint="give more clients")
+        raise InputError("attack", "a run with one client would have no honest client", hint="give more clients")
     if not 0 < count < clients:
-        expected = f"a share that is 1 to {clients - 1} of the {clients} clients"
+        expected = f"a share that gives 1 to {clients - 1} of {clients} clients"
         raise InputError("attackers", got=share, expected=expected)
     drawn = generator(seed, "attackers").choice(clients, count, replace=False)
     return AttackPlan(ATTACK.own(attack), frozenset(drawn.tolist()), seed)

@@ -1,13 +1,13 @@
-"""Backdoor: attackers teach the model that a trigger means a label (Bagdasaryan et al. 2020).
+"""Backdoor: attackers teach the model to answer a trigger with the label `target` (Bagdasaryan et al. 2020).
 
+Trigger:                      the last `size` x `size` pixels of an image, or the last size^2 features of a vector, are
+                              set to the largest value in some training samples
 Training data of an attacker: a `share` of the samples gets the trigger and the label `target`
-Delta of an attacker:         scale * delta                # 1 by default; about n / server_lr replaces the model
-Trigger:                      the last `size` x `size` pixels of an image, or the last size^2 features, get the largest
-                              value of some training samples
-Metric `attack_success`:      share of the test samples of other classes that, with the trigger, are classified as
-                              target
+Delta of an attacker:         scale * delta     # scale is 1 by default; about n / server_lr replaces the whole model
+Metric `attack_success`:      among test samples of other classes, the share that the model classifies as `target`
+                              when they carry the trigger
 
-The metric leaves out test samples of the target, and never uses training samples. Read it beside the accuracy.
+Read this metric together with the accuracy.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,14 @@ from fedraa.numbers import Count, Positive, Share
 @ATTACK.register("backdoor")
 @dataclass
 class Backdoor(Attack):
-    """Train a `share` of the samples with a trigger and the label `target`, and send `scale` times the delta."""
+    """Train a share of the samples with a trigger and a wrong label (Bagdasaryan et al. 2020).
+
+    Attributes:
+        target: The label that the model is to give to inputs with the trigger.
+        share: Share of an attacker's samples that get the trigger and the label `target`.
+        size: Side of the trigger in pixels. In vectors the trigger has size^2 features.
+        scale: Factor of the delta that an attacker sends.
+    """
 
     target: Annotated[int, Field(ge=0)] = 0
     share: Share = 0.3
@@ -41,18 +48,18 @@ class Backdoor(Attack):
         leaves = list_leaves(example)
         is_numeric = len(leaves) == 1 and (leaves[0].is_floating_point() or leaves[0].element_size() == 1)
         if not is_numeric or leaves[0].dim() not in (2, 4):
-            problem = "its trigger needs samples of one array, which are images or vectors of numbers"
+            problem = "the trigger of backdoor needs samples that are images or vectors of numbers"
             raise InputError("attack", problem, hint="give label-flip, or another data set")
         sides = leaves[0].shape[2:]
         if leaves[0].dim() == 4 and self.size >= min(sides):
             raise InputError("attack.size", got=self.size, expected=f"less than {min(sides)}, the side of an image")
         if leaves[0].dim() == 2 and self.size**2 >= leaves[0].shape[1]:
-            problem = f"samples have {leaves[0].shape[1]} features, and the trigger would replace all"
+            problem = f"samples have {leaves[0].shape[1]} features, and the trigger would replace all of them"
             raise InputError("attack.size", problem, got=self.size, expected="size^2 below this number")
         self._value = leaves[0].max().item()
 
     def stamp(self, x: Tree) -> Tree:
-        """Return inputs [n, ...] with the trigger."""
+        """Return a copy of the inputs [n, ...] with the trigger."""
         stamped = x.copy()
         if x.ndim == 4:
             stamped[:, :, -self.size :, -self.size :] = self._value

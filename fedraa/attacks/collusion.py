@@ -1,9 +1,9 @@
-"""Attackers that know the deltas of other clients.
+"""Colluding attackers, which know the deltas of other clients.
 
-This module holds the deltas that they see and computes those that they send. The server simulates them, because only it
-has all deltas. In rounds the attackers' deltas are held back until all clients have reported (`CollusionAggregator`).
-An asynchronous server replaces an attacker's delta when it arrives, by the last deltas of the other clients
-(`Collusion.replace_update`). Until its delta is replaced, an attacker's task runs like any other task.
+An attacker trains its task like any client. Then the server replaces its delta, because only the server has the deltas
+of all clients. In rounds, the server waits until all clients have sent their deltas (`CollusionAggregator`). An
+asynchronous server replaces the delta when it arrives, from the last delta of every other client
+(`Collusion.replace_update`).
 """
 
 from dataclasses import replace
@@ -24,12 +24,12 @@ from fedraa.vectors.delta_view import DeltaView
 
 
 class Collusion(Stateful):
-    """The deltas that colluding attackers see.
+    """The deltas that colluding attackers see, and the delta that they send.
 
     Args:
-        plan: The attack and its clients.
+        plan: The attack and the attackers.
         size: Number of parameters of the model, d.
-        voters: Clients of one buffer of an asynchronous server, or all clients.
+        voters: Number of updates in a buffer of an asynchronous server; the number of all clients without a buffer.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
@@ -38,16 +38,16 @@ class Collusion(Stateful):
         self.plan = plan
         self._size = size
         self._voters = voters
-        # The last delta [d] of each client that the attackers see.
+        # For each client that the attackers see, its last delta [d].
         self._seen: dict[int, Vector] = {}
 
     def observe(self, client: int, row: Vector) -> None:
-        """Show the delta [d] of a client to the attackers, if they see it."""
+        """Store the delta [d] of a client, if `Attack.knowledge` allows the attackers to see it."""
         if (client in self.plan.attackers) == (self.plan.attack.knowledge == "own"):
             self._seen[client] = row
 
     def forget(self) -> None:
-        """Forget all deltas at the end of a round."""
+        """Remove all stored deltas at the end of a round."""
         self._seen.clear()
 
     def make_row(self, where: Index | slice, delta: Vector) -> Vector:
@@ -57,25 +57,33 @@ class Collusion(Stateful):
         return row
 
     def forge(self, row: Vector, clients: int, attackers: int) -> Vector:
-        """Return the row [d] that an attacker sends instead of its own. The arguments are those of `Attack.collude`."""
+        """Return the row [d] that an attacker sends instead of its own row.
+
+        Args:
+            row: The attacker's own delta [d], with NaN on coordinates that it did not train.
+            clients: Number of clients of the round or the buffer.
+            attackers: Number of attackers among these clients.
+        """
         if not self._seen:
             return row
         rows = [self._seen[client] for client in sorted(self._seen)]
         with convert_errors("attack", self.plan.attack):
             shared = self.plan.attack.collude(rows, clients, attackers)
             if not isinstance(shared, np.ndarray) or shared.shape != row.shape:
-                raise InputError("attack", "collude returned it", got=shared, expected=f"an array [{self._size}]")
+                raise InputError(
+                    "attack", "collude returned this value", got=shared, expected=f"an array [{self._size}]"
+                )
         forged = np.where(np.isnan(shared), row, shared).astype(np.float32)
-        # Coordinates that the attacker did not train stay out of its update.
+        # An attacker sends only the coordinates that it trained.
         return np.where(np.isnan(row), row, forged)
 
     def replace_update(self, task: Task, assignment: Assignment, update: Update, clients: int) -> Update:
-        """Return the update that reaches an asynchronous server.
+        """Return the update that an asynchronous server uses: forged if the client is an attacker.
 
         Args:
             task: The task of the update.
-            assignment: Its submodel.
-            update: The client's update.
+            assignment: The submodel of the task.
+            update: The update that the client trained.
             clients: Number of clients of the run.
         """
         where = assignment.where
@@ -95,7 +103,8 @@ class Collusion(Stateful):
 class CollusionAggregator(BoundAggregator):
     """The aggregator of a run with colluding attackers.
 
-    It passes attackers' deltas to the inner aggregator after all others.
+    It passes the deltas of honest clients to the wrapped aggregator immediately. At the end of the round it passes the
+    forged deltas of the attackers.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_collusion", "_held", "_reports")
@@ -103,9 +112,9 @@ class CollusionAggregator(BoundAggregator):
     def __init__(self, part: Any, run: RunContext, collusion: Collusion) -> None:
         super().__init__(part, run)
         self._collusion = collusion
-        # The row [d] and the facts of each attacker's delta of this round.
+        # For each attacker of this round, its row [d] and the other fields of its `ClientDelta`.
         self._held: dict[int, dict[str, Any]] = {}
-        # Number of clients that have reported in this round.
+        # Number of clients that have sent a delta in this round.
         self._reports = 0
 
     def add(self, contribution: ClientDelta) -> None:

@@ -1,11 +1,12 @@
-"""Attacks on a single delta: sign flip, scaling and Gaussian noise.
+"""Attacks in which each attacker changes its own delta: sign flip, scaling and Gaussian noise.
 
     sign-flip:  delta <- -scale * delta
-    scaling:    delta <- scale * delta        # with scale = number of clients an attacker replaces the model
+    scaling:    delta <- scale * delta        # with scale = number of clients, one attacker replaces the model
     gaussian:   delta ~ N(0, std^2)
 
-These attacks act on the delta that is sent. A flip of each local gradient would only be the same for one local step,
-because momentum and the path of the weights would follow the flipped gradients.
+The attacker trains honestly and changes only the delta that it sends. Flipping the sign of every local gradient would
+be a different attack if a task has more than one local step, because the weights would move along the flipped
+gradients.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from fedraa.numbers import Positive
 @ATTACK.register("sign-flip")
 @dataclass
 class SignFlip(Attack):
-    """Send -`scale` times the delta."""
+    """Send the delta times -`scale`."""
 
     scale: Positive = 1.0
 
@@ -31,7 +32,7 @@ class SignFlip(Attack):
 @ATTACK.register("scaling")
 @dataclass
 class Scaling(Attack):
-    """Send `scale` times the delta."""
+    """Send the delta times `scale`."""
 
     scale: Positive = 10.0
 

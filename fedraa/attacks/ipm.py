@@ -2,8 +2,9 @@
 
     delta = -epsilon * mean of the honest deltas
 
-A small epsilon (0.1) passes distance rules such as Krum. A large one turns the plain mean if
-epsilon * attackers > honest clients. Coordinates that fewer than two honest clients trained keep the attacker's values.
+Rules that compare distances, such as Krum, do not detect a small epsilon (0.1). A large epsilon reverses the plain mean
+if epsilon * attackers > honest clients. If fewer than two honest clients trained a coordinate, each attacker sends its
+own value.
 
 Read next: attacks/collusion.py (the deltas that attackers see).
 """

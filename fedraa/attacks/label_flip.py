@@ -1,7 +1,7 @@
 """Label flip: attackers train on wrong labels.
 
 y <- L - 1 - y            # L classes
-or, with source and target: y = source becomes target
+With `source` and `target`, only the label `source` changes, to `target`.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,12 @@ Label = Annotated[int, Field(ge=0)]
 @ATTACK.register("label-flip")
 @dataclass
 class LabelFlip(Attack):
-    """Train on the labels L - 1 - y, or on `target` instead of `source`."""
+    """Train on wrong labels: on L - 1 - y, or on `target` instead of `source`.
+
+    Attributes:
+        source: The only label that is changed; None to change all labels.
+        target: The label that replaces `source`; None if `source` is None.
+    """
 
     source: Label | None = None
     target: Label | None = None

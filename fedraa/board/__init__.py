@@ -1,1 +1,1 @@
-"""The board: a live page of all runs in a folder, served on loopback."""
+"""The board: a live web page of all runs in a folder, which only this machine can open."""

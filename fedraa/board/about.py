@@ -1,4 +1,4 @@
-"""The identity of a run and its metrics, as config.json holds them."""
+"""The facts about a run that the board reads from config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ class About:
         seed: Seed of the run.
         clients: Number of clients.
         clock: `virtual` or `wall`.
-        unit: Unit of the run's clock.
+        unit: Unit of the run's clock: `s` or `time units`.
         parameters: Number of trained parameters.
-        steps: Limit of steps; None without one.
-        time: Limit of time; None without one.
+        steps: Maximum number of server steps; None for no limit.
+        time: Maximum time on the run's clock; None for no limit.
         started: Time at which config.json was last written, in seconds since 1970.
         metric_spec: The metrics of an evaluation.
-        flags: The fields of the experiment, as config.json has them.
-        given: The fields that the user gave as objects.
+        flags: The options of the experiment and their values, as in config.json.
+        given: The options that the user set to Python objects, which a command line cannot repeat.
     """
 
     method: str
@@ -51,7 +51,7 @@ class About:
 
 
 def read_about(directory: Path) -> About:
-    """Return the identity of the run in a directory. Raise InputError if config.json is not a run's configuration."""
+    """Return the facts about the run in a directory. Raise InputError if config.json is not a run's configuration."""
     config = read_config(directory / CONFIG)
     flags = config["experiment"]
     try:
@@ -81,13 +81,13 @@ def read_about(directory: Path) -> About:
 
 
 def repeat_command(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
-    """Return the command that repeats a run, or a sentence if this version cannot run the experiment.
+    """Return the command that repeats a run, or a sentence if this version of fedraa cannot repeat it.
 
-    The function imports no code that the run directory names.
+    For safety, the function does not import the custom components that the run directory names.
 
     Args:
-        flags: The fields of the experiment, as config.json has them.
-        given: The fields that the user gave as objects.
+        flags: The options of the experiment and their values, as in config.json.
+        given: The options that the user set to Python objects.
     """
     from fedraa.board.of_reports import run_command
 

@@ -1,4 +1,4 @@
-"""The answers to the page's requests as JSON: runs, curves, comparisons, and the details of one run."""
+"""The JSON answers to the page's requests: the list of runs, curves, a comparison, and the details of one run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -14,8 +14,8 @@ Query = Mapping[str, Sequence[str]]
 
 
 def list_runs(board: Board, query: Query) -> dict[str, Any]:
-    """Return the names of all runs, and the rows of the runs that changed after the version `since`."""
-    # The version is read first, so that later changes are sent again.
+    """Return the names of all runs, and the rows of the runs that changed after the requested version `since`."""
+    # The version is read before the rows. A change in between is then sent again with the next request.
     version = board.version
     since = int(_query_value(query, "since", "0"))
     watched = board.runs
@@ -32,7 +32,7 @@ def list_runs(board: Board, query: Query) -> dict[str, Any]:
 
 
 def curves_of(board: Board, query: Query) -> dict[str, Any]:
-    """Return the curve of each run in the parameters `run`: the metric `y` over `x`, from `from` to `to`."""
+    """Return the curves of the requested runs: the metric `y` over the axis `x`, from `from` to `to`."""
     return {
         "curves": make_curves(
             _requested_runs(board, query),
@@ -44,12 +44,12 @@ def curves_of(board: Board, query: Query) -> dict[str, Any]:
 
 
 def comparison_of(board: Board, query: Query) -> dict[str, Any]:
-    """Return the flags in which the runs named by the parameters `run` differ, and the runs' commands."""
+    """Return the options in which the requested runs differ, and the command that repeats each run."""
     return compare_flags(_requested_runs(board, query))
 
 
 def details_of(board: Board, query: Query) -> dict[str, Any] | None:
-    """Return the details of a run; None if the run no longer exists."""
+    """Return the details of the requested run; None if the run no longer exists."""
     chosen = _requested_runs(board, query)
     if not chosen:
         return None
@@ -65,16 +65,19 @@ ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
 
 
 def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
-    """Return the requested runs that exist. A name is only a key among the watched runs and never becomes a path."""
+    """Return the requested runs that exist.
+
+    A requested name is only looked up among the watched runs. It is never used as a path, so no other file can be read.
+    """
     watched = board.runs
     return [watched[name] for name in query.get("run", ()) if name in watched]
 
 
 def _query_range(query: Query) -> tuple[float, float]:
-    """Return the requested limits of the horizontal axis. By default there are no limits."""
+    """Return the lowest and the highest requested value of the horizontal axis, infinite by default."""
     return float(_query_value(query, "from", str(-inf))), float(_query_value(query, "to", str(inf)))
 
 
 def _query_value(query: Query, name: str, default: str) -> str:
-    """Return the first value of a parameter of the request."""
+    """Return the first value of a parameter of the request, or the default if the request lacks the parameter."""
     return query.get(name, [default])[0]

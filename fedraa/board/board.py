@@ -1,4 +1,4 @@
-"""The board: all runs below a folder, watched by a thread."""
+"""The state of the board: all runs below a folder, which a thread reads."""
 
 import os
 from collections.abc import Iterator
@@ -11,26 +11,27 @@ from fedraa.board.watched_run import WatchedRun
 from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
-# Seconds between two checks of every run.
+# Seconds between two checks of the files of every run.
 CHECK_INTERVAL_S = 0.5
-# The pause after a search for runs, as a multiple of the search's duration.
+# After a search for run directories, the next search begins after this multiple of the duration of the search.
 SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
-    """The runs below a folder.
+    """The runs below a folder, and the thread that reads their files.
 
-    `runs` maps the name of a run, which is its path below `folder`, to the run. A new mapping replaces it when a run
-    appears or disappears. A thread reads the complete lines of the files. It reads each byte once, and all logs in turn
-    in small portions, so that a request never waits long. The board writes no file.
+    The thread reads every byte of a file once. It reads a small portion of one log after another, so that a request
+    never waits long for it. The board writes no file.
 
     Attributes:
+        runs: Maps the name of each run, which is its path below `folder`, to the run. When a run appears or disappears,
+            the thread replaces the whole mapping.
         searched: True after the first search of the folder.
-        version: A number that grows with every change of a run.
+        version: A number that grows with every change of any run.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare the board. Raises InputError if `folder` is not a folder."""
+        """Create the board of a folder without starting its thread. Raises InputError if `folder` is not a folder."""
         if not folder.is_dir():
             raise InputError("folder", f"{folder} is not a folder", hint="give a folder of run directories")
         self.folder = folder
@@ -50,19 +51,19 @@ class Board:
 
     @property
     def read(self) -> tuple[int, int]:
-        """The bytes of all logs that were read, and their total size."""
+        """The number of bytes of all logs that were read, and the total size of the logs in bytes."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
     def look(self) -> None:
-        """Search for runs if it is time, and check each run."""
+        """Search for new runs if the pause after the last search is over. Then check the small files of each run."""
         if monotonic() >= self._next_search:
             self._search_runs()
         for run in list(self.runs.values()):
             run.look()
 
     def read_on(self) -> bool:
-        """Read a portion of every log and return True if there is more."""
+        """Read a portion of every log. Return True if some log has more to read."""
         runs = list(self.runs.values())
         for run in runs:
             run.read()
@@ -94,9 +95,9 @@ class Board:
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
-    """Yield the directories that have files of a run, by name.
+    """Yield the run directories below a folder, in the order of their names.
 
-    Links are not followed, because they may form a cycle.
+    Symbolic links are not followed, because they may form a cycle.
     """
     for path, folders, names in os.walk(folder):
         if CONFIG in names or EVENTS in names:
@@ -106,7 +107,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 
 def _run_name(path: Path, folder: Path) -> str:
-    """Return the path below the folder; the folder's name if the folder itself is the run."""
+    """Return the path of a run below the folder, or the folder's name if the folder itself is the run directory."""
     if path == folder:
         return folder.resolve().name
     return path.relative_to(folder).as_posix()

@@ -1,4 +1,4 @@
-"""A metric of some runs over time, updates or bytes, in the number of points that a plot can show."""
+"""Curves of a metric over time, steps or bytes, reduced to the number of points that a plot can show."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,17 +14,17 @@ ACROSS = ("t", "wall", "step", "bytes")
 
 
 def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
-    """Return the points of every run that has the metric `y`, its best point, and its version.
+    """Return the curve of every run that has the metric `y`: its points, its best point, and the run's version.
 
     Args:
         runs: The runs.
-        x: One of `ACROSS`.
+        x: Name of the horizontal axis: `t` (the run's clock), `wall` (real time), `step` or `bytes` (traffic).
         y: Name of the metric.
-        low: Lowest value of `x`.
-        high: Highest value of `x`.
+        low: Lowest value of `x` to return.
+        high: Highest value of `x` to return.
 
     Raises:
-        InputError: `x` is another name.
+        InputError: `x` is not the name of an axis.
     """
     if x not in ACROSS:
         raise InputError("x", got=x, expected=f"one of {', '.join(ACROSS)}")
@@ -33,7 +33,7 @@ def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: fl
 
 
 def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
-    """Return the points of one run; None if it does not have the metric `y`."""
+    """Return the curve of one run; None if it does not have the metric `y`. `make_curves` documents the arguments."""
     with run.lock:
         about = run.about
         evaluations = run.evaluations
@@ -66,5 +66,8 @@ def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dic
 
 
 def bytes_by(timeline: TaskTimeline, t: Floats) -> Floats:
-    """Return the traffic in bytes of all tasks committed until each of the times `t`. Times not read yet have NaN."""
+    """Return, for each of the times `t`, the traffic in bytes of all tasks that were committed until then.
+
+    The result is NaN for times that are later than the part of the log that was read.
+    """
     return np.where(t <= timeline.t, timeline.bytes_until(t), np.nan)

@@ -1,4 +1,4 @@
-"""The plots of one run besides its curves."""
+"""The data for the plots of one run, except its curves."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
-# Largest number of fragments, or groups of them, in a plot.
+# Maximum number of fragments in a plot. More fragments are combined to at most this number of groups.
 COLUMNS = 60
-# Largest number of rounds, or groups of them, in a plot.
+# Maximum number of rounds in a plot. More rounds are combined to at most this number of groups.
 ROUNDS = 300
 # Number of the newest failures that are shown.
 SHOWN = 50
@@ -21,12 +21,12 @@ Whole = npt.NDArray[np.int64]
 
 
 def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
-    """Return the timeline from `low` to `high`, staleness, updates of fragments, coverage and failures of a run.
+    """Return the timeline, the staleness, the updates of fragments, the coverage and the failures of a run.
 
     Args:
         run: The run.
-        low: The start of the timeline.
-        high: The end of the timeline.
+        low: The start of the timeline, on the run's clock.
+        high: The end of the timeline, on the run's clock.
     """
     with run.lock:
         state = {"id": run.name, "version": run.version, "state": run.state, "detail": run.detail}
@@ -46,15 +46,15 @@ def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
 
 
 def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
-    """Return the newest faults and drops, the newest first."""
+    """Return the newest faults and dropped tasks of a run. The newest one comes first."""
     newest = list(log.failures)[: -SHOWN - 1 : -1]
     return [{**failure, "t": json_number(failure["t"]), "wall": json_number(failure["wall"])} for failure in newest]
 
 
 def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Return a histogram of staleness, `width` values per bar.
+    """Return a histogram of the staleness of committed updates, with `width` values of the staleness per bar.
 
-    Return None for a run in rounds, which has no staleness, and before the first commit.
+    Return None before the first commit, and for a run in rounds, because its updates have no staleness.
     """
     from fedraa.board.of_reports import BARS
 
@@ -67,7 +67,10 @@ def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
 
 
 def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
-    """Return the commits of each fragment, in total and by client; None if there is only one fragment."""
+    """Return the number of committed tasks of each fragment, in total and by client.
+
+    Return None if tasks of fewer than two fragments were committed.
+    """
     from fedraa.board.of_reports import select_clients
 
     done = np.array(log.fate) == Fate.DONE
@@ -92,9 +95,10 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 
 
 def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
-    """Return, by round, the least and the most clients that train a parameter, and the share of untrained parameters.
+    """Return the coverage of each round: how many clients trained the least and the most trained parameter.
 
-    A point of several rounds has their minimum, their maximum, and their mean share. Returns None without rounds.
+    The result also has the share of parameters that no client trained. If a point stands for several rounds, it has
+    their minimum, their maximum and their mean share. Return None for a run without rounds.
     """
     rounds = len(log.round_events)
     if not rounds:

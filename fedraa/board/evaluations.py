@@ -1,4 +1,4 @@
-"""The growing table of a run's evaluations."""
+"""The table of a run's evaluations (evals.csv), which the run extends while the board reads it."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Evaluations:
-    """The columns of evals.csv; a metric that is not finite is NaN or infinite."""
+    """The columns of evals.csv as far as the file was read. A metric can be NaN or infinite."""
 
     def __init__(self, path: Path, metric_spec: MetricSpec) -> None:
         self._lines = GrowingLines(path)
@@ -29,7 +29,7 @@ class Evaluations:
         self._error = ""
 
     def follow(self) -> bool:
-        """Read new rows; return True if the table changed. Raise InputError if the file is not such a table."""
+        """Read new rows and return True if the table changed. Raise InputError if a line of the file is wrong."""
         has_changed = False
         while True:
             lines, is_restarted = self._lines.read()
@@ -49,11 +49,11 @@ class Evaluations:
         return len(self._columns[0])
 
     def column(self, name: str) -> Floats:
-        """Return a copy of a column."""
+        """Return a copy of the column with this name."""
         return np.array(self._columns[self.names.index(name)])
 
     def _add_row(self, number: int, cells: Sequence[str]) -> str:
-        """Add a row. Return a description of the error if it is wrong, otherwise an empty text."""
+        """Add the row of line `number` to the table. Return a description of its error, or an empty text."""
         if number == 1 and tuple(cells[: len(self.names)]) != self.names:
             return f"its columns are {', '.join(cells)[:100]}"
         if number == 1:

@@ -1,4 +1,4 @@
-"""The lines of a file that another process is writing. Each line is read once."""
+"""A reader of the lines of a file that another process is writing. It reads each line once."""
 
 import os
 from pathlib import Path
@@ -7,24 +7,24 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import opened
 
-# Bytes that one call reads from a file. Parsing them takes a few milliseconds.
+# Number of bytes that one call reads from a file. Parsing them takes a few milliseconds.
 CHUNK = 1 << 18
 # Maximum length of a line in bytes.
 LONGEST = 1 << 26
-# If this number of bytes before the position is unchanged, the file counts as the same.
+# If this number of bytes before the reader's position is unchanged, the file counts as the same file.
 LAST = 256
 
 
 class GrowingLines:
-    """The lines of a file from the end of the last reading, by byte offset.
+    """A reader that returns the lines that were added to a file since the last call.
 
-    A resumed run cuts its log back to a checkpoint. The file is read again from its beginning if the bytes before the
-    position have changed.
+    A resumed run cuts its log back to a checkpoint and writes other lines. If the bytes before the reader's position
+    have changed, it reads the file again from the beginning.
 
     Attributes:
-        size: Bytes of the file at the last reading.
-        offset: Bytes that were read.
-        number: Lines that were read.
+        size: Size of the file in bytes at the last call.
+        offset: Position of the reader: the number of bytes that it has read.
+        number: Number of lines that it has read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,9 +40,9 @@ class GrowingLines:
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> tuple[list[str], bool]:
-        """Return the next whole lines, and True if they begin at the start of a file that was cut back or replaced.
+        """Return the next complete lines, and True if the reader has begun again at the start of the file.
 
-        A last line without an end is read later.
+        It begins again if the file was cut back or replaced. An incomplete last line is returned by a later call.
 
         Raises:
             OSError: The file cannot be read.
@@ -73,7 +73,7 @@ class GrowingLines:
         return self._more
 
     def _read_chunk(self, stream: BinaryIO) -> bytes:
-        """Return a chunk, extended until its first line is whole or the file ends."""
+        """Return the next `CHUNK` bytes, or more if the first line is longer."""
         parts = [stream.read(CHUNK)]
         while parts[-1] and b"\n" not in parts[-1]:
             parts.append(stream.read(CHUNK))
@@ -82,7 +82,7 @@ class GrowingLines:
         return b"".join(parts)
 
     def _is_other(self, stream: BinaryIO, facts: os.stat_result) -> bool:
-        """Return True if the file was replaced or cut, or its last bytes that were read have changed."""
+        """Return True if the file was replaced, was cut, or has changed in the bytes before the reader's position."""
         assert self._seen is not None
         if facts.st_ino != self._seen[0] or facts.st_size < self.offset:
             return True

@@ -1,7 +1,7 @@
-"""The functions that the board uses of the report package. The import of this package takes seconds.
+"""The functions of the package `fedraa.report` that the board uses. Importing this package takes seconds.
 
-Functions import this module when they first need it, so that the list and the curves do not wait for the import. No
-other module of the board imports the report package. Therefore two concurrent requests cannot start its import at two
+Other functions import this module inside their bodies, so that the list of runs and the curves do not wait for it. No
+other module of the board imports `fedraa.report`. Otherwise two concurrent requests could start its import at two
 different modules and block each other.
 """
 

@@ -1,4 +1,4 @@
-"""The row of each run in the list and in the comparison."""
+"""The row of each run in the page's list of runs, and the comparison of runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from fedraa.board.sampling import json_number
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 
-# Flags that the comparison shows in fixed columns, so that they are not listed as differences.
+# Options that always have a column in the comparison, so that they are not listed as differences.
 OWN_COLUMNS = {"method", "dataset"}
 
 
 def make_row(run: WatchedRun) -> dict[str, Any]:
-    """Return the row of a run as JSON holds it."""
+    """Return the row of a run in the list, in a form that JSON can hold."""
     with run.lock:
         state = {"id": run.name, "state": run.state, "detail": run.detail, "version": run.version}
         if run.about is None:
@@ -50,7 +50,10 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
 
 
 def _metric_columns(run: WatchedRun, about: About) -> dict[str, Any]:
-    """Return the last value of every metric, and the best of the main one; None before the first evaluation."""
+    """Return the last value of every metric, and the best value of the main metric.
+
+    Before the first evaluation there are no last values, and the best value is None.
+    """
     evaluations = run.evaluations
     metric_spec = about.metric_spec
     if evaluations is None or not len(evaluations):
@@ -69,7 +72,10 @@ def _last_value(run: WatchedRun, name: str) -> float | None:
 
 
 def _share_done(run: WatchedRun, about: About) -> float | None:
-    """Return the share of the run that is done, by the limit that is reached first; None without a limit."""
+    """Return the share of the run that is done, from 0 to 1; None if it has no limit of steps or time.
+
+    With both limits, the larger of the two shares counts, because the first limit that is reached ends the run.
+    """
     shares = []
     if about.steps:
         shares.append(run.stats.step / about.steps)
@@ -81,7 +87,10 @@ def _share_done(run: WatchedRun, about: About) -> float | None:
 
 
 def compare_flags(runs: Sequence[WatchedRun]) -> dict[str, Any]:
-    """Return the flags in which the runs differ besides their seeds, and the command that repeats each run."""
+    """Return the options in which the runs differ, and the command that repeats each run.
+
+    Options that differ between any two runs, such as the seed, are not compared.
+    """
     from fedraa.board.of_reports import PER_RUN, value_text
 
     known = {run.name: run.about for run in runs if run.about is not None}

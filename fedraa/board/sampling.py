@@ -9,29 +9,35 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
-# Points of a curve, about the number of pixels of a plot.
+# Maximum number of points of a curve. A plot is about this number of pixels wide.
 POINTS = 600
 # Significant digits of a number in a plot.
 DIGITS = 7
 
 
 def visible_range(x: Floats, low: float, high: float) -> slice:
-    """Return the points of ascending `x` from `low` to `high`, and one more on either side to continue the line.
+    """Return the range of the indices of `x` that a plot from `low` to `high` needs.
+
+    It has one more point on either side, so that the line continues to the border of the plot.
 
     Args:
         x: Ascending values.
-        low: The lowest value of the window.
-        high: The highest value of the window.
+        low: The lowest visible value.
+        high: The highest visible value.
     """
     first, last = np.searchsorted(x, low, "left"), np.searchsorted(x, high, "right")
     return slice(max(0, int(first) - 1), int(last) + 1)
 
 
 def thin_curve(y: Floats, points: int = POINTS) -> Places:
-    """Return the indices of `points` or fewer points of a curve.
+    """Select at most `points` points of a curve, and return their indices.
 
-    The curve is cut into pieces, and each piece keeps its minimum and its maximum. Every peak is therefore kept. Values
-    that are not finite are kept only if a piece has no other value.
+    The curve is cut into pieces. The minimum and the maximum of each piece are selected, so that no peak is lost. A
+    value that is not finite is selected only if its piece has no finite value.
+
+    Args:
+        y: The values of the curve.
+        points: The maximum number of selected points.
     """
     if len(y) <= points:
         return np.arange(len(y))
@@ -47,7 +53,7 @@ def _split_curve(y: Floats, edges: Places) -> list[tuple[int, Floats]]:
 
 
 def json_numbers(values: Floats) -> list[float | None]:
-    """Return a JSON list, with None for values that are not finite."""
+    """Return the values as a list for JSON, with None for values that are not finite."""
     return [json_number(value) for value in values.tolist()]
 
 

@@ -16,13 +16,13 @@ from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 
 LOOPBACK = "127.0.0.1"
-# Host names that a browser may use. A request for any other name comes from a foreign page.
+# Host names that a request may have. A request with another name comes from a page of another site.
 HERE = {LOOPBACK, "localhost"}
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")
 PAGE = ("page.html", "page.css", *(f"{name}.js" for name in SCRIPTS))
 HEADERS = {
-    # Plotly writes its own styles, and saves pictures from blobs.
+    # Plotly needs inline styles, and blobs to save pictures.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -34,11 +34,14 @@ HEADERS = {
 
 
 class BoardServer(ThreadingHTTPServer):
-    """An HTTP server of `board` at `address`. Raises OSError if the port is in use; 0 takes any free port."""
+    """An HTTP server of the board's page at `address`. With port 0 it takes any free port.
 
-    # The process ends without waiting for browsers.
+    Raises OSError if the port is in use.
+    """
+
+    # A thread that serves a browser does not keep the process alive.
     daemon_threads = True
-    # A page requests all its files at the same time.
+    # A browser requests all files of the page at the same time.
     request_queue_size = 64
     allow_reuse_port = False
 
@@ -51,31 +54,31 @@ class BoardServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore the end of a browser's connection and report all other errors."""
+        """Report an error of a request, unless the browser has only closed its connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            # The library's types are narrower than the values that it passes.
+            # The declared types of the library are narrower than the values that it passes.
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler of GET and HEAD requests. A path is looked up in tables and never opens a file."""
+    """A handler of GET and HEAD requests. It looks up each path in a table, so a request cannot open other files."""
 
     server: BoardServer
     protocol_version = "HTTP/1.1"
     server_version = "fedraa"
     sys_version = ""
-    # Seconds after which a silent connection is closed.
+    # Seconds without data after which a connection is closed.
     timeout = 60
 
-    # http.server calls the methods `do_GET` and `do_HEAD`.
+    # The base class calls the methods `do_GET` and `do_HEAD`.
     def do_GET(self) -> None:
         self._send_answer(*self._find_answer())
 
-    # http.server requires this name.
+    # The base class requires this name.
     do_HEAD = do_GET  # noqa: N815
 
     def _find_answer(self) -> tuple[HTTPStatus, str, bytes]:
-        """Return status, content type and content."""
+        """Return the status, the content type and the content of the answer to this request."""
         parts = urlsplit(self.path)
         token, slash, name = parts.path.removeprefix("/").partition("/")
         if not self._is_ours() or not secrets.compare_digest(token.encode(), self.server.token.encode()):
@@ -94,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         return _text_answer(HTTPStatus.NOT_FOUND, "The board has no such page.")
 
     def _is_ours(self) -> bool:
-        """Return True if the browser names this machine, on any port, because a tunnel may use another one."""
+        """Return True if the request's host is this machine. Any port is allowed, because a tunnel may change it."""
         hosts = self.headers.get_all("Host", [])
         return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HERE
 
@@ -109,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write no log, because the terminal shows the address."""
+        """Write no log of requests, so that the address of the page stays visible in the terminal."""
 
 
 def _text_answer(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
@@ -118,7 +121,7 @@ def _text_answer(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]
 
 @cache
 def read_page_files() -> Mapping[str, bytes]:
-    """Return the page's files by name, and Plotly's script from its package."""
+    """Return the content of the page's files by name. Plotly's script comes from the installed package."""
     folder = files("fedraa.board").joinpath("page")
     own = {name: folder.joinpath(name).read_bytes() for name in PAGE}
     return own | {"plotly.js": get_plotlyjs().encode()}

@@ -1,4 +1,7 @@
-"""The tasks in a part of a run: each task, or for too many tasks the share of time in which each client worked."""
+"""The data for the timeline of a run's tasks.
+
+The timeline shows each task. If there are too many tasks, it shows the share of time in which each client worked.
+"""
 
 from typing import Any
 
@@ -7,26 +10,26 @@ import numpy as np
 from fedraa.board.sampling import Floats, json_number, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
-# The words of the page for the fates of tasks, in the order of the numbers of `Fate`.
+# The page's word for each number of `Fate`, which says how a task has ended.
 WORDS = np.array(["running", "done", "dropped", "lost"])
-# Largest number of tasks that a plot shows one by one.
+# Maximum number of tasks that a plot shows one by one.
 BARS = 1200
-# Number of time bins that a plot shows if there are more tasks.
+# Number of time bins that a plot shows if there are more than `BARS` tasks.
 BINS = 240
 
 
 def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
-    """Return the tasks from `low` to `high` of all clients, or of clients at even distances.
+    """Return the tasks from `low` to `high` of all clients. With too many clients, evenly spaced clients are shown.
 
-    `bars` has the client, fragment, start, end, staleness and fate (running, done, dropped or lost) of every task. If
-    there are too many tasks, the result has `busy` [clients, bins] instead: the share of each time bin in which the
-    client worked.
+    In the result, `bars` has the client, fragment, start, end, staleness and fate (running, done, dropped or lost) of
+    every task. If there are more than `BARS` tasks, the result has `busy` [clients, bins] instead: the share of each
+    time bin in which the client worked.
 
     Args:
         log: The tasks of the run.
-        clients: The number of clients.
-        low: The start of the window.
-        high: The end of the window.
+        clients: The number of clients of the run.
+        low: The start of the timeline, on the run's clock.
+        high: The end of the timeline, on the run's clock.
     """
     from fedraa.board.of_reports import select_clients
 
@@ -61,12 +64,12 @@ def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> d
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return, for each time bin between two edges, the share that the tasks of one client fill.
+    """Return, for each time bin, the share of its time in which one client worked, from 0 to 1.
 
     Args:
-        start: The start of each task.
-        end: The end of each task.
-        edges: The ascending edges of the time bins.
+        start: The start of each task of the client.
+        end: The end of each task of the client.
+        edges: The ascending edges of the time bins, one more than there are bins.
     """
     busy = _time_since(np.sort(start), edges) - _time_since(np.sort(end), edges)
     shares: Floats = np.clip(np.diff(busy) / np.diff(edges), 0, 1)
@@ -74,7 +77,12 @@ def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def _time_since(moments: Floats, edges: Floats) -> Floats:
-    """Return, for each edge, the sum of the times that have passed since the earlier ones of the ascending moments."""
+    """Return, for each edge, the sum of (edge - moment) over all moments before the edge.
+
+    Args:
+        moments: Ascending times.
+        edges: The times for which the sum is computed.
+    """
     count = np.searchsorted(moments, edges)
     sums = np.concatenate(([0.0], np.cumsum(moments)))
     return np.asarray(count * edges - sums[count])

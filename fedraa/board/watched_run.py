@@ -1,4 +1,4 @@
-"""A watched run directory: one thread reads its files, other threads use the result."""
+"""A run directory that the board watches. One thread reads its files, and the threads of requests use the result."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,19 +19,22 @@ from fedraa.rundir.run_lock import WRITER, is_written
 from fedraa.rundir.run_stats import WRONG_VALUES, RunStats
 from fedraa.rundir.task_timeline import TaskTimeline
 
+# Inode, size and time of the last change of a file; None if the file does not exist.
 Facts = tuple[int, int, int] | None
 
 
 class WatchedRun:
-    """The state of a run, as far as its files were read. A reader holds `lock`.
-
-    `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `detail` is
-    the reason of the end or of the failure, or a sentence about the damage.
+    """The state of a run, as far as its files were read. A thread holds `lock` while it reads the attributes.
 
     Args:
         directory: The run directory.
         name: The name of the run on the board.
         next_version: A function that returns the next version of the board.
+
+    Attributes:
+        version: A number that grows with every change of the run.
+        state: starting, running, interrupted, failed, ended or damaged.
+        detail: The reason of the end or of the failure, or a sentence about the damage.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
@@ -43,7 +46,7 @@ class WatchedRun:
         self._reset_state()
 
     def _reset_state(self) -> None:
-        """Discard everything that was read."""
+        """Forget all that was read, as if the run were new."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
         self.stats = RunStats()
@@ -104,7 +107,7 @@ class WatchedRun:
                 self._set_state("interrupted", "")
 
     def read(self) -> None:
-        """Read the next part of the log. A line that is not an event marks the run as damaged."""
+        """Read the next part of the log. Mark the run as damaged if a line is not an event."""
         if self.about is None:
             return
         try:
@@ -129,7 +132,7 @@ class WatchedRun:
                 self._mark_damaged(str(not_an_event(self.directory, number)))
 
     def _add_events(self, events: Sequence[Event]) -> int:
-        """Add events, up to the first one with values that no run writes. Return the number of added events."""
+        """Add events to the statistics, and stop at the first event with a wrong value. Return the number added."""
         for count, event in enumerate(events):
             try:
                 self.timeline.add(event)
@@ -150,7 +153,7 @@ class WatchedRun:
         self.version = self._next_version()
 
     def _is_new(self, name: str) -> bool:
-        """Return True if the file was changed or replaced since the last look."""
+        """Return True if the file was changed or replaced since the last call."""
         try:
             status = (self.directory / name).stat()
             facts: Facts = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -161,7 +164,7 @@ class WatchedRun:
         return is_new
 
     def _read_totals(self) -> dict[str, Any]:
-        """Return the reason of the end and the time to the target; empty for a run that has not ended."""
+        """Return the reason why the run ended and the time to its target; empty if the run has not ended."""
         path = self.directory / SUMMARY
         if not path.exists():
             return {}
@@ -172,6 +175,6 @@ class WatchedRun:
                 reached = json_number(float(reached))
             return {"reason": str(summary["reason"]), "time_to_target": reached}
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
-            # Without this entry the next check reads the file again and finds the same error.
+            # Without this entry, the next check reads the file again and finds the same error or a repaired file.
             del self._files[SUMMARY]
             raise InputError("run", f"{path} is not a summary of a run") from None

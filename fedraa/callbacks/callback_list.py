@@ -1,4 +1,4 @@
-"""The callbacks of a run behind one interface."""
+"""The list of a run's callbacks, and the interface through which the run delivers events to it."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fedraa.errors import CallbackRaised, InputError, suggest_closest
 
 OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
-# Hooks by their names in other libraries.
+# The hook that corresponds to a hook of another library, for hints in error messages.
 USUAL_HOOKS = {
     "on_batch_end": "on_commit",
     "on_epoch_end": "on_round",
@@ -25,6 +25,7 @@ USUAL_HOOKS = {
     "on_train_start": "on_start",
     "on_validation_end": "on_eval",
 }
+# Minimum number of seconds between two calls of `on_progress`.
 PROGRESS_SECONDS = 0.2
 
 
@@ -34,16 +35,21 @@ class EventSink(Protocol):
     subscribed: frozenset[str]
     """The kinds of events that a callback handles."""
     blocking: frozenset[str]
-    """The kinds of events that block the run until the callbacks return."""
+    """The kinds of events after which the run waits until the callbacks return."""
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        """Deliver an event and return the name of the callback that ends the run, or None.
+        """Deliver an event. Return the name of the callback that asks to end the run, or None.
 
-        A `past` event was logged before a resumption. Raises CallbackRaised if a callback fails.
+        Args:
+            event: The event.
+            past: True if the event is repeated in a resumed run.
+
+        Raises:
+            CallbackRaised: A callback raised an exception.
         """
 
     def progress(self, progress: Progress) -> None:
-        """Deliver the progress of the run; called after every commit."""
+        """Deliver the progress of the run. The run calls this after every commit."""
 
 
 class CallbackList:
@@ -61,7 +67,7 @@ class CallbackList:
         )
 
     def prepare(self, doing: str | None) -> None:
-        """Deliver a description of the work before training; None when this work is over."""
+        """Deliver a description of the current work before training; None when the preparations are over."""
         for callback in self._callbacks_with("on_prepare"):
             callback.on_prepare(doing)
 
@@ -76,7 +82,7 @@ class CallbackList:
         return next(iter(ending), None)
 
     def progress(self, progress: Progress) -> None:
-        """Deliver progress at most once every `progress_seconds`."""
+        """Deliver the progress, unless the last delivery was less than `progress_seconds` ago."""
         if not self._on_progress or time.monotonic() < self._progress_at:
             return
         for callback in self._on_progress:
@@ -88,23 +94,23 @@ class CallbackList:
         self._progress_at = time.monotonic() + self._progress_seconds
 
     def close(self) -> None:
-        """Close every callback, even if another one fails."""
+        """Close all callbacks. If one raises an exception, the others are closed nevertheless."""
         with ExitStack() as stack:
             for callback in self._callbacks_with("on_close"):
                 stack.callback(callback.on_close)
 
     def _callbacks_with(self, hook: str) -> list[Callback]:
-        """Return the callbacks that override this hook."""
+        """Return the callbacks that override a hook. The others do not need to be called."""
         nothing = getattr(Callback, hook)
         return [callback for callback in self._callbacks if getattr(type(callback), hook, nothing) is not nothing]
 
 
-def refuse_strange_hooks(callback: object) -> None:
-    """Raise InputError for a method with the name of a hook that does not exist: it would never be called."""
+def refuse_unknown_hooks(callback: object) -> None:
+    """Raise InputError if a callback has a method `on_...` that is not a hook, because it would never be called."""
     known = (*HOOKS.values(), *OTHER_HOOKS)
     for name in dir(type(callback)):
         if name.startswith("on_") and name not in known and callable(getattr(type(callback), name)):
-            problem = f"{type(callback).__name__} has {name}, which is no hook"
+            problem = f"{type(callback).__name__} has the method {name}, which is not a hook"
             hint = suggest_closest(USUAL_HOOKS.get(name, name), known)
             raise InputError("callbacks", problem, expected=f"one of {', '.join(known)}", hint=hint)
 
@@ -114,7 +120,10 @@ def _waits_for_answer(callback: Callback) -> bool:
 
 
 def _call_hook(callback: Callback, event: Event) -> bool:
-    """Call the hook of an event and return True if the run is to end. Raises CallbackRaised if the hook fails."""
+    """Call the hook of an event. Return True if the callback asks to end the run.
+
+    Raises CallbackRaised if the hook raises an exception.
+    """
     try:
         if event["kind"] == "eval":
             answer = callback.on_eval(int(str(event["step"])), float(str(event["t"])), metrics_of(event))

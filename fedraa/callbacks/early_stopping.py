@@ -1,4 +1,4 @@
-"""Early stopping: a callback that ends a run if its metric no longer improves."""
+"""Early stopping: a callback that ends a run when a metric stops improving."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,12 +14,15 @@ from fedraa.objectives import MetricSpec
 
 @dataclass(eq=False)
 class EarlyStopping(Callback):
-    """A callback that ends a run after `patience` evaluations in a row that are not better than the best one before.
+    """A callback that ends a run when a metric has not improved for `patience` evaluations in a row.
 
-    A value is better if it exceeds the best one (mode `max`) or falls below it (`min`) by more than `min_delta`, in
-    units of `metric`. NaN is never better. The metrics are those of evals.csv. The default is the objective's main
-    metric (accuracy for a classification) with its mode. Raises InputError before the start for a metric that the run
-    does not have.
+    NaN is never an improvement. If the run does not have the metric, it raises InputError before it starts.
+
+    Attributes:
+        metric: Name of a column of evals.csv; None for the objective's main metric (accuracy for a classification).
+        patience: Number of evaluations in a row without an improvement after which the run ends.
+        min_delta: A value is an improvement if it is better than the best value by more than this difference.
+        mode: `max` if larger values are better, `min` if smaller values are better; None for the metric's direction.
     """
 
     metric: str | None = None

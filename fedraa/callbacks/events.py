@@ -11,7 +11,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.objectives import MetricSpec, Target
 
 Event = Mapping[str, object]
-"""A line of events.jsonl without `seq` and `wall`, which depend on the engine and on faults."""
+"""The fields of a line of events.jsonl, except `seq` and `wall`, which differ between runs with the same seed."""
 
 _OF_THE_LINE = frozenset({"seq", "wall"})
 _OF_THE_EVENT = frozenset({"kind", "step", "t"})
@@ -19,17 +19,23 @@ _OF_THE_EVENT = frozenset({"kind", "step", "t"})
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run. The first limit that is reached ends the run; None means no limit."""
+    """The limits of a run. The first limit that is reached ends the run; None means no limit.
+
+    Attributes:
+        steps: Number of server steps.
+        time: Time on the run's clock.
+        accuracy: Test accuracy, from 0 to 1.
+        target: A value of another metric.
+    """
 
     steps: int | None
     time: float | None
     accuracy: float | None
     target: Target | None = None
-    """A target for a metric other than accuracy."""
 
     @property
     def goal(self) -> Target | None:
-        """The metric target that ends the run, accuracy or another."""
+        """The metric and the value that end the run, or None."""
         if self.accuracy is None:
             return self.target
         return Target("accuracy", self.accuracy, "max")
@@ -49,46 +55,61 @@ class Limits:
 
 @dataclass(frozen=True)
 class RunStart:
-    """The start or resumption of a run. A resumption repeats all earlier events first."""
+    """The facts about a run that starts or resumes. A resumed run first repeats all earlier events.
+
+    Attributes:
+        experiment: The options of the run.
+        directory: The run directory.
+        limits: The limits that end the run.
+        resumed: True if the run continues from a checkpoint.
+        metric_spec: The metrics of every evaluation, each with its better direction (higher or lower).
+        asynchronous: True if a server step applies updates of an asynchronous method, False if it ends a round.
+    """
 
     experiment: Experiment
     directory: Path
     limits: Limits
     resumed: bool
     metric_spec: MetricSpec = field(default_factory=MetricSpec)
-    """The metrics of every evaluation, each with its better direction (higher or lower)."""
     asynchronous: bool = True
-    """True if a step is an update of an asynchronous method, False if it is a round."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run. `staleness` is a moving mean over about ten commits.
+    """The progress of a run.
 
-    `accuracy` is the main metric of the last finished evaluation, which usually belongs to an earlier step. `figure` is
-    the name of this metric.
+    Attributes:
+        step: Number of server steps so far.
+        t: Time on the run's clock.
+        metric: The main metric of the last finished evaluation, which is usually of an earlier step; None before it.
+        in_flight: Number of tasks that clients are training.
+        limits: The limits that end the run.
+        staleness: Moving mean of the staleness over about ten commits.
+        busy: Number of workers that train a task.
+        workers: Number of workers.
+        metric_name: Name of the main metric.
+        commit_seconds: Real seconds that the server needed for the last commit.
     """
 
     step: int
     t: float
-    accuracy: float | None
+    metric: float | None
     in_flight: int
     limits: Limits
     staleness: float
     busy: int
     workers: int
-    figure: str = "accuracy"
-    mixed: float = 0.0
-    """Seconds that the last commit took."""
+    metric_name: str = "accuracy"
+    commit_seconds: float = 0.0
 
 
 def event_of(line: Mapping[str, object]) -> Event:
-    """Return the event of a log line, with the values that a reader of the log gets."""
+    """Return the event of a log line. Its values are those that the JSON text of the log has."""
     event: Event = json.loads(json.dumps({name: line[name] for name in line if name not in _OF_THE_LINE}))
     return event
 
 
 def metrics_of(event: Event) -> dict[str, float]:
-    """Return the metrics of an evaluation. A null in the log, which holds only finite numbers, becomes NaN."""
+    """Return the metrics of an evaluation. The log has null for values that are not finite; the result has NaN."""
     metrics = {name: value for name, value in event.items() if name not in _OF_THE_EVENT}
     return {name: nan if value is None else float(str(value)) for name, value in metrics.items()}

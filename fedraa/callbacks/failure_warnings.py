@@ -1,4 +1,4 @@
-"""Python warnings about failed tasks of clients, at the time of the failure."""
+"""A callback that issues a Python warning when a task of a client fails."""
 
 import warnings
 
@@ -14,7 +14,7 @@ MAX_WARNINGS = 10
 class FailureWarnings(Callback):
     """A callback that warns of each failed task and of each quarantined client.
 
-    After `MAX_WARNINGS` warnings it refers once to summary.json for all other failures.
+    After `MAX_WARNINGS` warnings, one more warning says that summary.json lists all failures.
     """
 
     blocking = False
@@ -29,5 +29,5 @@ class FailureWarnings(Callback):
             text = f"client {event['client']} {action}: its task {event['task']} failed with {event['error']}"
             warnings.warn(text, RunWarning, stacklevel=2)
         elif self._count == MAX_WARNINGS + 1:
-            text = "more tasks of clients fail; summary.json names all clients and reasons"
+            text = "more tasks of clients failed; summary.json lists all clients and reasons"
             warnings.warn(text, RunWarning, stacklevel=2)

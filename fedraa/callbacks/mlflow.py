@@ -1,4 +1,4 @@
-"""The callback that writes evaluations to MLflow."""
+"""A callback that writes a run to MLflow."""
 
 import math
 import os
@@ -6,31 +6,30 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
+from fedraa.callbacks.tracker import Tracker
 from fedraa.callbacks.writers import import_package
 
-# The tag by which a resumed run finds its MLflow run.
+# The tag of an MLflow run that has the run directory. A resumed run finds its MLflow run by this tag.
 DIRECTORY_TAG = "fedraa.directory"
-# MLflow's server takes at most this many parameters in one request.
+# Maximum number of parameters that MLflow's server accepts in one request.
 PARAMS_PER_BATCH = 100
 
 
-class MLflow(Callback):
-    """A callback that writes every metric and t by server step, the run's settings and its end to an MLflow run.
+class MLflow(Tracker):
+    """A callback that writes a run to MLflow: its settings, the time and every metric of each evaluation, and its end.
 
     A resumed run continues the same MLflow run. A run that is stopped or fails has the status KILLED in MLflow.
 
     Args:
         experiment: The name of the MLflow experiment, which is created if it does not exist.
-        uri: The tracking store, such as http://host:5000 or sqlite:////path/mlflow.db. None takes the environment
-            variable MLFLOW_TRACKING_URI, or else the file mlflow.db beside the run's directory.
+        uri: The tracking store, such as http://host:5000 or sqlite:////path/mlflow.db. None uses the environment
+            variable MLFLOW_TRACKING_URI, or the file mlflow.db beside the run directory if the variable is not set.
         name: The name of the MLflow run; None for the name of the run directory.
 
-    Raises InputError if the package mlflow is missing.
+    Raises:
+        InputError: The package mlflow is not installed.
     """
-
-    blocking = False
 
     def __init__(self, experiment: str = "fedraa", uri: str | None = None, name: str | None = None) -> None:
         self.experiment = experiment
@@ -42,7 +41,7 @@ class MLflow(Callback):
         self._last_step = -1
         self._ended = False
 
-    def on_start(self, run: RunStart) -> None:
+    def open(self, run: RunStart) -> None:
         directory = run.directory.resolve()
         database = f"sqlite:///{directory.parent / 'mlflow.db'}"
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or database
@@ -57,12 +56,12 @@ class MLflow(Callback):
             written = self._client.create_run(experiment, run_name=self.name or directory.name, tags=tags)
         self._run_id = written.info.run_id
         self._client.update_run(self._run_id, status="RUNNING")
-        # A resumption repeats earlier events, and MLflow would add their points a second time.
+        # A resumed run repeats earlier events. Without this step number, MLflow would get their values twice.
         points = self._client.get_metric_history(self._run_id, "t")
         self._last_step = max((point.step for point in points), default=-1)
         self._log_settings(run, written.data.params)
 
-    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+    def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         if step <= self._last_step:
             return
         now = int(1000 * time.time())
@@ -71,27 +70,27 @@ class MLflow(Callback):
         self._client.log_batch(self._run_id, metrics=points)
         self._last_step = step
 
-    def on_end(self, event: Event) -> None:
+    def write_end(self, event: Event) -> None:
         for name, value in event.items():
             if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
                 self._client.set_tag(self._run_id, f"fedraa.{name}", value)
         self._client.set_terminated(self._run_id, "FINISHED")
         self._ended = True
 
-    def on_close(self) -> None:
+    def shut(self) -> None:
         if self._client is not None and not self._ended:
             self._client.set_terminated(self._run_id, "KILLED")
         self._client = None
 
     def _experiment_id(self) -> str:
-        """Return the id of the MLflow experiment, which is created if it does not exist."""
+        """Return the id of the MLflow experiment. Create the experiment if it does not exist."""
         experiment = self._client.get_experiment_by_name(self.experiment)
         if experiment is None:
             return str(self._client.create_experiment(self.experiment))
         return str(experiment.experiment_id)
 
     def _find_run(self, experiment: str, directory: str) -> Any | None:
-        """Return the newest MLflow run of the directory, or None."""
+        """Return the newest MLflow run that has the run directory as its tag, or None."""
         quoted = directory.replace("'", "\\'")
         runs = self._client.search_runs(
             [experiment], f"tags.`{DIRECTORY_TAG}` = '{quoted}'", order_by=["attributes.start_time DESC"], max_results=1
@@ -99,7 +98,7 @@ class MLflow(Callback):
         return next(iter(runs), None)
 
     def _log_settings(self, run: RunStart, written: Mapping[str, str]) -> None:
-        """Log the experiment's fields as parameters, which MLflow accepts only once each."""
+        """Log the options of the experiment as parameters. MLflow rejects a parameter that was already `written`."""
         settings = run.experiment.model_dump(mode="json")
         entities = self._package.entities
         params = [entities.Param(name, str(value)) for name, value in settings.items() if name not in written]

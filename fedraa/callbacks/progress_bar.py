@@ -13,32 +13,35 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
 from fedraa.waiting import Waiting
 
-# Characters of a terminal that is wide enough for a long bar.
+# A terminal with at least this number of characters gets a long bar.
 WIDE_TERMINAL = 120
-# Characters of the bar in a wide terminal, and in a narrower terminal.
+# The lengths of a long bar and of a short bar, in characters.
 LONG_BAR = 40
 SHORT_BAR = 16
-# Characters of the remaining time and the gaps.
+# The number of characters that the remaining time and the gaps need.
 BESIDE_BAR = 10
-# Seconds after which the rate of steps is reliable.
+# Real seconds after which the number of steps per second is shown.
 SETTLED_S = 1.0
 
 
 class ProgressBar(Callback):
-    """A progress bar, which a terminal shows until the run ends and a notebook keeps. Other outputs show nothing.
+    """A progress bar in a terminal or a notebook. In a terminal it disappears when the run ends.
 
-    It also shows slow preparations before the run starts. `waiting` is a status line that already shows these
+    If the output is neither a terminal nor a notebook, it shows nothing. Before the run starts, it shows the current
     preparations.
+
+    Args:
+        waiting: A status line that already shows the preparations; None to create one when it is needed.
     """
 
     blocking = False
     place = ""
-    """The label of this run among several runs, shown before the name of its method."""
+    """A label such as `run 1/4`, which is shown before the name of the method."""
 
     def __init__(self, waiting: Waiting | None = None) -> None:
         self._waiting = waiting
         self._shown: _Terminal | _Notebook | None = None
-        # Seconds and steps at the first progress sample.
+        # The real time in seconds and the step at the first call of `on_progress`.
         self._since: tuple[float, int] | None = None
 
     def on_prepare(self, doing: str | None) -> None:
@@ -76,7 +79,7 @@ class ProgressBar(Callback):
             self._waiting = None
 
     def _step_rate(self, step: int) -> float | None:
-        """Return the steps per real second since the first sample; None for the first `SETTLED` seconds."""
+        """Return the number of steps per real second; None in the first `SETTLED_S` seconds."""
         now = time.monotonic()
         if self._since is None:
             self._since = (now, step)
@@ -108,10 +111,10 @@ class _Terminal:
 
 
 class _Notebook:
-    """A display in a notebook that is updated and needs no widgets."""
+    """A line in a notebook that is updated in place. It needs no package of widgets."""
 
     def __init__(self, name: str) -> None:
-        # IPython is installed wherever a notebook runs.
+        # Every notebook has IPython.
         from IPython import display as shown
 
         # The functions of IPython have no types.
@@ -131,7 +134,7 @@ class _Notebook:
 
 @dataclass(frozen=True)
 class Line:
-    """A line in a notebook, as HTML or as text."""
+    """The text of the progress in a notebook, as HTML or as plain text."""
 
     name: str
     share: float
@@ -145,7 +148,7 @@ class Line:
 
 
 def reached_share(progress: Progress) -> float:
-    """Return the share of the nearest limit of steps or time that is reached, 0 to 1."""
+    """Return the share of the run that is done, from 0 to 1, by the limit of steps or time that ends it first."""
     limits = progress.limits
     shares = [0.0]
     if limits.steps:
@@ -156,10 +159,9 @@ def reached_share(progress: Progress) -> float:
 
 
 def progress_line(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
-    """Return the progress as one line: step, step rate, time, accuracy, staleness, tasks in flight and busy workers.
+    """Return the progress as one line: step, step rate, time, metric, staleness, tasks in flight and busy workers.
 
-    If the line is longer than `room` characters, the tasks in flight and busy workers are left out first, then the
-    staleness, then the time.
+    If the line is too long, the tasks in flight and busy workers are omitted first, then the staleness, then the time.
 
     Args:
         progress: The progress of the run.
@@ -176,8 +178,8 @@ def progress_line(progress: Progress, rate: float | None = None, room: int | Non
     if limits.time:
         time += f"/{limits.time:g}"
     parts = [steps, time]
-    if progress.accuracy is not None:
-        parts.append(f"{progress.figure} {progress.accuracy:.3f}")
+    if progress.metric is not None:
+        parts.append(f"{progress.metric_name} {progress.metric:.3f}")
     staleness = f"staleness {progress.staleness:.1f}"
     if progress.staleness:
         parts.append(staleness)

@@ -1,4 +1,7 @@
-"""The progress of a run in Python's logging: a line per evaluation, and a line after 30 s without another."""
+"""A callback that writes the progress of a run to Python's logging.
+
+It logs each evaluation, and one line whenever 30 s have passed without a line.
+"""
 
 import csv
 import time
@@ -17,8 +20,10 @@ from fedraa.waiting import Heartbeat, printed_log
 class ProgressLog(Callback):
     """A callback that logs a run to the logger `fedraa` at the level INFO.
 
-    The lines are printed if logging is not configured. `place` is the label of this run among several runs. Evaluations
-    from before a resumption are not logged again.
+    If the user has not configured logging, the lines are printed. A resumed run does not log earlier evaluations again.
+
+    Args:
+        place: A label such as `run 1/4`, which begins every line; empty for no label.
     """
 
     blocking = False
@@ -97,13 +102,13 @@ class ProgressLog(Callback):
         return self._run.metric_spec.main
 
     def _state_text(self) -> str:
-        """Return a description of the current work, or of the progress."""
+        """Return the current work before training, or the progress during training, as text."""
         progress = self._progress
         if progress is None or self._doing is not None:
             return self._doing or "starting"
         parts = [self._steps_text(progress.step), self._time_text(progress.t)]
-        if progress.accuracy is not None:
-            parts.append(f"last {progress.figure} {progress.accuracy:.4g}")
+        if progress.metric is not None:
+            parts.append(f"last {progress.metric_name} {progress.metric:.4g}")
         return " | ".join([*parts, f"{progress.in_flight} tasks in flight", f"{progress.busy}/{progress.workers} busy"])
 
     def _steps_text(self, step: int) -> str:
@@ -123,20 +128,20 @@ class ProgressLog(Callback):
 
 
 def next_commands(directory: Path) -> str:
-    """Return the commands that show and check a run that has ended."""
+    """Return the commands with which the user can look at an ended run and check it."""
     run = quote(str(directory))
     folder = quote(str(directory.parent))
     return f"fedraa report {run}; fedraa board {folder}; fedraa replay {run}"
 
 
 def _metric_texts(metrics: Mapping[str, float], main: str) -> list[str]:
-    """Return `name value` of every metric of the whole test set, the main metric first."""
+    """Return the text `name value` of every metric of the whole test set, the main metric first."""
     names = [main, *(name for name in metrics if name != main and not name.startswith("client_"))]
     return [f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
 
 
 def _last_step(directory: Path) -> int:
-    """Return the step of the last evaluation in a run directory, -1 if it has none."""
+    """Return the step of the last evaluation in a run directory, or -1 if it has no evaluation."""
     try:
         with (directory / EVALS).open(newline="") as stream:
             return max((int(row["step"]) for row in csv.DictReader(stream)), default=-1)

@@ -10,13 +10,17 @@ from typing import Any, TextIO
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
+from fedraa.callbacks.tracker import Tracker
 from fedraa.errors import InputError
 
 
 class CSV(Callback):
-    """A CSV file with one row per evaluation: step, t (s on the run's clock) and every metric.
+    """A callback that writes a CSV file with one row per evaluation: step, t (time on the run's clock), every metric.
 
-    A starting run overwrites the file. A resumed run writes the earlier rows again.
+    The file is overwritten when a run starts. A resumed run writes the rows of earlier evaluations again.
+
+    Args:
+        path: The file.
     """
 
     blocking = False
@@ -48,23 +52,22 @@ class CSV(Callback):
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file. Raises OSError for a named pipe without a reader, which would block forever."""
+    """Open a file without waiting. Raises OSError for a named pipe without a reader, which would block forever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
 
 
-class TensorBoard(Callback):
-    """A callback that writes every metric and t by server step to TensorBoard.
+class TensorBoard(Tracker):
+    """A callback that writes the time and every metric of each evaluation to TensorBoard.
 
     Args:
         directory: The folder of all runs, which `tensorboard --logdir` reads.
-        name: The folder of this run in it; None for the name of the run's directory.
+        name: The subfolder of this run; None for the name of the run directory.
 
-    Raises InputError if the package tensorboard is missing.
+    Raises:
+        InputError: The package tensorboard is not installed.
     """
-
-    blocking = False
 
     def __init__(self, directory: str | Path = "tensorboard", name: str | None = None) -> None:
         self.directory = directory
@@ -72,48 +75,47 @@ class TensorBoard(Callback):
         self._package = import_package("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
-    def on_start(self, run: RunStart) -> None:
-        self.on_close()
+    def open(self, run: RunStart) -> None:
+        self.shut()
         folder = Path(self.directory) / (self.name or run.directory.name)
-        # The events repeated after a resumption replace the values that an earlier process wrote.
+        # A resumed run repeats all earlier events. Purging from step 0 avoids that TensorBoard shows values twice.
         purge_step = 0 if run.resumed else None
         self._writer = self._package.SummaryWriter(str(folder), purge_step=purge_step)
 
-    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+    def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         self.write(step, {**metrics, "t": t})
 
     def write(self, step: int, values: Mapping[str, float], wall: float | None = None) -> None:
-        """Write the scalars of a step with the time `wall` (s since 1970; default: now).
+        """Write the values of one step.
 
         Args:
             step: The server step.
             values: The values by name.
-            wall: The time of the step; None for now.
+            wall: The real time of the step, in seconds since 1970; None for now.
         """
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, walltime=wall)
         self._writer.flush()
 
-    def on_close(self) -> None:
+    def shut(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
 
-class WandB(Callback):
-    """A callback that writes every metric and t by server step, and the run's end, to Weights & Biases.
+class WandB(Tracker):
+    """A callback that writes a run to Weights & Biases: the time and every metric of each evaluation, and its end.
 
     A resumed run continues the same run in Weights & Biases.
 
     Args:
         project: The name of the Weights & Biases project.
-        name: The name of the run; None for the name of its directory.
-        group: The group in which Weights & Biases shows the run.
+        name: The name of the run; None for the name of the run directory.
+        group: The group in which Weights & Biases shows the run; None for no group.
 
-    Raises InputError if the package wandb is missing.
+    Raises:
+        InputError: The package wandb is not installed.
     """
-
-    blocking = False
 
     def __init__(self, project: str = "fedraa", name: str | None = None, group: str | None = None) -> None:
         self.project = project
@@ -122,8 +124,8 @@ class WandB(Callback):
         self._package = import_package("wandb", "wandb")
         self._run: Any = None
 
-    def on_start(self, run: RunStart) -> None:
-        # A restarted server repeats the start and the known events in this process.
+    def open(self, run: RunStart) -> None:
+        # When a dead server on Ray is restarted, this process receives the start and earlier events again.
         if self._run is not None:
             return
         self._run = self._package.init(
@@ -135,22 +137,22 @@ class WandB(Callback):
             config=run.experiment.model_dump(mode="json"),
         )
 
-    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        # Weights & Biases accepts only ascending steps, and a resumption repeats earlier ones.
+    def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+        # Weights & Biases accepts only ascending steps, and a resumed run repeats earlier steps.
         if step >= self._run.step:
             self._run.log({**metrics, "t": t}, step=step)
 
-    def on_end(self, event: Event) -> None:
+    def write_end(self, event: Event) -> None:
         self._run.summary.update(dict(event))
 
-    def on_close(self) -> None:
+    def shut(self) -> None:
         if self._run is not None:
             self._run.finish()
             self._run = None
 
 
 def import_package(module: str, name: str) -> ModuleType:
-    """Return a module of the optional package `name`. Raises InputError with the command that installs it."""
+    """Return a module of the optional package `name`. If the import fails, raise InputError with an install command."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line `fedraa`: its commands, their options, and their output."""

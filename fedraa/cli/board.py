@@ -1,4 +1,4 @@
-"""`fedraa board`: the live page of the runs in a folder, until Ctrl-C."""
+"""The command `fedraa board`: a live page of the runs in a folder."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,16 +12,19 @@ PORTS = range(65536)
 
 
 def serve_board(folder: Path, port: int) -> None:
-    """Serve the page until Ctrl-C. Raise InputError for a missing folder or a port that cannot be used."""
+    """Serve the page of the runs in `folder` until Ctrl-C.
+
+    Raise InputError if the folder does not exist or the port cannot be used.
+    """
     if port not in PORTS:
         raise InputError("port", got=port, expected=f"a number from 0 to {PORTS[-1]}; 0 takes any free port")
     watched = Board(folder)
     try:
         server = BoardServer(watched, port)
     except OSError as error:
-        problem = f"this port cannot be used: {error.strerror}"
+        problem = f"the port cannot be used: {error.strerror}"
         raise InputError("port", problem, got=port, hint="give 0 for any free port") from None
     with suppress(KeyboardInterrupt):
         watched.start()
-        print_line(f"{folder} is shown at {server.address} until Ctrl-C")
+        print_line(f"{folder} is shown at {server.address} until you press Ctrl-C")
         server.serve_forever()

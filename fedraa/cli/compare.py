@@ -1,4 +1,4 @@
-"""The output of `fedraa compare`: every run while it trains and when it ends, then one row per method."""
+"""The output of `fedraa compare`: the progress and the result of every run, then a table with one row per method."""
 
 import time
 from collections.abc import Sequence
@@ -53,9 +53,9 @@ def run_comparison(
         methods: The names of the methods.
         seeds: The seeds.
         experiment: The settings that all methods share.
-        terms: The source of settings that the flags leave open.
-        tuned: The file that `fedraa tune` wrote.
-        waiting: The status line to use until the runs start.
+        terms: The source of settings that no option sets: `equal`, `paper` or `tuned`; None for each method's defaults.
+        tuned: The file that `fedraa tune` wrote; None for terms other than `tuned`.
+        waiting: The status line of the preparations; None to show none.
     """
     if experiment.quiet:
         api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)
@@ -67,7 +67,7 @@ def run_comparison(
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=printer)
     metric_spec = History(printer.folder / frame["directory"].iloc[0]).metric_spec
     if len(methods) > 1:
-        on_terms = f"on {terms} terms" if terms else "on each method's terms"
+        on_terms = f"on {terms} terms" if terms else "with the default values of each method"
         print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
     if terms == "paper":
         for method in methods:
@@ -79,7 +79,12 @@ def run_comparison(
 
 
 def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
-    """Return a table of the remaining differences between the methods; `on_terms` is the end of its title."""
+    """Return a table of the settings that differ between the methods.
+
+    Args:
+        frame: The columns setting, value and methods, with one row per value of a setting.
+        on_terms: The end of the table's title, such as `on equal terms`.
+    """
     table = Table("setting", "value", "methods", title=f"differences {on_terms}", box=box.SIMPLE_HEAD)
     previous = None
     for setting, value, methods in frame.itertuples(index=False):
@@ -89,15 +94,18 @@ def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
 
 
 def _of_paper(method: str) -> str:
-    """Return the source of a method's settings with `--terms paper`, and the settings that the paper leaves open."""
+    """Return the source of a method's settings with `--terms paper`, and the settings that the paper does not state."""
     paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"
-    return f"{method}: {paper.source}; the paper leaves open {paper.unstated}"
+    return f"{method}: {paper.source}; the paper does not state {paper.unstated}"
 
 
 class _ResultPrinter:
-    """A callback that prints each run's result and the remaining time, and labels the progress bar of each run."""
+    """A function that is called with each ended run. It prints the result and the remaining time.
+
+    It also labels the progress bar of the next run.
+    """
 
     def __init__(self, count: int, bar: ProgressBar) -> None:
         self.folder = Path()
@@ -133,7 +141,7 @@ def _result_line(row: dict[str, object], main: str) -> str:
 
 
 def _mark_untrained(method: str, group: pd.DataFrame) -> str:
-    """Return the method's name, with a mark if some of its runs have finished no step."""
+    """Return the method's name, with a note if some of its runs ended before their first step."""
     count = int((group["steps"] == 0).sum())
     if not count:
         return method
@@ -143,13 +151,13 @@ def _mark_untrained(method: str, group: pd.DataFrame) -> str:
 
 
 def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_spec: MetricSpec | None = None) -> Table:
-    """Return a table with a row per method: means and 95 % intervals over its seeds.
+    """Return a table with a row per method: means and 95 % intervals over the method's seeds.
 
     Args:
         frame: The table of runs, as in compare.csv.
-        dataset: The name of the dataset.
+        dataset: The name of the data set.
         stop: The limits that all methods share.
-        metric_spec: The metrics of the runs; None for those of a classification.
+        metric_spec: The metrics of the runs; None for the metrics of a classification.
     """
     metrics = metric_spec or MetricSpec()
     main = metrics.main
@@ -193,7 +201,7 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
 
 
 def _energy_text(group: pd.DataFrame) -> str:
-    """Return the mean energy of a method's runs; a dash unless the devices of all runs have watts."""
+    """Return the mean energy of a method's runs in joules; a dash if some run has devices without given watts."""
     energy = group["energy"]
     if energy.isna().any():
         return "–"
@@ -201,7 +209,7 @@ def _energy_text(group: pd.DataFrame) -> str:
 
 
 def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
-    """Return the title of the summary: the dataset, the number of seeds and the limits."""
+    """Return the title of the summary table `frame`: the dataset, the number of seeds and the limits."""
     seeds = frame["seed"].nunique()
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
     limits = {name: getattr(stop, name) for name in ("updates", "rounds", "time")}
@@ -210,9 +218,9 @@ def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
 
 
 def _time_to_target_cells(group: pd.DataFrame, base: float | None) -> list[str]:
-    """Return two cells: the time to the target and its ratio to `base`, the time of the first method.
+    """Return two cells: the time to the target, and its ratio to `base`, the time of the first method.
 
-    If some runs missed the target, the first cell is the number of runs that reached it.
+    If some runs did not reach the target, the first cell is the number of runs that reached it.
     """
     mean = mean_time(group)
     if not mean:

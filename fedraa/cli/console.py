@@ -1,4 +1,4 @@
-"""The consoles of the command line, and its lines and tables."""
+"""Functions that print lines, tables and pages of text for the user."""
 
 import os
 
@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-# Characters of a line in a pipe or a file.
+# The number of characters of a line if the output is a pipe or a file.
 PIPE_WIDTH = 100
-# Characters of the widest table.
+# A number of characters that is larger than the width of any table.
 WIDEST = 10_000
 
 
@@ -26,21 +26,25 @@ def print_line(text: str) -> None:
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print a table without cutting any text off.
+    """Print a table without cutting off any text.
 
-    Without a terminal the table gets the width that it needs, or that of `console`. In a terminal that is too narrow
-    for its words, every row becomes several lines.
+    If the table is too wide for its words, each row is printed as a block of lines.
+
+    Args:
+        table: The table.
+        console: The console, which determines the width. With None, it is the width of the terminal, or the width that
+            the table needs if the output is not a terminal.
     """
     is_flexible = console is None
     console = console or Console()
     for column in table.columns:
         column.overflow = "fold"
-    # The first column has names.
+    # The first column has names, which must stay on one line.
     table.columns[0].no_wrap = True
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if is_flexible and not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
-    # Less padding between columns needs fewer line breaks.
+    # The table is too wide. With less space between columns, fewer cells need line breaks.
     if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))
@@ -50,7 +54,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def _stack_rows(table: Table) -> Table:
-    """Return the table in a narrow form: a block of lines `header  value` for each row."""
+    """Return a narrow form of the table: each row becomes a block of lines, one line `header  value` per cell."""
     stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
     stacked.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""The tables that the command line shows."""
+"""Tables that several commands print."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +20,16 @@ from fedraa.waiting import is_shown
 
 
 def say_next(run: Path) -> None:
-    """Print the commands that show and check a run, if this is a terminal. Otherwise the run has logged them."""
+    """Print the commands with which the user can look at an ended run and check it.
+
+    If the output is not a terminal, nothing is printed, because the run has already logged these commands.
+    """
     if is_shown():
         print_line(f"next: {next_commands(run)}")
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
-    """Show how each process spent its time: activity, seconds, and share of the available time."""
+    """Print how each process spent its time: process, activity, seconds, and share of the process's time."""
     table = Table("process", "activity", "seconds", "share", box=box.SIMPLE_HEAD)
     for process, activity, seconds, share in rows:
         table.add_row(process, activity, f"{seconds:.2f}", f"{share:.1%}")
@@ -34,7 +37,7 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
 
 
 def status_table(rows: list[Status]) -> None:
-    """Show the state of runs."""
+    """Print a table with the state of each run."""
     table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
         accuracy = "–"
@@ -58,7 +61,11 @@ def status_table(rows: list[Status]) -> None:
 
 
 def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
-    """Show the runs of a cluster: label, progress and number of started workers."""
+    """Print a table of the runs of a cluster.
+
+    Args:
+        rows: For each run its label, its progress (None before it trains) and its number of started workers.
+    """
     table = Table("run", "progress", box=box.SIMPLE_HEAD)
     for label, progress, started in rows:
         text = f"starting · {started} workers have started"
@@ -69,14 +76,14 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
 
 
 def _note_text(summary: Mapping[str, Any]) -> str:
-    """Return the note of a summary, to be appended to the text of a cell."""
+    """Return `: NOTE` if the summary has a note, otherwise an empty text."""
     if "note" not in summary:
         return ""
     return f": {summary['note']}"
 
 
 def closing_table(history: History) -> None:
-    """Show the result of a finished run."""
+    """Print the result of a finished run as a table."""
     total = history.summary
     experiment = history.config["experiment"]
     main = history.metric_spec.main

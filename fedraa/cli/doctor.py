@@ -1,4 +1,4 @@
-"""The command `fedraa doctor`: the versions, the machine, the cluster, and the known faults that apply here."""
+"""The command `fedraa doctor`: versions, machine, cluster, and the known faults of this installation."""
 
 import json
 import math
@@ -27,17 +27,17 @@ PACKAGES = (
 SHARED_MEMORY = Path("/dev/shm")
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 GIGABYTE = 1e9
-# Ray's object store takes up to this share of the memory, and uses slower files in /tmp if /dev/shm is smaller.
+# Ray's object store needs up to this share of the memory. If /dev/shm is smaller, it uses slower files in /tmp.
 OBJECT_STORE_SHARE = 0.3
-# A run directory, Ray's logs and a spilled object store need about this much.
+# Gigabytes that a run directory, Ray's logs and an object store on disk need together.
 MIN_DISK_GB = 2.0
-# Largest relative difference between the weight gradients of the two memory formats in float32.
+# Largest relative difference that is allowed between weight gradients of the two memory formats in float32.
 GRADIENT_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A known fault that applies to this machine, and the remedy."""
+    """A known fault that this installation has, and its remedy."""
 
     problem: str
     remedy: str
@@ -49,10 +49,10 @@ class Diagnosis:
 
     Attributes:
         versions: The version of Python and of each package, None for a missing package.
-        machine: System, processor, cores, memory and disk.
+        machine: Descriptions of the system, processor, cores, memory and disk, by name.
         gpus: The name and memory of each GPU that PyTorch can use.
-        cluster: The address that runs on Ray join by default and its state, None for a private cluster per run.
-        findings: The known faults that apply.
+        cluster: The address of the Ray cluster that was checked, and whether it answers; None if none was checked.
+        findings: The known faults that this installation has.
     """
 
     versions: dict[str, str | None]
@@ -64,12 +64,12 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Show versions, machine and cluster, and the known faults that apply here."""
+    """Show versions, machine and cluster, and the known faults of this installation."""
 
     address: str | None = None
     """Address of a Ray cluster that is also checked (default: RAY_ADDRESS, if it is set)."""
     json: bool = False
-    """Print JSON instead of lines, for a report of a fault."""
+    """Print JSON instead of text, for example to report a fault."""
 
     def __call__(self) -> None:
         from fedraa.cli.console import print_line
@@ -90,7 +90,11 @@ class Doctor:
 
 
 def diagnose(address: str | None) -> Diagnosis:
-    """Return the state of this installation. With an address, or RAY_ADDRESS, also check that a cluster answers."""
+    """Return the state of this installation.
+
+    Args:
+        address: Address of a Ray cluster to check; None to check the address in the variable RAY_ADDRESS, if it is set.
+    """
     import torch
 
     from fedraa.engine.run_description import installed_version
@@ -129,7 +133,7 @@ def _describe_machine() -> dict[str, str]:
 
 
 def count_usable_cores() -> float:
-    """Return the cores that this process may use, by its affinity and by the quota of its control group."""
+    """Return the number of cores that this process may use, by its CPU affinity and the quota of its control group."""
     from fedraa.vectors.chunked import count_cores
 
     cores = float(count_cores())
@@ -141,7 +145,7 @@ def count_usable_cores() -> float:
 
 
 def free_gigabytes(folder: Path) -> float | None:
-    """Return the free space of a folder's file system, None if the folder does not exist."""
+    """Return the free gigabytes of the file system of a folder, or None if the folder does not exist."""
     if not folder.is_dir():
         return None
     return shutil.disk_usage(folder).free / GIGABYTE
@@ -169,13 +173,13 @@ def _check_machine() -> Iterator[Finding]:
 
 
 def _check_convolutions() -> Iterator[Finding]:
-    """Compare the weight gradients of a pointwise convolution with a stride in both memory formats.
+    """Check that the weight gradients of a strided pointwise convolution agree in both memory formats.
 
-    PyTorch's own kernel writes beyond its buffer here. `fedraa.models.safe_convolution` replaces it.
+    PyTorch's kernel for this case writes beyond its buffer. `fedraa.models.safe_convolution` replaces the kernel.
     """
     import torch
 
-    # The import installs the replacement.
+    # Importing the module installs the replacement.
     from fedraa.models import safe_convolution
 
     assert safe_convolution.protection is not None
@@ -190,7 +194,7 @@ def _check_convolutions() -> Iterator[Finding]:
     difference = (grads[0] - grads[1]).abs().max() / grads[0].abs().max()
     if not difference <= GRADIENT_TOLERANCE:
         yield Finding(
-            "gradients of convolutions depend on the memory format; the protection of fedraa has no effect here",
+            "gradients of convolutions depend on the memory format, although fedraa replaces the faulty kernel",
             "report it with the output of: fedraa doctor --json",
         )
 
@@ -198,9 +202,9 @@ def _check_convolutions() -> Iterator[Finding]:
 def _check_torchvision() -> Iterator[Finding]:
     try:
         import torchvision  # noqa: F401
-    # A broken installation raises errors of many kinds.
+    # A broken installation can raise any exception.
     except Exception as error:
-        yield Finding(f"torchvision cannot be imported: {error}", "install the version that belongs to your PyTorch")
+        yield Finding(f"torchvision cannot be imported: {error}", "install the version that fits your PyTorch")
 
 
 def _check_cluster(address: str) -> Iterator[Finding]:

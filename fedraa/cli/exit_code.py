@@ -1,4 +1,4 @@
-"""The end of a command: its exit code, and one line about an error."""
+"""The exit code of a command, and the line that it prints about an error."""
 
 import signal
 import sys
@@ -27,13 +27,13 @@ DEPENDENCIES = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-# Packages that do not belong to the user.
+# Packages that are not the user's code.
 LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C in the block, unless another handler is set."""
+    """Raise KeyboardInterrupt on SIGTERM while the block runs, unless SIGTERM already has a handler."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with stop_signals.stop_on_sigterm(_raise_interrupt) if is_free else nullcontext():
         yield
@@ -41,7 +41,7 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def warnings_in_sentences() -> Iterator[None]:
-    """Show a warning about a run in the block as one line, without the place in the code that issued it."""
+    """While the block runs, print each RunWarning as one line, without the file and line that issued it."""
     show = warnings.showwarning
 
     def show_sentence(
@@ -69,7 +69,8 @@ def _raise_interrupt() -> None:
 def exit_code(command: Callable[[], object]) -> int:
     """Run a command and return its exit code.
 
-    0: success. 1: a run failed, or a log or a component is wrong. 2: the user's mistake. 130: Ctrl-C or SIGTERM.
+    0: success. 1: a run failed, or a check of a log or a component failed. 2: a mistake of the user. 130: the command
+    was stopped by Ctrl-C or SIGTERM.
     """
     try:
         command()
@@ -80,7 +81,7 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    # `--help` ends here. The import of `_failure_types` below takes seconds.
+    # `--help` ends here, before the call of `_failure_types`, which takes seconds because it imports packages.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
             # Ray's handler of SIGTERM exits with this code between two runs on a cluster.
@@ -107,7 +108,10 @@ def _print_error(text: str, error: BaseException, code: int) -> int:
 
 
 def find_user_code(error: BaseException) -> str | None:
-    """Return the innermost function of the user's code in the traceback, with its file and line, or None."""
+    """Return the innermost function in the traceback that is the user's code, with its file and line.
+
+    Return None if the traceback has no code of the user.
+    """
     places = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -119,7 +123,7 @@ def find_user_code(error: BaseException) -> str | None:
 
 
 def _failure_types() -> tuple[type[Exception], ...]:
-    """Return the errors that mean a failed run or a wrong log."""
+    """Return the exceptions for a failed run, a log that breaks the rules, and a component that fails a check."""
     from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
 
     return RunFailed, Inconsistent, PromiseBroken

@@ -1,4 +1,7 @@
-"""The flags of every command for its help and the reference: groups, values, defaults and texts."""
+"""The flags of every command, read from its class: name, values, default, text and group.
+
+`--help` and the reference page of the command line are made from them.
+"""
 
 import ast
 import inspect
@@ -15,7 +18,7 @@ import tyro
 from fedraa.config.experiment import SECTIONS
 from fedraa.config.section import Section
 
-# The groups of the flags and of the positional arguments that only one command has.
+# The groups of a command's flags and positional arguments that are not fields of an experiment.
 OWN = "Options"
 POSITIONAL = "Arguments"
 _PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -26,11 +29,11 @@ class Flag:
     """A flag or a positional argument of a command.
 
     Attributes:
-        name: The flag as typed, with its negation.
-        takes: The values that it takes; empty for a switch.
-        default: The default; empty if the text states it.
-        text: The text in one sentence.
-        group: The heading: `POSITIONAL`, `OWN`, or that of a section.
+        name: The flag as the user types it. A switch also has its negation: `--quiet, --no-quiet`.
+        takes: The values that the flag takes, such as `INT`; empty for a switch.
+        default: The default as text; empty if there is none or if `text` states it.
+        text: The help text, which is one sentence.
+        group: The heading in the help: `POSITIONAL`, `OWN`, or the heading of a section of an experiment.
     """
 
     name: str
@@ -41,7 +44,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """The flag without its negation."""
+        """The name of the flag without its negation, such as `--quiet`."""
         return self.name.partition(",")[0]
 
     @property
@@ -51,12 +54,12 @@ class Flag:
 
     @property
     def typed(self) -> str:
-        """The flag and its values."""
+        """The name of the flag and the values that it takes, such as `--seed INT`."""
         return f"{self.name} {self.takes}".strip()
 
 
 def flags_of(command: Callable[..., Any]) -> list[Flag]:
-    """Return the flags of a command: positional arguments, an experiment's flags by group, and the command's flags."""
+    """Return the flags of a command: first positional arguments, then an experiment's flags, then its other flags."""
     assert isinstance(command, type)
     assert is_dataclass(command)
     hints = get_type_hints(command, include_extras=True)
@@ -73,7 +76,7 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
     if "experiment" in hints:
         experiment = _experiment_flags()
     if "methods" in hints:
-        # The command sets the method of each run.
+        # A command with several methods sets the method of each run, so it has no option `--method`.
         experiment = tuple(flag for flag in experiment if flag.name != "--method")
     positional = [flag for flag in command_flags if flag.group == POSITIONAL]
     return [*positional, *experiment, *(flag for flag in command_flags if flag not in positional)]
@@ -81,7 +84,7 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
 
 @cache
 def _experiment_flags() -> tuple[Flag, ...]:
-    """Return the flags of an experiment. The docstring of a section is their group."""
+    """Return the flags of an experiment. Their groups are the headings of the sections."""
     flags = []
     for section in SECTIONS:
         hints = get_type_hints(section)
@@ -92,7 +95,7 @@ def _experiment_flags() -> tuple[Flag, ...]:
 
 
 def section_heading(section: type[Section]) -> str:
-    """Return the heading of a section in `--help`."""
+    """Return the heading of a section in `--help`: the docstring of its class."""
     return (section.__doc__ or "").rstrip(".")
 
 
@@ -130,7 +133,7 @@ def _default_text(value: object) -> str:
 
 
 def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type and its annotations."""
+    """Return the type in an `Annotated[...]` and its annotations, or a plain type without annotations."""
     if get_origin(hint) is Annotated:
         inner, annotations = _split_annotated(get_args(hint)[0])
         return inner, (*annotations, *hint.__metadata__)
@@ -138,7 +141,7 @@ def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _read_field_docs(command: type) -> dict[str, str]:
-    """Return the docstring below each field, from the source."""
+    """Return the text below each field of a class, by the name of the field. It is read from the source code."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
     assert isinstance(definition, ast.ClassDef)
     return dict(_documented_fields(definition.body))

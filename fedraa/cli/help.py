@@ -1,4 +1,4 @@
-"""The help of the program, and of a command: options in groups, each with its values, default and text."""
+"""The output of `fedraa --help` and `fedraa COMMAND --help`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby
@@ -14,9 +14,10 @@ from fedraa.cli.flags import OWN, POSITIONAL, Flag, flags_of
 
 HELP_ALL = "--help-all"
 HELP_FLAGS = frozenset(["-h", "--help", HELP_ALL])
-# Characters of the longest option that has its text on the same line.
+# An option with more characters has its help text on the next line.
 NARROW = 23
-# The most used options of an experiment by heading, in the order of the help. `--help` shows only these.
+# The most used options of an experiment by heading, in the order of the help. `--help` shows only these options of an
+# experiment; `--help-all` shows all.
 EVERYDAY = {
     "Method": ("--method", "--scheduler", "--fragments", "--participation"),
     "Model and data": ("--model", "--dataset", "--data-dir"),
@@ -74,11 +75,11 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
 
 
 def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
-    """Return the arguments of a command, the everyday options of an experiment, and the options of only this command.
+    """Return the groups that `--help` shows: arguments, everyday options of an experiment, options of the command.
 
     Args:
         name: The name of the command.
-        flags: All its flags.
+        flags: All flags of the command.
     """
     groups = [(POSITIONAL, [flag for flag in flags if flag.group == POSITIONAL])]
     by_option = {flag.option: flag for flag in flags if flag.of_experiment}
@@ -90,7 +91,7 @@ def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
 
 
 def further_groups(flags: Sequence[Flag]) -> list[Group]:
-    """Return the other options of an experiment by section."""
+    """Return the groups that only `--help-all` shows: all other options of an experiment, by section."""
     everyday = set(chain.from_iterable(EVERYDAY.values()))
     further = [flag for flag in flags if flag.of_experiment and flag.option not in everyday]
     return [(heading, list(members)) for heading, members in groupby(further, key=lambda flag: flag.group)]
@@ -104,7 +105,7 @@ def _print_groups(console: Console, groups: Sequence[Group]) -> None:
 
 
 def _print_flag(console: Console, flag: Flag) -> None:
-    """Print a flag with its text beside it, or below it if the flag is long."""
+    """Print a flag and its help text. The text is beside the flag, or below it if the flag is long."""
     name = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}"
     text = escape(flag.text)
     if flag.default:

@@ -1,4 +1,4 @@
-"""The command line: typed options of every command, and one sentence for every error of a user."""
+"""The commands of the command line: each class is a command, and its fields are the options."""
 
 import os
 import sys
@@ -33,8 +33,8 @@ class Run:
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     callbacks: tuple[str, ...] = ()
-    """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard(directory='logs'),
-    wandb(project='NAME'), or a custom one as package.module:Name (default: none)."""
+    """Callbacks: early-stopping(patience=3), csv(path='evals.csv'), tensorboard, wandb(project='NAME'), mlflow, or a
+    custom one as package.module:Name (default: none)."""
     restarts: int = 0
     """Maximum number of times that the run resumes on a new local cluster after Ray failed."""
     config: Path | None = None
@@ -110,10 +110,10 @@ class Compare:
     """Names of methods from `fedraa methods`, crossings a+b, or custom ones as package.module:NAME."""
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     seeds: tuple[int, ...] = (0,)
-    """Seeds, with one run per method and seed."""
+    """Random seeds, with one run per method and seed."""
     terms: Literal["equal", "paper", "tuned"] | None = None
-    """Source of settings that no option sets: equal for all methods, each method's paper, or the file of --tuned
-    (default: the method's)."""
+    """Source of settings that no option sets: equal for all methods, the paper of each method, or the file of --tuned
+    (default: the defaults of each method)."""
     tuned: Path | None = None
     """File that `fedraa tune` wrote, for --terms tuned (default: none)."""
     config: Path | None = None
@@ -140,8 +140,8 @@ class Tune:
     trials: int = 12
     """Number of trials of each method."""
     jobs: int = 1
-    """Trials that run at the same time, each in a process or on a CPU of the cluster at --address; with 1,
-    a seed fixes the results."""
+    """Number of trials at the same time, in processes or on CPUs of the cluster at --address; only 1 gives
+    repeatable results."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -158,10 +158,10 @@ class Methods:
     """List all methods, or show every value of a method and custom components of a module."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Methods, to show their values by path, or modules such as my_ext, to list their components (default: all
+    """Names of methods to show their values, or of modules such as my_ext to list their components (default: all
     methods)."""
     json: bool = False
-    """Print JSON."""
+    """Print JSON instead of a table."""
 
     def __call__(self) -> None:
         with quick_imports():
@@ -178,7 +178,7 @@ class Plan:
     data: Path | None = None
     """Folder for clients.png, a picture of the data partition, which is also printed as a table (default: none)."""
     epsilon: float | None = None
-    """Privacy loss for which to show the noise, with --privacy (default: none)."""
+    """Privacy loss epsilon for which to print the necessary noise, with --privacy (default: none)."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -191,7 +191,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Replay:
-    """Check the log of a run against the rules of its method."""
+    """Check that the log of a run follows the rules of its method, without training."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""
@@ -214,17 +214,17 @@ class Report:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories, or folders of run directories."""
     out: Path = Path("report.html")
-    """Page to write, with its files in the folder NAME_files."""
+    """HTML page to write; its CSV, LaTeX and PDF files are written to the folder NAME_files beside it."""
     theme: Literal["auto", "light", "dark"] = "auto"
-    """Colours of the page, where auto follows the reader's screen."""
+    """Colours of the page; auto follows the setting of the reader's browser."""
     landscape: bool = False
     """Also compute the loss around every final model, and its sharpness, from the data set."""
     trust: bool = False
     """Import the custom components that the run directories name, for --landscape."""
     tensorboard: Path | None = None
-    """Folder for the evaluations in the form of TensorBoard (default: none)."""
+    """Folder to which the evaluations are also written for TensorBoard (default: none)."""
     wandb: str | None = None
-    """Project of Weights & Biases that the evaluations are sent to (default: none)."""
+    """Project of Weights & Biases to which the evaluations are also sent (default: none)."""
 
     def __call__(self) -> None:
         if self.trust and not self.landscape:
@@ -240,7 +240,7 @@ class Report:
                 to_wandb(self.runs, self.wandb)
             waiting.say(f"writing {self.out}")
             folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
-        print_line(f"{self.out}; tables and figures for papers are in {folder}")
+        print_line(f"the report is {self.out}; tables and plots for papers are in {folder}")
 
 
 @dataclass(frozen=True)
@@ -248,9 +248,9 @@ class Board:
     """Serve a live page of the runs in a folder: curves, timelines and comparison."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
-    """Folder of run directories, or of such folders (default: runs)."""
+    """Folder with run directories at any depth."""
     port: int = 0
-    """Port on 127.0.0.1, where 0 takes any free port."""
+    """Port of the page on 127.0.0.1; 0 takes any free port."""
 
     def __call__(self) -> None:
         from fedraa.cli.board import serve_board
@@ -279,7 +279,7 @@ class Check:
     component: tyro.conf.Positional[str]
     """Component as package.module:Name, or with values as package.module:Name(share=0.1)."""
     as_: Annotated[str | None, tyro.conf.arg(name="as")] = None
-    """Kind of a component that is a function: staleness, partitioner, metric, ... (default: by its class)."""
+    """Kind of the component: staleness, partitioner, metric, ...; needed for a function (default: by its class)."""
     ray: bool = False
     """Also run the component on Ray, with one and with two workers."""
 
@@ -298,7 +298,7 @@ class Check:
         print_line(repr(findings))
         if not findings.held:
             count = len(findings.failures)
-            raise PromiseBroken(findings.part, f"it breaks {format_count(count, 'promise')}")
+            raise PromiseBroken(findings.part, f"it fails {format_count(count, 'check')}")
 
 
 @dataclass(frozen=True)
@@ -329,10 +329,12 @@ for group in COMMAND_GROUPS.values():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in the arguments (default: those of the process) and return the exit code.
+    """Run the command in the arguments and return the exit code.
 
-    The current directory is added to the import path, as with `python -m fedraa`, so that user-defined components can
-    be imported.
+    The current directory is added to the import path, so that custom components in it can be imported.
+
+    Args:
+        arguments: The command and its options; None for the arguments of the process.
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -354,7 +356,7 @@ def _run_command(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _prestart_ray(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
-    """Start a private cluster while this process imports PyTorch, because both take seconds."""
+    """Start a private Ray cluster, if the run needs one, while the block imports PyTorch, because both take seconds."""
     if options.engine == "local" or cluster_address(options) is not None:
         yield
         return

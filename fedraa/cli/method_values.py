@@ -1,4 +1,4 @@
-"""`fedraa methods NAME`: every value of one method, with its option and its meaning."""
+"""The output of `fedraa methods NAME`: every value of one method, with its option and its meaning."""
 
 import inspect
 import re
@@ -15,14 +15,15 @@ from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
 from fedraa.config.experiment import Experiment
 
-# The note about the default at the end of an option's text. The page omits it, because it shows the value itself.
+# The note about the default at the end of an option's text. It is omitted, because the output shows the value itself.
 DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
 
 
 def show_values(method: Method) -> None:
-    """Print the method's paper, formula, use and paper settings, and then every value of it.
+    """Print the method's paper, formula, use and paper settings, and then every value of the method.
 
-    A value has its path, its option if it has one, and its meaning below them.
+    A line has the path of the value, the value, and the option that sets it, if there is one. The next line has the
+    meaning.
     """
     console = page_console()
     options = {method.path(name): name for name in SHORTCUTS}
@@ -40,7 +41,7 @@ def show_values(method: Method) -> None:
 
 
 def describe_use(method: Method) -> dict[str, str]:
-    """Return the formula, the use and the settings of the paper, each under its heading. Texts may be empty."""
+    """Return the formula, the use and the paper's settings of a method by heading. A text is empty if it is unknown."""
     settings = ""
     paper = method.paper_settings
     if paper is not None:
@@ -56,7 +57,10 @@ def describe_use(method: Method) -> dict[str, str]:
 
 
 def value_text(value: object) -> str:
-    """Return a value as the user can type it. A component is shown by its class only, as its values have paths."""
+    """Return a value as the user can type it. Of a component, return only the name of its class.
+
+    The values of a component have paths and are shown separately.
+    """
     if is_ours(value) and hasattr(value, "__dataclass_fields__"):
         return type(value).__name__
     if value is None:
@@ -67,19 +71,19 @@ def value_text(value: object) -> str:
 
 
 def join_values(value: object) -> str:
-    """Return a value, or the elements of a tuple with spaces between them, as text."""
+    """Return a value as text. The elements of a tuple are separated by spaces."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return str(text_of(value))
 
 
 def describe_value(method: Method, path: str, option: str | None) -> str:
-    """Return the meaning of a value: from the docstring of the class that holds it, or else from its option.
+    """Return the meaning of a value, from the docstring of the class that has it or from the text of its option.
 
     Args:
         method: The method.
         path: Path of the value in the method, such as `update.mixing`.
-        option: Field of an experiment that sets the value, or None.
+        option: Name of the option that sets the value; None if no option sets it.
     """
     *parents, name = path.split(".")
     owner = reduce(getattr, parents, method)
@@ -94,6 +98,6 @@ def describe_value(method: Method, path: str, option: str | None) -> str:
 
 @cache
 def attribute_texts(kind: type) -> Mapping[str, str]:
-    """Return the text about each attribute that the docstring of a class names."""
+    """Return the attributes that the docstring of a class documents, with their texts."""
     attributes = parse(inspect.getdoc(kind) or "", DocstringStyle.GOOGLE).params
     return {item.arg_name: item.description or "" for item in attributes}

@@ -1,4 +1,4 @@
-"""`fedraa methods`: every method and its four choices, the values of one method, and the components of user modules."""
+"""The output of `fedraa methods`: all methods, the values of one method, or the components of the user's modules."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,9 @@ PLAIN = LocalTraining(momentum=0.0)
 
 
 def show_methods(names: Sequence[str], *, as_json: bool) -> None:
-    """Show the values of the named methods, or every method and the components of the named modules.
+    """Print the values of the named methods. If modules are named, print all methods and the modules' components.
+
+    Without names, print all methods.
 
     Args:
         names: Names of methods, of crossings a+b, of custom methods as package.module:NAME, and of modules.
@@ -41,7 +43,7 @@ def show_methods(names: Sequence[str], *, as_json: bool) -> None:
 
 
 def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
-    """Show every value of each method with its path, its option and its meaning."""
+    """Print every value of each method with its path, its option and its meaning."""
     if as_json:
         rows = [{"name": method.name, "values": values_by_path(method)} for method in chosen]
         print_line(json.dumps(rows, indent=2, default=text_of))
@@ -52,7 +54,7 @@ def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module. Raise InputError if there is none; the error suggests a method with a similar name."""
+    """Import a module. If it does not exist, raise InputError, with a similar name of a method if there is one."""
     try:
         return import_user_module("names", name)
     except InputError:
@@ -62,7 +64,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
-    """Show every method, built-in or from the modules, and the modules' components with the options that take them."""
+    """Print all built-in methods, the methods of the modules, and the components of the modules with their options."""
     listed = dict(registry.list_methods())
     parts = []
     for module in map(_import_module, modules):
@@ -85,7 +87,7 @@ def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
 
 
 def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]]:
-    """Return methods by the heading of their family, those with an asynchronous server first."""
+    """Return the methods of each family by the family's heading. Families with an asynchronous server come first."""
     families: dict[str, dict[str, Method]] = {}
     for name, method in sorted(listed.items(), key=lambda item: not item[1].asynchronous):
         families.setdefault(describe_family(method), {})[name] = method
@@ -93,7 +95,7 @@ def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]
 
 
 def describe_family(method: Method) -> str:
-    """Return the heading of a method's family: the server with its steps, and the part that clients train."""
+    """Return the heading of a method's family: the kind of server, and the part of the model that clients train."""
     server = "synchronous server, steps are rounds"
     if method.asynchronous:
         server = "asynchronous server, steps are updates"
@@ -107,12 +109,12 @@ def describe_family(method: Method) -> str:
 
 
 def family_table(heading: str, members: Mapping[str, Method], name_width: int) -> Table:
-    """Return a table of the methods of a family: the choices that distinguish them, and the paper.
+    """Return a table of the methods of a family, with their submodel, local training, server's update and paper.
 
     Args:
         heading: The heading of the family.
         members: The methods by name.
-        name_width: Characters of the longest name of a method, so that the tables of all families are aligned.
+        name_width: Width of the first column in characters, which aligns the tables of all families.
     """
     table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, expand=True)
     table.add_column("method", width=name_width)
@@ -126,20 +128,20 @@ def family_table(heading: str, members: Mapping[str, Method], name_width: int) -
 
 
 def custom_methods(module: ModuleType) -> dict[str, Method]:
-    """Return the methods that a module defines, by their import paths."""
+    """Return the methods in a module, by their import paths."""
     return {f"{module.__name__}:{name}": value for name, value in vars(module).items() if isinstance(value, Method)}
 
 
 def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
-    """Return import path, option and first line of the docstring of every component that a module defines.
+    """Return the import path, the option and the first line of the docstring of every component class in a module.
 
-    Only classes are listed, because a component that is a function looks like any other function.
+    Functions are not listed, because a component that is a function looks like any other function.
     """
-    # The list of built-in methods would wait a tenth of a second for these imports.
+    # Imported here, because these imports take a tenth of a second, which the list of built-in methods does not need.
     from fedraa.callbacks.callback import Callback
     from fedraa.testing.kinds import KINDS
 
-    bases: dict[str, type | tuple[type, ...]] = {kind.seam.name: kind.base for kind in KINDS.values()}
+    bases: dict[str, type | tuple[type, ...]] = {kind.registry.name: kind.base for kind in KINDS.values()}
     bases["callbacks"] = Callback
     rows = []
     for name, value in vars(module).items():
@@ -152,7 +154,7 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
 
 def choice_text(choice: object) -> str:
-    """Return a choice on one line: its kind, its values, and its parts that differ from the default."""
+    """Return one of a method's four choices on one line: its class, and its values that differ from the defaults."""
     assert is_dataclass(choice)
     texts = []
     for item in fields(choice):

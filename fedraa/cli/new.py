@@ -1,4 +1,4 @@
-"""`fedraa new`: a folder with a runnable study to start from."""
+"""The command `fedraa new`: it creates a folder with a study that runs and that the user can change."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ def write_study(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise InputError("folder", "it exists already", got=folder, hint="give a new folder") from None
+        raise InputError("folder", "it already exists", got=folder, hint="give a new folder") from None
     except OSError as error:
         problem = f"the folder cannot be created: {error.strerror}"
         raise InputError("folder", problem, got=folder, hint="give another folder") from None

@@ -1,4 +1,4 @@
-"""Commands for runs in progress, on this machine or on a cluster."""
+"""The commands `status`, `stop`, `submit` and `fetch`, for runs on this machine or on a cluster."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +64,11 @@ class Submit:
     """Run a command as a job on a cluster: fedraa submit -- run --method ..."""
 
     command: tyro.conf.Positional[tuple[str, ...]]
-    """Command and its options, after --, with an absolute path on the head node as --out."""
+    """Command with its options after --, where --out is an absolute path on the head node."""
     address: str = "http://127.0.0.1:8265"
     """Address of the cluster's dashboard."""
     working_dir: Path | None = None
-    """Folder with the files that the command reads, which is sent to the cluster (default: none)."""
+    """Folder to copy to the cluster, with files that the command reads (default: none)."""
 
     def __call__(self) -> None:
         from actors.cluster.submit import submit_command
@@ -88,7 +88,7 @@ class Fetch:
     out: Path
     """Directory to write on this machine, new or empty (required)."""
     node: str | None = None
-    """Id, address or name of the node (default: the head node)."""
+    """Id, IP address or name of the node (default: the head node)."""
 
     def __call__(self) -> None:
         from actors.cluster.operations import fetch_run

@@ -1,6 +1,6 @@
-"""Conversion of command-line arguments to a command: typed flags over the values of a configuration file.
+"""Conversion of command-line arguments to a command.
 
-Every mistake in the arguments becomes an InputError.
+Flags override the values of a configuration file. Every mistake in the arguments becomes an InputError.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-# This private module is the only access to tyro's errors as values. pyproject.toml bounds the version of tyro.
+# Only this private module of tyro has the parser's errors as objects. pyproject.toml limits the version of tyro.
 from tyro import _errors
 
 from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help
@@ -29,7 +29,7 @@ EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
 # The commands of any program by name.
 Functions = Mapping[str, Callable[..., object]]
-# The messages of Python and tyro about an invalid value.
+# Regular expressions of the messages of Python and tyro about an invalid value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<value>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<value>.+)\]")
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<value>.+)\.")
@@ -41,9 +41,10 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     Args:
         commands: The commands by name.
         arguments: The arguments of the process.
-        description: The text of the general help.
+        description: A sentence about the program, which the general help shows.
 
-    Raises InputError for a mistake in the arguments.
+    Raises:
+        InputError: The arguments have a mistake.
     """
     name = next(iter(arguments), "")
     _answer_help(commands, arguments)
@@ -56,19 +57,19 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
             path = _config_path(arguments)
         subcommand = tyro.conf.subcommand(command_name, prefix_name=False, **_command_default(command, path))
         subcommands.append(Annotated[command, subcommand])
-    # The union is only known at run time, so that the form A | B does not apply.
+    # The types are only known at run time, so the union cannot be written as A | B.
     one_of: Any = Union[tuple(subcommands)]  # noqa: UP007
     with errors_as_sentences("fedraa", commands, arguments), warnings.catch_warnings():
-        # tyro warns about `--override`, because the flag takes texts, and the default of the field is a mapping.
+        # tyro warns about `--override`, because the flag takes texts while the default of the field is a mapping.
         warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
 
 
 def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
-    """Print the help of a command and exit, if the arguments ask for it.
+    """If the arguments have a help flag, print the help of the command and exit.
 
-    In `fedraa submit -- run --help`, the help is that of the command after `--`.
+    `fedraa submit -- run --help` prints the help of the command after `--`, here of `run`.
     """
     words = list(arguments)
     if "--" in words and HELP_FLAGS.isdisjoint(words[: words.index("--")]):
@@ -79,7 +80,7 @@ def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:
-    """Raise InputError for a flag that is given twice, because the parser would keep only the last one."""
+    """Raise InputError if a flag is given twice, because the parser would use only the last value."""
     seen = set[str]()
     for word in takewhile(lambda word: word != "--", arguments):
         if not word.startswith("--"):
@@ -92,7 +93,7 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
-    """Convert errors of tyro in the block to InputErrors.
+    """Convert errors that tyro raises in the block to InputErrors.
 
     Args:
         program: The name of the program.
@@ -108,7 +109,7 @@ def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[s
 
 
 def _config_path(arguments: Sequence[str]) -> str | None:
-    """Return the configuration file among the arguments."""
+    """Return the value of `--config` in the arguments, or None."""
     for word, value in zip(arguments, [*arguments[1:], None], strict=True):
         if word == "--config":
             return value
@@ -118,7 +119,10 @@ def _config_path(arguments: Sequence[str]) -> str | None:
 
 
 def _command_default(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
-    """Return the keyword `default` for the parser: the command with the experiment of the configuration file."""
+    """Return the argument `default` for tyro: the command with the experiment of the configuration file `path`.
+
+    Without a file, return no argument.
+    """
     if path is None:
         return {}
     values: dict[str, Any] = {}
@@ -131,7 +135,7 @@ def _command_default(command: Callable[..., Command], path: str | None) -> dict[
 
 
 def _flag_names(commands: Functions, name: str) -> list[str]:
-    """Return the Python names of a command's flags."""
+    """Return the names of a command's flags, with underscores. An unknown command has none."""
     if name not in commands:
         return []
     names = list(signature(commands[name]).parameters)
@@ -148,12 +152,15 @@ def _raise_sentence(
     commands: Functions,
     arguments: Sequence[str],
 ) -> None:
-    """Raise an InputError for an error of tyro; other errors are left to tyro."""
+    """Raise an InputError for an error of tyro. For errors that are not listed here, do nothing.
+
+    `errors_as_sentences` documents the arguments `program`, `commands` and `arguments`.
+    """
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise _unknown_word_error(tokens[0], program, commands, arguments)
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            # None means to leave the flag out. The order of tyro is arbitrary.
+            # The user cannot type the choice None. tyro's order of the choices is arbitrary.
             names = sorted(set(choices) - {"None"})
             raise InputError(_flag_name(argument), got=value, expected=f"one of {', '.join(names)}")
         case _errors.BadValue(argument=argument, offending_value=value):
@@ -185,7 +192,7 @@ def _raise_sentence(
 
 
 def _unknown_word_error(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
-    """Return the error about an unknown argument, with the argument that the user may mean."""
+    """Return the error about an unknown argument, with a hint at a similar argument if there is one."""
     see = _help_hint(program, commands, arguments)
     if not token.startswith("-"):
         if token == arguments[0]:
@@ -200,7 +207,7 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
     name = token.lstrip("-").replace("-", "_")
     flags = _flag_names(commands, arguments[0])
     if name in flags and token.startswith("--"):
-        # The user gave the name of a positional argument as a flag.
+        # The user typed the name of a positional argument as a flag.
         hint = f"give the {name} without a flag, {see}"
     elif name in flags:
         hint = f"did you mean --{name.replace('_', '-')}?"
@@ -217,7 +224,10 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
 
 
 def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -> InputError | None:
-    """Return the error about a second value after a flag that takes one value, or None if it is another mistake."""
+    """Return the error about several values after a flag that takes one value.
+
+    Return None if the unknown argument `token` does not follow a flag and its value.
+    """
     values: list[str] = []
     flag = ""
     for word in arguments:
@@ -238,7 +248,7 @@ def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -
 
 
 def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> str:
-    """Return the hint to the help of the command in the arguments, or of the program."""
+    """Return a hint that names the help of the command in the arguments, or of the program if there is no command."""
     if not arguments or arguments[0] not in commands:
         return f"see {program} --help"
     help_flag = "--help"
@@ -250,12 +260,12 @@ def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> s
 def _bad_value_error(
     argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None
 ) -> InputError:
-    """Return the error about a value, which tyro gives in brackets and quotes."""
+    """Return the error about a wrong value. `text` is the value in brackets and quotes, as in tyro's message."""
     return InputError(_flag_name(argument), got=text.strip("[]'\""), expected=_allowed_values(allowed))
 
 
 def _allowed_values(metavar: str | None) -> str:
-    """Return the values that a flag takes, without tyro's brackets and without the choice to leave it out."""
+    """Return the values that a flag takes, without tyro's brackets and without the choice `None`."""
     text = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
     return re.sub(r"[{}]", "", text).replace("None|", "")
 

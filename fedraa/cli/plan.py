@@ -1,4 +1,4 @@
-"""The cost of a run before it starts: costs, delay bound, feasible sets, memory and expected time."""
+"""The output of `fedraa plan`: task costs, delay bound, feasible fragments, memory and expected time of a run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,28 +39,26 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of device classes, or submodel shapes, that are shown one by one.
+# Maximum number of classes of devices (or shapes of submodels) that a table shows one by one.
 MAX_CLASSES = 12
-# Number of groups, from fast to slow, if there are more device classes.
+# If there are more than `MAX_CLASSES` classes of devices, clients are shown in this number of groups, fast to slow.
 GROUPS = 10
-# Maximum number of participation factors for which weights are computed.
+# Maximum number of values of the participation correction for which update weights are computed.
 MAX_FACTORS = 1000
-# Maximum number of widths that are shown for a submodel.
+# Maximum number of width groups for which a table shows the width of a submodel.
 MAX_WIDTHS = 6
 
 
 def show_plan(
     experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None, epsilon: float | None = None
 ) -> None:
-    """Print the cost of the experiment. Raises ValueError, as `run` would, if it cannot run.
-
-    With the folder `data`, the data partition is shown as well.
+    """Print the costs of a run without running it. Raises the same ValueError as the run if the run is not possible.
 
     Args:
-        experiment: The experiment.
-        data: A folder for a picture of the data partition; None for no picture.
-        waiting: The status line of slow preparations.
-        epsilon: The privacy loss for which the noise is shown; None for no noise.
+        experiment: The options of the run.
+        data: A folder for a picture of the data partition, which is also printed as a table; None for neither.
+        waiting: The status line of slow preparations; None to show none.
+        epsilon: The privacy loss for which the necessary noise is printed; None to print no noise.
     """
     if waiting is None:
         spec = build_run(experiment)
@@ -112,7 +110,10 @@ def show_plan(
 
 
 def whole_groups(spec: RunSpec) -> list[str]:
-    """Return a line about the groups of units that are whole in every fragment because they are small."""
+    """Return a line about the width groups that every fragment has as a whole because they have too few units.
+
+    The list is empty if there are no such groups.
+    """
     groups = too_small(spec.traced, spec.index_sets)
     names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MAX_WIDTHS])
     if not groups:
@@ -123,7 +124,7 @@ def whole_groups(spec: RunSpec) -> list[str]:
 
 
 def task_lines(spec: RunSpec) -> list[str]:
-    """Return lines about local steps and update weights, if they follow from the devices."""
+    """Return lines about the number of local steps and the update weights, if they depend on the devices."""
     costs = make_cost_model(spec)
     update = spec.method.update
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -140,11 +141,13 @@ def task_lines(spec: RunSpec) -> list[str]:
 
 
 def task_energies(spec: RunSpec, table: Floats) -> list[float]:
-    """Return the joules of a task of each client, or of a sample of them, on each fragment that it can hold.
+    """Return the energy of a task in joules, for each pair of a client and a fragment that fits in its memory.
+
+    With many clients, a sample of them is used. The list is empty if the devices have no given watts.
 
     Args:
         spec: The run.
-        table: The costs of all clients on all fragments [N, M], infinite if a client cannot hold a fragment.
+        table: The cost of each client on each fragment [N, M]; infinite if the fragment does not fit in the memory.
     """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -160,12 +163,16 @@ def task_energies(spec: RunSpec, table: Floats) -> list[float]:
 
 
 def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
-    """Return lines about the frozen parameters, which are never sent, and about the bytes that tasks send back."""
+    """Return lines about frozen parameters, which are never sent, and about the bytes that tasks send back.
+
+    The list is empty for a model without frozen parameters.
+    """
     parameters = frozen_parameters(spec.traced.module)
     if not parameters:
         return []
     size = format_quantity(sum(p.numel() * p.element_size() for p in parameters), "B")
-    lines = [f"frozen         {sum(p.numel() for p in parameters)} parameters, {size} on every worker, in no task"]
+    count = sum(p.numel() for p in parameters)
+    lines = [f"frozen         {count} parameters, {size}; every worker has them, no task sends them"]
     if tasks:
         sizes = [format_quantity(size(task.bytes_up for task in tasks), "B") for size in (min, max)]
         lines.append(f"sent back      {' to '.join(dict.fromkeys(sizes))} a task")
@@ -173,7 +180,7 @@ def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
 
 
 def custom_components(written: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the field and the text of each user-defined component in a written experiment."""
+    """Return the option and the text of each custom component in an experiment's fields."""
     rows = []
     for name, value in written.items():
         values = value if isinstance(value, list) else [value]
@@ -182,7 +189,7 @@ def custom_components(written: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def fragments_table(spec: RunSpec) -> Table:
-    """Return a table of the fragments, or the full model: widths, parameters and the cost of training each."""
+    """Return a table of the fragments (or of the full model): widths, parameters, and the cost of training each."""
     owned = count_owners(spec.traced, spec.index_sets)
     never = int((owned == 0).sum())
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters, {never} of them never trained"
@@ -196,12 +203,12 @@ def fragments_table(spec: RunSpec) -> Table:
 
 
 def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
-    """Return a table of the submodels of a first round, the most frequent first, with the cost of training each.
+    """Return a table of the submodels of a first round with their costs. The most frequent submodel comes first.
 
     Args:
         spec: The run.
         tasks: The tasks of a first round, or a sample of them.
-        total: The number of tasks of that round.
+        total: The number of tasks of this round.
     """
     shapes = Counter((task.widths, _unmasked_text(task)) for task in tasks)
     shown = shapes.most_common(MAX_CLASSES)
@@ -217,7 +224,7 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
 
 
 def _unmasked_text(task: Task) -> str:
-    """Return the share of a submodel's parameters that the task trains, in percent."""
+    """Return the share of the submodel's parameters that the mask lets the task train, in percent."""
     if task.mask is None:
         return "100%"
     return f"{task.mask.mean():.0%}"
@@ -245,15 +252,15 @@ def _shape_cells(spec: RunSpec, widths: Sequence[int]) -> list[str]:
 
 
 def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunner | None = None) -> Table:
-    """Return a table of task costs by device class, with the feasible fragments if there is a scheduler.
+    """Return a table of task costs by device class. With a scheduler it also has the feasible fragments of each class.
 
-    A range covers unequal data or devices of one class. A fragment in brackets is feasible for some clients of the
-    class.
+    A cell shows a range if clients of a class have unequal costs. A fragment in brackets is feasible only for some
+    clients of the class.
 
     Args:
         fleet: The devices.
-        costs: The costs [N] by name of a fragment.
-        planner: The scheduler's planner; None without a scheduler.
+        costs: The cost of each client [N], by the heading of a column, such as a fragment's name.
+        planner: The scheduler with the delay bound; None without a scheduler.
     """
     table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
     columns = ["clients", "compute", *costs]
@@ -281,8 +288,11 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
-    """Return the clients of each class of equal devices, or groups from fast to slow if there are many classes."""
-    # The class of each client, as a number. Each attribute of the devices divides the classes further.
+    """Return the clients of each class of equal devices.
+
+    If there are more than `MAX_CLASSES` classes, return `GROUPS` groups of clients instead, from fast to slow.
+    """
+    # `class_of` is the number of each client's class [N]. Each property of the devices divides the classes further.
     class_of = np.zeros(len(fleet), np.int64)
     classes = class_of[:1]
     for column in (fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory):
@@ -296,7 +306,7 @@ def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
 
 
 def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
-    """Return the cost of each client's task [N]; NaN for clients without one."""
+    """Return the cost of each client's task [N]; NaN for clients without a task."""
     costs = np.full(len(spec.fleet), np.nan)
     for task in tasks:
         costs[task.client] = task.cost
@@ -304,10 +314,10 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 
 
 def server_bytes(spec: RunSpec) -> int:
-    """Return the bytes of the server's state.
+    """Return the memory of the server's state in bytes.
 
-    It holds the model, the mean model if there is one, the update's state, the state that clients keep between tasks,
-    the noise of central privacy, and two buffers for each client that trains.
+    The state has the model, the Polyak mean if there is one, the state of the server's update, the state that clients
+    keep between tasks, the noise of central privacy, and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
     clients = min(spec.max_participants, spec.at_a_time)
@@ -318,7 +328,10 @@ def server_bytes(spec: RunSpec) -> int:
 
 
 def client_bytes(spec: RunSpec) -> int:
-    """Return the bytes of state for every client that takes part: that of the update, and that of the client."""
+    """Return the bytes of state that the server stores for each participating client.
+
+    It is the sum of the state of the server's update and the state that the client keeps between tasks.
+    """
     memory = spec.method.update.memory
     size = spec.params.size
     of_update = memory(size, spec.max_participants) - memory(size, spec.max_participants - 1)
@@ -326,13 +339,13 @@ def client_bytes(spec: RunSpec) -> int:
 
 
 def _sample_values(ascending: Floats) -> Floats:
-    """Return at most `MAX_FACTORS` values, evenly from the first to the last."""
+    """Return at most `MAX_FACTORS` of the values, at even distances from the first to the last."""
     count = min(len(ascending), MAX_FACTORS)
     return ascending[np.linspace(0, len(ascending) - 1, count).round().astype(np.int64)]
 
 
 def _range_text(values: Floats) -> str:
-    """Return `0.2`, or `0.1–0.2` for unequal values; `–` without finite values, as if no device holds the submodel."""
+    """Return the range of the finite values as text: `0.2`, or `0.1–0.2`, or `–` without finite values."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return "–"

@@ -1,4 +1,4 @@
-"""The data partition of a run as a table and a picture."""
+"""The output of `fedraa plan --data`: the data partition of a run as a table and a picture."""
 
 from pathlib import Path
 
@@ -13,15 +13,16 @@ from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
-# Maximum number of clients that are shown one by one. If there are more clients, some quantiles by size are shown.
+# Maximum number of clients that the table shows. If there are more, it shows the clients at the quantiles `QUANTILES`
+# of the number of samples.
 MAX_CLIENTS = 20
-# Maximum number of classes. The counts of more classes do not fit into 80 columns.
+# Maximum number of classes for which the table has the counts of the labels. More counts would not fit into 80 columns.
 MAX_CLASSES = 10
 QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 
 def show_data(spec: RunSpec, folder: Path) -> None:
-    """Print the table and write the picture into `folder`."""
+    """Print the data partition as a table, and write its picture into `folder`."""
     print_table(data_table(spec.data, text_of(spec.experiment.partition)))
     counts = label_counts(spec.data)
     if counts is not None:
@@ -45,10 +46,10 @@ def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
 
 
 def data_table(data: Federated, partition: object) -> Table:
-    """Return a table with a row per client.
+    """Return a table with a row per client, or with rows for some clients if there are many.
 
     The columns are the numbers of training and test samples, the number of labels, the share of the most frequent
-    label, and the count of each label if there are at most `MAX_CLASSES`.
+    label (`top`), and the count of each label if there are at most `MAX_CLASSES` labels.
     """
     sizes = data.sizes
     test_sizes = np.diff(data.test_offsets)
@@ -79,7 +80,7 @@ def data_table(data: Federated, partition: object) -> Table:
 
 
 def _label_cells(counts: Counts, shows_labels: bool) -> list[str]:
-    """Return the number of labels, the share of the most frequent one and, if they are shown, the counts."""
+    """Return the cells of a client: number of labels, share of the most frequent label and, on request, all counts."""
     total = max(1, int(counts.sum()))
     cells = [str(int((counts > 0).sum())), f"{counts.max() / total:.0%}"]
     if shows_labels:
@@ -93,7 +94,7 @@ def _all_clients(data: Federated) -> list[tuple[str, int]]:
 
 
 def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
-    """Return clients at some quantiles from the smallest to the largest."""
+    """Return, for each quantile in `QUANTILES` of the number of training samples, its name and the client at it."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1
@@ -101,7 +102,7 @@ def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
 
 
 def _short_count(count: int) -> str:
-    """Return a count with at most four characters below a million; a dot for zero."""
+    """Return a count as a short text, such as 9999 or 12k; a dot for zero."""
     if count == 0:
         return "·"
     if count < 10_000:

@@ -1,4 +1,7 @@
-"""The expected number of steps and the duration of a run, from its first tasks or a dry run."""
+"""The expected number of steps and the expected duration of a run.
+
+They are computed from the run's first tasks, or from a dry run: a simulation of the run's tasks without training.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,24 +25,24 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Largest number of clients that are simulated one by one. Larger runs are represented by this many clients.
+# Maximum number of clients that are simulated. In a larger run, a sample of this size stands for all clients.
 MAX_SIMULATED = 20_000
-# Number of rounds over which the duration of a round is averaged if devices are not always available.
+# If devices are not always available, the duration of a round is the mean over this number of rounds.
 AVAILABILITY_ROUNDS = 20
-# Updates of a dry run. A longer run is extrapolated from the rate.
+# Maximum number of updates of a dry run. A longer run is extrapolated from the updates per time unit.
 DRY_STEPS = 20_000
 
 
 def ignore_event(kind: str, t: float, /, **fields: object) -> None:
-    """Ignore an event of the log."""
+    """Do nothing with an event of the log."""
 
 
 def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task], int]:
-    """Return the tasks of the first round, at most `MAX_SIMULATED` of them, and the number of clients in that round.
+    """Return at most `MAX_SIMULATED` tasks of the first round, and the number of clients in this round.
 
     Args:
         spec: The run.
-        record: Receives the events of these tasks.
+        record: A function that receives the events of these tasks.
     """
     server = make_server(spec, record)
     clients = np.fromiter(server.begin(), np.int64)
@@ -50,7 +53,7 @@ def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task
 
 
 def spread_by_rank(costs: Floats, count: int) -> Ints:
-    """Select at most `count` of the costs [N], spread evenly from the lowest to the highest. Return their positions."""
+    """Select at most `count` of the costs [N], evenly spread from the lowest to the highest. Return their positions."""
     if len(costs) <= count:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")
@@ -58,13 +61,13 @@ def spread_by_rank(costs: Floats, count: int) -> Ints:
 
 
 def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
-    """Return the expected result of an asynchronous run within its budget, by a dry run."""
+    """Return a sentence about the expected steps, time and staleness of an asynchronous run, by a dry run."""
     limits = spec.limits
     rule: Any = spec.method.update
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
         sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
-    # The run has this many times the clients, updates and staleness of the sample.
+    # The run has `times` as many clients and updates as the sample, and `times` its staleness.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))
@@ -88,7 +91,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
 
 
 def _steps_within(spec: RunSpec, rate: float) -> float:
-    """Return the updates within the limits of steps and time, at this rate of updates per time unit."""
+    """Return the number of updates within the limits of the run, at a rate of `rate` updates per time unit."""
     steps = spec.limits.steps or np.inf
     if spec.limits.time is not None:
         steps = min(steps, rate * spec.limits.time)
@@ -96,7 +99,7 @@ def _steps_within(spec: RunSpec, rate: float) -> float:
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
-    """Return the initial ledger of an asynchronous run with the planner's clients."""
+    """Return the ledger (the decisions of the server) of an asynchronous run before its first task."""
     clients, fragments = planner.costs.shape
     concurrency = None
     if spec.at_a_time < clients:
@@ -116,7 +119,7 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
     Args:
         spec: The run.
-        clients: The numbers of the simulated clients [n]. In the task, client i is the i-th of them.
+        clients: The numbers of the simulated clients [n]. Client i of a simulated task is `clients[i]` of the run.
     """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -124,7 +127,7 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
     def dispatch_cost(task: Dispatch, now: float) -> float:
         down, up = moved[task.fragment]
-        # A client that trains its buffer again receives nothing.
+        # A client that continues from its own weights receives nothing.
         if task.resent:
             down = 0
         return costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
@@ -133,7 +136,9 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
 
 def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return the expected result of a run with sampled tasks, if all tasks are like the first of each client.
+    """Return a sentence about the expected steps and time of an asynchronous run with sampled submodels.
+
+    It assumes that all tasks of a client cost as much as its first one.
 
     Args:
         spec: The run.
@@ -147,12 +152,14 @@ def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 
 
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return the expected result of a run in rounds, if all rounds are like the first.
+    """Return a sentence about the expected rounds and time of a run in rounds.
+
+    It assumes that all rounds are like the first one.
 
     Args:
         spec: The run.
         tasks: The tasks of the first round, or a sample of them.
-        total: The number of tasks of that round.
+        total: The number of tasks of this round.
     """
     limits = spec.limits
     longest = _round_duration(spec, tasks, total)
@@ -165,9 +172,9 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 
 
 def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
-    """Return the modelled duration of a round without jitter.
+    """Return the modelled duration of a round in time units, without random factors (jitter).
 
-    If devices are not always available, return the mean over `AVAILABILITY_ROUNDS` rounds of the same clients.
+    If devices are not always available, return the mean over `AVAILABILITY_ROUNDS` rounds with the same clients.
 
     Args:
         spec: The run.
@@ -201,7 +208,7 @@ def _goal_note(spec: RunSpec) -> str:
 
 
 def _unknown_losses_note(spec: RunSpec) -> str:
-    """Return a note about choices that depend on losses, which a dry run does not have."""
+    """Return a note if the run makes choices that depend on training losses, which a dry run does not have."""
     if getattr(spec.method.schedule, "next_client", "uniform") != "uniform":
         return "; the dry run draws the next client at random, and the selection will choose differently"
     if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):
@@ -210,7 +217,7 @@ def _unknown_losses_note(spec: RunSpec) -> str:
 
 
 def _sample_note(sample: int, total: int) -> str:
-    """Return a note that only a sample of the clients was simulated, or an empty text if it has all clients."""
+    """Return a note that only a sample of the clients was simulated, or an empty text if all were simulated."""
     if sample == total:
         return ""
     return f", from a simulation of {sample} of the {total} clients"

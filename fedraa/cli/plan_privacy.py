@@ -1,4 +1,4 @@
-"""The privacy of a run before it starts: the epsilon of its noise, and the noise for an epsilon."""
+"""The lines of `fedraa plan` about privacy: the epsilon of the run's noise, and the noise for a wanted epsilon."""
 
 from math import inf
 
@@ -25,9 +25,11 @@ from schedulers import SchedulerRunner
 
 
 def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
-    """Return lines about the privacy of a run in which no task fails.
+    """Return lines about the privacy of a run, under the assumption that no task fails.
 
-    They have the epsilon of the run, and the noise that `epsilon` needs if it is not None.
+    Args:
+        spec: The run.
+        epsilon: A privacy loss for which the necessary noise is also computed; None for the run's epsilon only.
     """
     terms = spec.privacy_terms
     if epsilon is not None and not 0 < epsilon < inf:
@@ -54,9 +56,9 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
             wanted = find_poisson_noise(epsilon, terms.sampling, steps, terms.delta)
     else:
         expected = gaussian_epsilon(terms.noise, squared, terms.delta)
-        source = f"the client that trains most often counts as {squared} updates"
+        source = f"for the client that trains most often, which counts as {squared} updates"
         if spec.experiment.max_participations is not None:
-            source = f"a client counts as at most {squared} updates"
+            source = f"for a client that counts as {squared} updates, the maximum"
         if epsilon is not None:
             wanted = find_gaussian_noise(epsilon, squared, terms.delta)
     lines = [f"privacy        noise {terms.noise:g} gives epsilon {expected:.4g} at delta {terms.delta:.3g} ({source})"]
@@ -66,10 +68,11 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
 
 
 def count_participation(spec: RunSpec, steps: int) -> int | None:
-    """Return the largest sum of squares of a client's updates per release, in a run of `steps` without failures.
+    """Return the participation of the client that participates most, in a run of `steps` steps without failures.
 
-    With `max_participations` this is the bound that follows from it. Return None for a run whose clients are not known
-    before it starts, such as those of `round-robin`.
+    It is the sum, over the releases of the model, of the squared number of the client's updates in the release. If the
+    run has `max_participations`, the result is the upper bound that follows from it. Return None if the clients of each
+    step are not known before the run starts, for example if the participation chooses clients by observations.
     """
     terms = spec.privacy_terms
     assert terms is not None
@@ -80,7 +83,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     if bound is not None:
         if terms.local or terms.per_release in (None, 1):
             return bound
-        # All updates of a client may be in one buffer.
+        # In the worst case, all updates of a client are in the same buffer.
         return min(bound, terms.per_release) * bound
     if participation is not None and needs_view(participation):
         return None
@@ -92,14 +95,14 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
         return None
     updates = _forecast_clients(spec, steps)
     if terms.local:
-        # The tasks that are in flight at the end are releases as well.
+        # A task that is in flight at the end of the run also sends an update.
         return int(np.bincount(updates, minlength=clients).max()) + 1
     events = [{"kind": "commit", "client": client} for client in updates]
     return largest_squared(group_updates(events, terms.per_release))
 
 
 def _forecast_clients(spec: RunSpec, steps: int) -> tuple[int, ...]:
-    """Return the client of each update of an asynchronous run."""
+    """Return the client of each update of an asynchronous run, by a dry run."""
     schedule = spec.method.schedule
     rule = spec.method.update
     assert isinstance(rule, AsyncRule)

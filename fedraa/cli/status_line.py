@@ -1,4 +1,4 @@
-"""The status line of a command while libraries load and its run is prepared."""
+"""The status line that a command shows while it loads libraries and prepares a run."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,9 +14,10 @@ LOADING = "loading PyTorch"
 
 @contextmanager
 def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
-    """Show the current work, starting with loading PyTorch; yield None, without output, for a quiet command.
+    """Show a status line during the block, and yield it. At first it says that PyTorch is loaded.
 
-    Without a terminal the status is logged, and log records go to stdout meanwhile.
+    If the output is not a terminal, the status is logged, and log records are printed to stdout during the block. A
+    quiet command shows nothing and yields None.
     """
     if quiet:
         yield None
@@ -30,11 +31,12 @@ def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
 
 
 def with_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str | Callback, ...]":
-    """Return the callbacks and, unless the command is quiet, a progress bar that replaces the status line.
+    """Return the callbacks of a command, with a progress bar that replaces the status line `waiting`.
 
-    Without a terminal the run logs its progress instead.
+    A quiet command (`waiting` is None) gets no progress bar. If the output is not a terminal, there is none either,
+    because the run logs its progress.
     """
-    # The import takes seconds.
+    # Imported here, because the import takes seconds.
     from fedraa.callbacks import ProgressBar
 
     if waiting is None:

@@ -1,4 +1,4 @@
-"""The output of `fedraa tune`: every trial when it ends, then the best values of each method."""
+"""The output of `fedraa tune`: the result of every trial, then a table with the best values of each method."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,15 +26,15 @@ def run_tuning(
     jobs: int,
     waiting: Waiting | None = None,
 ) -> None:
-    """Tune the methods. Print the progress and the best values, unless the experiment is quiet or `waiting` is None.
+    """Tune the methods, and print the progress and the best values.
 
     Args:
         methods: Names of methods.
         space: The values to try, in the form of the option `--space`.
         trials: The number of trials of each method.
-        experiment: Data, devices, budget and seed of all trials.
+        experiment: Data, devices, limits and seed of all trials. If it is quiet, nothing is printed.
         jobs: The number of trials that run at the same time.
-        waiting: The status line, which shows the running trial.
+        waiting: The status line, which shows the running trial; None to print nothing.
     """
     if experiment.quiet or waiting is None:
         tuned_by(methods, space, trials, experiment, jobs=jobs)
@@ -52,7 +52,14 @@ def run_tuning(
 
 
 def _print_trial(trial: Trial, count: int, total: int, left: float) -> None:
-    """Print one line of progress."""
+    """Print one line about an ended trial.
+
+    Args:
+        trial: The trial.
+        count: The number of ended trials.
+        total: The number of all trials.
+        left: The expected remaining time in seconds.
+    """
     text = f"trial {count} of {total}: {trial.method} at {_values_text(trial.values)}: {_outcome_text(trial)}"
     if count < total:
         text += f"; about {timedelta(seconds=round(left))} left"
@@ -77,7 +84,7 @@ def _values_text(values: Any) -> str:
 
 
 def best_table(result: Tuned) -> Table:
-    """Return a table with a row per method: its best trial. A * marks a value at the edge of the space."""
+    """Return a table with the best trial of each method. A * marks a value at the edge of the search space."""
     metric = result.table.columns[3]
     table = Table("method", "best at", str(metric), "trials", "stopped early", box=box.SIMPLE_HEAD)
     for method, values in result.terms.items():

@@ -1,4 +1,4 @@
-"""Local training of one client: the loop, its settings, and the terms that change a gradient."""
+"""Local training of a client: its settings, the training loop, optimizers, gradient transforms and compression."""
 
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import Trainer, Work

@@ -1,4 +1,4 @@
-"""Scaling of a fragment's activations by the inverse of its share while the fragment trains."""
+"""Scaling of a fragment's activations by 1 / (its share of the units) while the fragment trains."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -9,17 +9,17 @@ from fedraa.submodels import Traced
 
 
 def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
-    """Scale the inputs of each layer that has cut inputs and uncut outputs by (size of the group) / (kept units).
+    """Scale the inputs of each layer with cut inputs and uncut outputs by (units of the group) / (kept units).
 
-    The logits of a fragment are then W_j (h_j / r_j) + b. Therefore the full model's logits, a sum over fragments, are
-    the r-weighted mean of the logits that the clients trained.
+    A fragment j with the share r_j of the units then has the logits W_j (h_j / r_j) + b. The full model's logits are a
+    sum over fragments, so they are the mean of the fragments' logits, weighted by r_j.
 
     Args:
-        module: The fragment's module.
+        module: The module of the fragment. Hooks are added to its layers.
         traced: The traced full model.
-        widths: Kept units of each group.
-        inner: Also scale the inputs of layers that have cut inputs and cut outputs. This is needed if units are
-            assigned again in every round (IST), because the full model's units then read the units of all groups.
+        widths: Number of kept units of each width group.
+        inner: Also scale the inputs of layers with cut inputs and cut outputs. This is needed if units are assigned
+            to clients again in every round (IST), because a unit of the full model then reads the units of all clients.
     """
     entries = chain.from_iterable(group.entries for group in traced.groups)
     cut = {(entry.tensor, entry.dim) for entry in entries}

@@ -1,4 +1,7 @@
-"""Numbers of local steps that follow from costs: tasks are short, and sending takes about half of their time."""
+"""A rule that sets the number of local steps of each task from the costs of sending and computing.
+
+By default tasks are short, but long enough that sending takes at most about half of their time.
+"""
 
 import re
 from dataclasses import dataclass
@@ -10,17 +13,21 @@ from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-# Default number of batches of a task if sending takes no time.
+# Default of `AutoSteps.minimum`.
 SHORT = 10
 
 
 @dataclass(frozen=True)
 class AutoSteps:
-    """The rule H = max(minimum, round(kappa * move / step)) for the number of local steps.
+    """The rule H = max(minimum, round(kappa * move / step)) for the number of local steps H of a task.
 
-    Here `move` is the time to send a fragment both ways, and `step` the time of a batch. The default of `minimum` is
-    `SHORT`, but at most one pass over the client's data, because longer tasks on few samples only delay their updates.
-    A task continues the client's last pass at the batch at which the previous task ended.
+    `move` is the time to send a fragment to the client and back, and `step` is the time of one minibatch. A task
+    continues the client's pass over its data after the last minibatch of the previous task.
+
+    Attributes:
+        minimum: The smallest number of local steps. None means 10, but at most one pass over the client's data, because
+            longer tasks on few samples only delay their updates.
+        kappa: Computing time of a task as a multiple of its sending time.
     """
 
     minimum: int | None = None
@@ -28,15 +35,15 @@ class AutoSteps:
 
     @classmethod
     def of(cls, steps: int | str | None) -> "AutoSteps | None":
-        """Return the rule that the text auto, auto:LEAST or auto:LEAST:KAPPA describes, or None for a number.
+        """Return the rule for the text auto, auto:MINIMUM or auto:MINIMUM:KAPPA. For a number or None, return None.
 
-        Raises InputError for other text.
+        Raises InputError for any other text.
         """
         if not isinstance(steps, str):
             return None
         match = _TEXT.fullmatch(steps)
         if match is None:
-            expected = "a number from 1, auto, auto:LEAST or auto:LEAST:KAPPA"
+            expected = "a number from 1, auto, auto:MINIMUM or auto:MINIMUM:KAPPA"
             raise InputError("local_steps", got=steps, expected=expected)
         kappa = float(match["kappa"] or cls.kappa)
         if match["minimum"] is None:
@@ -44,17 +51,17 @@ class AutoSteps:
         return cls(int(match["minimum"]), kappa)
 
     def minimum_steps(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps H if sending takes no time. A pass over the data has `whole` batches."""
+        """Return the smallest number of local steps of a task. `whole` is the number of minibatches of a pass."""
         if self.minimum is None:
             return np.minimum(SHORT, whole)
         return np.full_like(whole, self.minimum)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps H from the times of sending and computing.
+        """Return the number of local steps H for arrays of tasks.
 
         Args:
-            move: Time to send the fragment both ways.
-            step: Time of one batch.
-            whole: Batches in one pass over the client's data.
+            move: Time to send the fragment to the client and back.
+            step: Time of one minibatch, in the same unit.
+            whole: Number of minibatches in one pass over the client's data.
         """
         return np.maximum(self.minimum_steps(whole), np.rint(self.kappa * move / step)).astype(np.int64)

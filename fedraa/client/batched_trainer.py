@@ -1,4 +1,4 @@
-"""Training of several tasks in one batched computation. This is faster if kernel launches take most of the time."""
+"""Training of several tasks in one batched computation, which is faster if kernel launches take most of the time."""
 
 import time
 from collections import defaultdict
@@ -21,10 +21,12 @@ from fedraa.submodels import Traced
 
 
 class BatchedTrainer(Trainer):
-    """A trainer with a `train_all` that trains up to `stack` tasks of the same shape at once.
+    """A trainer that trains up to `stack` tasks with submodels of the same shape together.
 
-    Its results differ from those of `Trainer` by rounding, but depend only on the task, the data, the seed and `stack`.
-    All stacks are padded to the same height, and all minibatches to a size that follows from the number of samples.
+    Tasks that are trained together form a stack. A result depends only on the task, the data, the seed and the
+    parameter `stack`, not on the other tasks of its stack. For this, all stacks are padded to the same number of rows,
+    and all minibatches to a size that depends only on the client's number of samples. Results differ from results of
+    `Trainer` by rounding.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
@@ -33,7 +35,7 @@ class BatchedTrainer(Trainer):
         Args:
             traced: The traced model.
             solver: The settings of local training.
-            stack: Tasks per stack.
+            stack: Number of tasks per stack.
             options: Other arguments of `Trainer`.
         """
         super().__init__(traced, solver, **options)
@@ -57,7 +59,7 @@ class BatchedTrainer(Trainer):
         self._stacks.clear()
 
     def _stack_key(self, work: Work) -> object:
-        """Return a key that is equal for tasks which may be in one stack."""
+        """Return a key of the work. Tasks with equal keys can be trained in one stack."""
         task = work.task
         length = None
         if follows_length(self._solver.lr_schedule):
@@ -66,9 +68,9 @@ class BatchedTrainer(Trainer):
         return task.widths, self._batch_rows(len(work.y)), task.lr, masking, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
-        """Return the rows to which a stack pads the minibatches of a client with `samples` samples.
+        """Return the number of samples to which minibatches of a client with `samples` samples are padded.
 
-        The number is the smallest power of two that is at least `samples`, but at most the largest minibatch.
+        It is the smallest power of two that is at least `samples`, but at most the size of the largest minibatch.
         """
         return min(self._solver.batch_size + self._solver.min_batch - 1, 1 << (samples - 1).bit_length())
 
@@ -118,17 +120,18 @@ class BatchedTrainer(Trainer):
         return [replace(trained[row], seconds=seconds) for row in range(len(work))]
 
     def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield minibatches [height, b, ...] and their labels, with PADDING if a client has no more samples or steps.
+        """Yield the inputs [height, b, ...] and labels [height, b] of each step, for all tasks of a stack.
 
-        The data of all clients and the order of their samples go to the device first. Samples that are generated
-        at random are replaced on the device before each epoch.
+        The label is PADDING if a client has no more samples or steps. The data of all clients and the order of their
+        samples are copied to the device first. If samples are generated at random for every epoch, new samples replace
+        them on the device before each epoch.
         """
         longest = max(len(one.y) for one in work)
         width = self._batch_rows(len(work[0].y))
         steps = max(self._steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, longest + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, longest + 1), PADDING)
-        # The index `longest` stands for a missing sample.
+        # The row `longest` of `x` and `y` stands for a missing sample.
         orders = np.full((steps, self._height, width), longest)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):
@@ -165,7 +168,7 @@ class BatchedTrainer(Trainer):
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
-    """Return one task that combines tasks of one shape, with buffers [height, k]."""
+    """Return one task that stands for `height` tasks with submodels of one shape. Its buffers are [height, k]."""
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
     return replace(

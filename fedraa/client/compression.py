@@ -1,6 +1,6 @@
-"""Compressors C(.) of the delta that a client sends back: w - w_received, on the trained coordinates.
+"""Compressors of the delta (trained weights minus received weights) that a client sends to the server.
 
-A compressor makes the message smaller and changes the delta. The traffic of a run counts the bytes of the packed
+Compression makes the message smaller and changes the delta. The traffic of a run counts the bytes of the compressed
 message, rounded up.
 """
 
@@ -28,9 +28,11 @@ EXPECTED = (
 
 
 class Compressor(ABC):
-    """A compressor of the delta that a client sends back. Both methods must depend only on their arguments.
+    """A compressor of the delta that a client sends. Results of the methods must depend only on the arguments.
 
-    A `lossless` compressor is never applied. A compressor that `drops` entries sets them to 0 at the server.
+    Attributes:
+        lossless: True if the delta stays unchanged. Then `apply` is never called.
+        drops: True if the server receives 0 for some entries that are not 0.
     """
 
     lossless: ClassVar[bool] = False
@@ -38,27 +40,31 @@ class Compressor(ABC):
 
     @abstractmethod
     def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return the delta [k] as the server receives it: compressed and decoded.
+        """Return the delta [k] as the server receives it, after compression and decompression.
 
         Args:
             delta: Trained weights minus received weights [k].
-            rng: The only source of randomness. It depends on the seed, the client and its task.
+            rng: The random generator of this client and task, the only source of randomness.
         """
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the bytes on the wire for a delta of `coordinates` entries. The counts of traffic use this number."""
+        """Return the size of the message in bytes for a delta of `coordinates` entries. The traffic counts it."""
 
     def for_feedback(self) -> "Compressor | None":
-        """Return the compressor to use with error feedback, or None if error feedback is impossible.
+        """Return the compressor to use with error feedback, or None if it cannot be used with error feedback.
 
-        It is impossible if the error can be larger than the delta: the kept error would grow from task to task.
+        It cannot be used if its error can be larger than the delta, because the error that a client keeps would then
+        grow from task to task.
         """
         return self
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
-    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless this is a number."""
+    """Return the size of the message in bytes for a delta of `coordinates` entries.
+
+    Raises InputError if a custom compressor does not return a whole number from 0.
+    """
     with convert_errors("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
@@ -69,7 +75,7 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """No compression: the delta is unchanged, with 4 bytes per number."""
+    """No compression: the delta is sent unchanged, with 4 bytes per entry."""
 
     lossless: ClassVar[bool] = True
 
@@ -82,7 +88,13 @@ class NoCompression(Compressor):
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The `share` of largest entries. Their positions are sent as indices or as a bitmap, whichever is shorter."""
+    """The entries with the largest absolute values.
+
+    Their positions are sent as indices or as a bitmap, whichever is shorter.
+
+    Attributes:
+        share: The share of the entries that is sent.
+    """
 
     share: Share
     drops: ClassVar[bool] = True
@@ -99,10 +111,12 @@ class TopK(Compressor):
 
 @dataclass(frozen=True)
 class RandomK(Compressor):
-    """A random `share` of the entries, multiplied by the number of entries over the number of kept ones.
+    """Randomly chosen entries. The message holds their values and a random seed for their positions.
 
-    The mean over the random choices is the delta. The message holds the values and a seed for their positions. Error
-    feedback needs entries that are not `scaled`.
+    Attributes:
+        share: The share of the entries that is sent.
+        scaled: True to multiply the sent entries by (number of entries) / (number of sent entries). The expected value
+            of the received delta is then the delta. Error feedback needs entries without this factor.
     """
 
     share: Share
@@ -126,7 +140,10 @@ class RandomK(Compressor):
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
-    """Uniform quantisation between the smallest and the largest number: a byte per number, plus these extremes."""
+    """Uniform quantisation of each entry to one byte, between the smallest and the largest entry.
+
+    The message also holds these two entries as floats.
+    """
 
     def apply(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
         if not delta.numel():
@@ -141,11 +158,15 @@ class EightBit(Compressor):
 
 @dataclass(frozen=True)
 class QSGD(Compressor):
-    """QSGD (Alistarh et al. 2017, Section 3.1): entries become ||delta|| * sign * xi / s for `levels` s.
+    """Random rounding of each entry to a level (QSGD, Alistarh et al. 2017, Section 3.1).
 
-    With r = |entry| * s / ||delta||, xi is floor(r) + 1 with probability r - floor(r), else floor(r). The mean over the
-    random rounding is the delta. The message holds the norm, and sign and xi of every entry in a fixed number of bits;
-    the paper's Elias code is shorter for few levels.
+    An entry becomes ||delta|| * sign * xi / s. With r = |entry| * s / ||delta||, the level xi is floor(r) + 1 with
+    probability r - floor(r), otherwise floor(r). The expected value of the received delta is the delta. The message
+    holds the norm, and the sign and xi of every entry with a fixed number of bits. The Elias code of the paper, which
+    is not used here, is shorter for few levels.
+
+    Attributes:
+        levels: The number of levels, s.
     """
 
     levels: Count
@@ -170,9 +191,12 @@ class QSGD(Compressor):
 
 @dataclass(frozen=True)
 class Sign(Compressor):
-    """The sign of every entry in one bit; 0 counts as +1 (signSGD, Bernstein et al. 2018).
+    """The sign of every entry in one bit (signSGD, Bernstein et al. 2018). The sign of 0 is +1.
 
-    Only the aggregator of the method `signsgd` takes signs without a scale.
+    Signs have no length. Therefore only the aggregator of the method `signsgd` accepts this compressor.
+
+    Attributes:
+        scaled: True if the signs are multiplied by a length.
     """
 
     scaled: ClassVar[bool] = False
@@ -189,7 +213,7 @@ class Sign(Compressor):
 
 @dataclass(frozen=True)
 class ScaledSign(Sign):
-    """The signs times the mean absolute entry (Karimireddy et al. 2019), which the message holds as well."""
+    """The sign of every entry times the mean absolute entry (Karimireddy et al. 2019). The message holds both."""
 
     scaled: ClassVar[bool] = True
 
@@ -206,19 +230,19 @@ class ScaledSign(Sign):
 
 
 def count_kept(share: float, coordinates: int) -> int:
-    """Return the number of entries that are kept of a delta with `coordinates` entries, at least one."""
+    """Return the number of entries that are sent of a delta with `coordinates` entries: at least one, if any."""
     return min(coordinates, max(1, round(share * coordinates)))
 
 
 def round_up_bits(bits: int) -> int:
-    """Return the bytes that hold this number of bits."""
+    """Return the number of bytes that hold a number of bits."""
     return -(-bits // 8)
 
 
 def _parse_number(text: str) -> Compressor:
-    """Read `topk:SHARE`, `randomk:SHARE` or `qsgd:LEVELS`."""
+    """Return the compressor that the text `topk:SHARE`, `randomk:SHARE` or `qsgd:LEVELS` describes."""
     kind, _, number = text.partition(":")
-    # If the text is no number, the error below is raised.
+    # If the part after the colon is not a number, the error at the end is raised.
     with suppress(ValueError):
         if kind == "qsgd" and int(number) >= 1:
             return QSGD(int(number))

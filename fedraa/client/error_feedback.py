@@ -1,12 +1,14 @@
-"""Error feedback: a client keeps the error of its compression, so that later updates correct it.
+"""Error feedback: a client keeps the error of its compression, so that its later updates correct the error.
 
+C is the compressor.
 ef (Karimireddy et al. 2019, arXiv 1901.09847, Algorithm 2), with e = 0 at first:
     p = delta + e;  send C(p);  e <- p - C(p)
 ef21 (Richtarik et al. 2021, arXiv 2106.05203, Algorithm 2), with g = 0 at first:
-    send c = C(delta - g);  g <- g + c at the client and at the server;  g counts as the client's delta
+    send c = C(delta - g);  g <- g + c at the client and at the server;  the server uses g as the client's delta
 
-Both keep one number for each coordinate of the model. A task reads and changes only the coordinates that it trains. If
-it fails, e and g stay as they were. In a round of some clients, `ef21` averages only the g of these clients.
+Each client keeps one number (e or g) for each coordinate of the model. A task reads and changes only the coordinates
+that it trains. If a task fails, e and g stay unchanged. If only some clients take part in a round, `ef21` averages only
+the g of these clients.
 """
 
 from collections.abc import Callable
@@ -17,20 +19,20 @@ from torch import Tensor
 from fedraa.client.kept_buffer import KeptBuffer
 
 ErrorFeedback = Literal["none", "ef", "ef21"]
-# The e or the g of a client.
+# The values e or g of a client.
 FEEDBACK = KeptBuffer("error_feedback")
 
 
 def compress_with_feedback(
     kind: ErrorFeedback, delta: Tensor, kept: Tensor, compress: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the delta [k] that counts at the server, and the new kept values [k].
+    """Return the delta [k] that the server uses, and the new values e or g [k] that the client keeps.
 
     Args:
         kind: `ef` or `ef21`.
         delta: Trained weights minus received weights [k].
         kept: The client's e or g [k].
-        compress: Returns a delta as the server receives it.
+        compress: A function that returns a delta after compression and decompression.
     """
     if kind == "ef":
         corrected = delta + kept

@@ -1,4 +1,4 @@
-"""Trainable modules with weights in a flat buffer: one submodel, or several of the same shape."""
+"""Trainable modules with weights in one flat buffer: a submodel, or several submodels of the same shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,17 +17,21 @@ from fedraa.submodels import trainable_parameters, view_as_tensor
 from fedraa.submodels.flat import BY_PIECE
 from fedraa.submodels.tracing.modes import WithoutDropout
 
-# Label of padding, which stands for a missing sample.
+# The label of a row of a minibatch that has no sample.
 PADDING = -100
 
 Take = Callable[[slice, Tensor], None]
 
 
 class FlatModule:
-    """A dense submodel with parameters that are views of the buffer `weights` [k].
+    """A module with trainable parameters that are views of one flat buffer.
 
-    Their gradients are views of `gradient` [k]. Without `gradient` the backward pass hands over each parameter's
-    gradient as soon as it is computed, and stores no gradient.
+    Args:
+        module: The module of a dense submodel.
+        weights: The buffer [k] of all trainable parameters.
+        gradient: The buffer [k] of their gradients. With None, the backward pass passes the gradient of each parameter
+            to a function and then deletes it. This saves memory.
+        objective: The objective that computes the loss; None for classification.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class FlatModule:
         self._pieces: dict[nn.Parameter, slice] = {}
         # Views of `gradient` in the shapes of the parameters.
         self._targets: list[Tensor] = []
-        # The proxy avoids a reference cycle, so that the buffers are freed together with the flat module.
+        # This is a weak reference. With a reference cycle, the buffers would not be freed together with this object.
         model = proxy(self)
         start = 0
         for parameter in trainable_parameters(module.to(weights.device).train()):
@@ -60,12 +64,12 @@ class FlatModule:
 
     @property
     def sizes(self) -> list[int]:
-        """Return the number of coordinates of each parameter."""
+        """Return the number of elements of each trainable parameter."""
         return [parameter.numel() for parameter in self._pieces]
 
     @property
     def whole(self) -> bool:
-        """Return True if the module stores the gradient of all parameters at once."""
+        """Return True if the module stores the gradients of all parameters."""
         return self._gradient is not None
 
     @property
@@ -78,13 +82,13 @@ class FlatModule:
         self.weights.copy_(view_as_tensor(params))
 
     def forward(self, inputs: Any) -> Any:
-        """Return the module's output for a batch [b, ...], which may be several tensors."""
+        """Return the module's result for a batch [b, ...]. The result may be one tensor or several."""
         return self._objective.forward(self.module, inputs)
 
     def forward_with(self, weights: Tensor, inputs: Any) -> None:
-        """Run the module for a batch with other weights [k], without gradients and dropout.
+        """Run the module on a batch with other weights [k], without gradients and dropout, and discard the result.
 
-        The weights and the buffers of the module are then as they were. A hook may read the values of a layer.
+        Afterwards the weights and the buffers of the module are restored. The caller reads values through hooks.
         """
         own, buffers = self.weights.clone(), copy_buffers(self.module)
         self.weights.copy_(weights)
@@ -94,24 +98,24 @@ class FlatModule:
         put_buffers(self.module, buffers)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the tensor from which the loss is computed, out of the module's result."""
+        """Return the tensor in the module's result from which the loss is computed."""
         return self._objective.outputs(result)
 
     def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the objective's loss, including the losses of auxiliary outputs.
+        """Return the loss of the objective, including the losses of auxiliary outputs.
 
         Args:
-            result: Result of the module.
-            outputs: Its tensor with a row per sample.
-            labels: Labels of the samples.
+            result: The result of the module.
+            outputs: The tensor in the result that has a row per sample.
+            labels: The labels of the samples.
         """
         return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradient of the loss into `gradient`.
+        """Compute the gradient of the loss and store it in the buffer `gradient`.
 
-        For small models the gradients of the backward pass are copied into this buffer. Adding them to zeros is slower,
-        but needs no second buffer, so large models do that.
+        For small models, PyTorch allocates the gradients, and they are copied into the buffer. For large models,
+        PyTorch adds them to zeros in the buffer, which is slower but needs no second buffer.
         """
         if len(self.weights) >= BY_PIECE:
             self.gradient.zero_()
@@ -129,21 +133,24 @@ class FlatModule:
                 target.copy_(parameter.grad)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
-        """Pass the loss's gradient to `take`, parameter by parameter: flat, and with the parameter's slice.
+        """Compute the gradient of the loss, and pass the gradient of each parameter to a function.
 
-        The remaining backward pass does not depend on that parameter, so `take` may change it.
+        Args:
+            loss: The loss.
+            take: A function that receives the parameter's slice of the buffer and its flat gradient. It may change the
+                parameter, because the rest of the backward pass does not read it.
         """
         self._waiting = dict(self._pieces)
         self._take = take
         # torch leaves Tensor.backward untyped.
         loss.backward()  # type: ignore[no-untyped-call]
-        # The loss does not depend on these parameters.
+        # The loss does not depend on the remaining parameters, so their gradients are 0.
         for piece in self._waiting.values():
             take(piece, torch.zeros_like(self.weights[piece]))
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """Pass the complete gradient of `parameter` to `take`."""
+        """Pass the gradient of a parameter to the function of `backward_by_piece`, and delete it."""
         assert parameter.grad is not None
         assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
@@ -151,10 +158,10 @@ class FlatModule:
 
 
 class BatchedModule:
-    """Submodels of one shape, trained as one batched computation (`torch.func.vmap`): views of `weights` [height, k].
+    """Several submodels of one shape, trained as one batched computation (`torch.func.vmap`).
 
-    It has the interface of FlatModule, but its buffers have one row for each submodel. The result of a row does not
-    depend on the other rows, even if these are unused, because the shapes in the computation never change.
+    It has the interface of FlatModule, but its buffers [height, k] have one row for each submodel. The shapes in the
+    computation never change, even if some rows are unused. Therefore the result of a row does not depend on other rows.
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:
@@ -190,10 +197,12 @@ class BatchedModule:
         return result
 
     def loss(self, result: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy [height] over the labels that are not PADDING, or 0 without any.
+        """Return the mean cross-entropy [height] of each row, over the labels that are not PADDING.
+
+        It is 0 for a row with only PADDING.
 
         Args:
-            result: Unused.
+            result: Unused; FlatModule needs it.
             outputs: Logits [height, b, classes].
             labels: Labels [height, b].
         """
@@ -201,7 +210,7 @@ class BatchedModule:
         return losses.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradient of each loss [height] into its row of `gradient`."""
+        """Compute the gradients of the losses [height], and store each in its row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
         for piece, gradient in zip(self._pieces, gradients, strict=True):
             self.gradient[:, piece] = gradient.flatten(1)

@@ -1,4 +1,4 @@
-"""Gradient transforms, which change the gradient of a local step one after the other, in chunks of the flat buffer."""
+"""Gradient transforms: components that change the gradient of a local step, such as a proximal term or clipping."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedraa.components.registry import ComponentRegistry
 
-# Prevents a division by zero if a gradient's norm is 0.
+# This number is added to a norm before a division, because the norm of a gradient may be 0.
 EPSILON = 1e-12
 
 
@@ -19,9 +19,9 @@ class StepContext(NamedTuple):
     """The weights at which a local step computes its gradient.
 
     Attributes:
-        weights: Weights before the step, of the same shape as the gradient.
-        received: Weights that the client received from the server, of the same shape.
-        piece: Position of the gradient in the flat buffer of all trained weights: a slice, or `...` for the whole.
+        weights: Weights before the step, in the shape of the gradient.
+        received: Weights that the client received from the server, in the shape of the gradient.
+        piece: Position of the gradient in the flat buffer of all trained weights: a slice, or `...` for all.
     """
 
     weights: Tensor
@@ -30,18 +30,21 @@ class StepContext(NamedTuple):
 
 
 class GradientTransform(ABC):
-    """A change of the gradient of every local step, in place.
+    """A component that changes the gradient of every local step.
 
-    A custom transform needs only `apply`:
+    A custom transform defines `apply`:
 
         class Lasso(GradientTransform):
             def apply(self, grad, context):
                 grad.add_(context.weights.sign(), alpha=1e-4)
 
-    The transform must depend only on its arguments, and treat each element independently. A gradient is passed as a
-    whole [k], in chunks, or as several clients' gradients [height, k]. A transform that needs the whole gradient sets
-    `whole`. If the submodel is masked, changes outside the mask are removed. A transform without such changes sets
-    `masked` to False, which saves time.
+    The result must depend only on the arguments. Each element must be changed independently of the others, because a
+    gradient is passed as a whole [k], in chunks of it, or as the gradients of several clients [height, k].
+
+    Attributes:
+        whole: True if `apply` needs the whole gradient, for example its norm. Then it never gets a chunk.
+        masked: True if `apply` may change elements outside of a submodel's mask. These changes are then undone. Set it
+            to False to save time if `apply` leaves an element 0 where gradient and weights are 0.
     """
 
     whole: ClassVar[bool] = False
@@ -49,16 +52,19 @@ class GradientTransform(ABC):
 
     @abstractmethod
     def apply(self, grad: Tensor, context: StepContext) -> None:
-        """Change `grad` [k] in place. `context` holds the weights at which it was computed."""
+        """Change the gradient `grad` in place. `context` has the weights at which it was computed."""
 
     def begin(self, extras: Mapping[str, Tensor]) -> "GradientTransform":
-        """Return the transform for one task. `extras` holds the buffers [k] that came with the task."""
+        """Return the transform to use for one task. `extras` are the buffers [k] that the server sent with the task."""
         return self
 
 
 @dataclass(frozen=True)
 class Proximal(GradientTransform):
-    """rho (w - w_received), the gradient of (rho/2) ||w - w_received||^2 (FedProx, FedAsync, Fed-RAA eq. 2)."""
+    """The proximal term: add rho (w - w_received), the gradient of (rho/2) ||w - w_received||^2.
+
+    FedProx, FedAsync and Fed-RAA (eq. 2) use it.
+    """
 
     rho: float
     masked: ClassVar[bool] = False
@@ -69,7 +75,7 @@ class Proximal(GradientTransform):
 
 @dataclass(frozen=True)
 class ControlVariate(GradientTransform):
-    """g + c - c_i (SCAFFOLD)."""
+    """SCAFFOLD's correction: add c - c_i, which the server sends as the buffer `control`."""
 
     control: Tensor | None = None
 
@@ -83,7 +89,7 @@ class ControlVariate(GradientTransform):
 
 @dataclass(frozen=True)
 class ServerMomentum(GradientTransform):
-    """fresh * g + (1 - fresh) * the server's momentum (FedCM, MoFedSAM, MimeLite)."""
+    """Replace the gradient g by fresh * g + (1 - fresh) * (momentum of the server), as in FedCM, MoFedSAM, MimeLite."""
 
     fresh: float
     momentum: Tensor | None = None
@@ -98,7 +104,7 @@ class ServerMomentum(GradientTransform):
 
 @dataclass(frozen=True)
 class Clipping(GradientTransform):
-    """Gradient clipping: a gradient with a norm over `bound` is scaled to the norm `bound`."""
+    """Gradient clipping: scale a gradient whose norm exceeds `bound` to the norm `bound`."""
 
     bound: float
     whole: ClassVar[bool] = True
@@ -110,7 +116,7 @@ class Clipping(GradientTransform):
 
 @dataclass(frozen=True)
 class WeightDecay(GradientTransform):
-    """g + decay * w."""
+    """Weight decay: add decay * w to the gradient."""
 
     decay: float
     masked: ClassVar[bool] = False
@@ -120,7 +126,7 @@ class WeightDecay(GradientTransform):
 
 
 def gradient_norm(gradient: Tensor) -> Tensor:
-    """Return the norm of a gradient [k], or of each row of [height, k]."""
+    """Return the norm [1] of a gradient [k], or the norms [height, 1] of gradients [height, k]."""
     result: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
     return result
 

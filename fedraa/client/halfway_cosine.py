@@ -1,4 +1,4 @@
-"""The cosine of the two halves of a task's path, from which the server adapts the learning rate."""
+"""The cosine between the first and the second half of a task's path, from which the server adapts the learning rate."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 class HalfwayCosine:
-    """The cosine of the changes of the weights in the first and in the second half of a task's local steps.
+    """The cosine between the changes of the weights in the first and in the second half of a task's local steps.
 
-    Successive changes point the same way if the steps are short. They point in opposite ways if the steps jump over the
-    minimum along the steepest directions. The rows of a stack are separate tasks.
+    If steps are short, both changes have similar directions, and the cosine is near 1. If steps are so long that they
+    jump over the minimum, the directions are opposite, and the cosine is negative.
 
     Args:
-        steps: Number of local steps of each row.
+        steps: Number of local steps of each task. There are several tasks if they are trained as rows of one stack.
     """
 
     def __init__(self, steps: Sequence[int]) -> None:
@@ -21,7 +21,7 @@ class HalfwayCosine:
         self._halfway: dict[int, Tensor] = {}
 
     def record(self, steps: int, weights: Tensor) -> None:
-        """Keep the weights of the rows that have finished half of their steps.
+        """Store the weights of each task that has now finished half of its steps.
 
         Args:
             steps: Number of finished local steps.
@@ -32,12 +32,12 @@ class HalfwayCosine:
                 self._halfway[row] = _row_of(weights, row).clone()
 
     def compute(self, received: Tensor, weights: Tensor, row: int = 0) -> float | None:
-        """Return the cosine of a row; None after a single step, or if the weights did not change in one half.
+        """Return the cosine of a task. Return None for a task of one step, or if one half did not change the weights.
 
         Args:
-            received: The weights before training, of the shape of `weights`.
+            received: The weights before training, in the shape of `weights`.
             weights: The trained weights [k], or [height, k] of a stack.
-            row: The row.
+            row: The row of the task in the stack.
         """
         if row not in self._halfway:
             return None

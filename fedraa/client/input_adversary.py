@@ -1,7 +1,8 @@
-"""FedRobust's affine input adversary (Reisizadeh et al. 2020), diagonal: x' = L * x + d, one weight per input.
+"""The input adversary of FedRobust (Reisizadeh et al. 2020): x' = L * x + d, element by element.
 
-The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR. The diagonal keeps its meaning at the size of one
-sample. The constants are those of the released code, where the loss of a batch is a sum.
+Each client has an adversary (L, d), which changes the client's inputs to increase the loss. In the paper, L is a full
+matrix, which on CIFAR would need 3072^2 numbers per client. Here L is diagonal, so that L and d have the size of one
+sample. The constants come from the paper's code, in which the loss of a batch is a sum over samples.
 """
 
 import numpy as np
@@ -19,18 +20,23 @@ ADVERSARY_KEY = KEPT_PREFIX + "adversary"
 
 
 def declare_adversary(inputs: int) -> KeptBuffer:
-    """Return the declaration of the adversary (L, d) that each client keeps, for samples of `inputs` numbers.
+    """Return the declaration of the adversary (L, d) that each client keeps between tasks.
 
-    It starts as the identity, L = 1 and d = 0.
+    It starts as the identity: L = 1 and d = 0.
+
+    Args:
+        inputs: Number of values of one sample.
     """
     identity = np.concatenate([np.ones(inputs, np.float32), np.zeros(inputs, np.float32)])
     return KeptBuffer("adversary", identity, size=2 * inputs)
 
 
 class Adversary:
-    """The adversary (L, d) of one client, flat [2 m] for samples of m numbers.
+    """The adversary (L, d) of one client. It takes one step of gradient ascent per minibatch.
 
-    It takes one ascent step per minibatch.
+    Args:
+        state: L and d as a flat tensor [2 m], for samples of m values.
+        sample: The shape of one sample.
     """
 
     def __init__(self, state: Tensor, sample: torch.Size) -> None:
@@ -44,7 +50,11 @@ class Adversary:
         return perturbed
 
     def ascend_loss(self, loss: Tensor) -> None:
-        """Take one step up f - l1 ||L - 1||^2 - l2 ||d||^2 of the batch's summed loss f, at the current weights."""
+        """Take one ascent step on f - l1 ||L - 1||^2 - l2 ||d||^2, where f is the summed loss of the batch.
+
+        Args:
+            loss: f at the current weights. It must depend on `state`.
+        """
         (gradient,) = torch.autograd.grad(loss, self.state)
         with torch.no_grad():
             scale, shift = self.state.view(2, -1)

@@ -8,16 +8,18 @@ from fedraa.messages import KEPT_PREFIX, Index, Vector
 
 @dataclass(frozen=True, eq=False)
 class KeptBuffer:
-    """Values that each client keeps from one task to the next. Tasks and updates carry them as an extra buffer.
+    """Values that each client keeps from one task to the next.
+
+    The server stores them. A task carries them to the worker, and its update carries them back.
 
     Attributes:
         name: The name of the buffer.
-        start: The values of a coordinate that the client has never trained: a number, `model` for the initial model, or
-            `received` for the weights that the client receives with the task. A buffer with a `size` may start from an
-            array [size].
-        size: The number of values. None: one value for each parameter of the model, d, or for each of `coordinates`. A
-            task then carries and changes only the values of the coordinates that it trains.
-        coordinates: The coordinates of the model, ascending, that have a value. None: all.
+        start: The initial values, for coordinates that the client has never trained: a number, `model` for the initial
+            model, or `received` for the weights that the client receives with the task. A buffer with a `size` may also
+            start from an array [size].
+        size: The number of values. None means one value for each parameter of the model (d), or for each of
+            `coordinates`. A task then carries and changes only the values of the coordinates that it trains.
+        coordinates: The coordinates of the model, ascending, that have a value; None for all.
     """
 
     name: str
@@ -27,11 +29,11 @@ class KeptBuffer:
 
     @property
     def key(self) -> str:
-        """The name of the extra buffer that tasks and updates carry."""
+        """The name of the buffer in tasks and updates."""
         return KEPT_PREFIX + self.name
 
     def count(self, parameters: int) -> int:
-        """Return the number of values for each client, for a model with this number of parameters."""
+        """Return the number of values that each client keeps if the model has `parameters` parameters."""
         if self.size is not None:
             return self.size
         if self.coordinates is not None:
@@ -39,5 +41,5 @@ class KeptBuffer:
         return parameters
 
 
-# The values of the layers that stay at a client. A run sets their coordinates.
+# The weights of the personal layers, which stay at each client. A run sets their coordinates.
 PERSONAL_LAYERS = KeptBuffer("personal_layers", "model")

@@ -1,4 +1,7 @@
-"""The interface of local training beyond plain steps: personal models, and values that a client keeps between tasks."""
+"""The interface of a local algorithm, which defines how a client trains a task.
+
+A local algorithm can train a personal model, or keep values at the client between tasks.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -15,11 +18,11 @@ from fedraa.messages import Vector
 
 
 class LocalRun(Protocol):
-    """One task in training, as a LocalAlgorithm sees it. Buffers are [k], the coordinates of the task's submodel."""
+    """The task that a LocalAlgorithm trains. Buffers are [k]: one number per coordinate of the task's submodel."""
 
     @property
     def weights(self) -> Tensor:
-        """The weights that the client sends after training. They are changed in place."""
+        """The weights in training, which are changed in place. After training the client sends them to the server."""
 
     @property
     def received(self) -> Tensor:
@@ -27,19 +30,19 @@ class LocalRun(Protocol):
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The kept buffers of the client by name. They are changed in place and kept after the task."""
+        """The kept buffers of the client by name. Change them in place; the client keeps them after the task."""
 
     @property
     def sent(self) -> Mapping[str, Tensor]:
-        """The buffers that the server's state has sent with the task, 0 at coordinates whose weights are masked."""
+        """The buffers that the server has sent with the task by name. They are 0 at masked coordinates."""
 
     @property
     def reply(self) -> dict[str, Tensor]:
-        """The buffers [k] that the client sends beside the weights. The algorithm fills it."""
+        """The buffers [k] that the client sends together with the weights. The algorithm fills this dict."""
 
     @property
     def personal(self) -> Tensor:
-        """True for coordinates of personal layers."""
+        """A mask [k]: True for coordinates of personal layers."""
 
     @property
     def module(self) -> nn.Module:
@@ -47,22 +50,23 @@ class LocalRun(Protocol):
 
     @property
     def server_step(self) -> int:
-        """The number of server steps, or rounds, before the task was sent."""
+        """The number of server steps (or rounds) before the task was sent."""
 
     @property
     def prox_mu(self) -> float:
-        """The weight of the proximal term of the settings."""
+        """The weight of the proximal term, `LocalTraining.prox_mu`."""
 
     @property
     def lr(self) -> float:
         """The learning rate of the current minibatch."""
 
     def minibatches(self, stream: str = "", epochs: int | None = None) -> Iterator[tuple[Any, Tensor]]:
-        """Yield the inputs and labels of each minibatch. Only minibatches of the stream "" count as local steps.
+        """Yield the inputs and labels of each minibatch.
 
         Args:
-            stream: The name of a random order. Orders of different names are independent.
-            epochs: Passes over the data. None: the length of the task.
+            stream: The name of a random order of the samples. Orders of different names are independent. Only
+                minibatches of the stream "" count as local steps.
+            epochs: Number of passes over the data; None for the number of local steps of the task.
         """
 
     def step(
@@ -72,42 +76,47 @@ class LocalRun(Protocol):
         only: Tensor | None = None,
         penalty: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Take a step of the local optimizer. On a minibatch of the stream "", its loss is part of the training loss.
+        """Take one step of the local optimizer on a minibatch.
+
+        If the minibatch is of the stream "", its loss is added to the training loss of the task.
 
         Args:
-            inputs: The inputs of a minibatch.
-            labels: Its labels.
-            only: True for the coordinates that may move; None: all.
-            penalty: Returns a term to add to the loss, after each forward pass; None: no term.
+            inputs: The inputs of the minibatch.
+            labels: The labels of the minibatch.
+            only: A mask [k] of the coordinates that the step may change; None for all.
+            penalty: A function that is called after each forward pass and returns a term to add to the loss; None for
+                no term.
         """
 
     def forward(self, weights: Tensor, inputs: Any) -> None:
-        """Run the module with other weights, without gradients and dropout. A hook may read the values of a layer."""
+        """Run the module with other weights, without gradients and dropout. Use hooks to read the values of layers."""
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss and the transformed gradient at `weights`. The next call overwrites the gradient.
+        """Return the loss and the gradient [k] after all gradient transforms, at the current weights.
 
-        The algorithm must set `needs_whole_gradient`.
+        The next call overwrites the gradient. An algorithm that calls this method must set `needs_whole_gradient`.
         """
 
     def record_loss(self, loss: Tensor) -> None:
-        """Add the loss of a minibatch to the training loss. Needed only for minibatches without a call of `step`."""
+        """Add the loss of a minibatch to the training loss of the task. `step` does this itself."""
 
     def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> AbstractContextManager[None]:
-        """Take the steps in this `with` block with a new optimizer, without SAM and terms that the server sends.
+        """Train a second model in a `with` block.
+
+        Its steps use a new optimizer, and neither SAM nor the server's control variate or momentum.
 
         Args:
-            weights: The weights that these steps train, in place. None: the weights of the run.
-            pull: The weight of a proximal term to the received weights.
+            weights: The weights that these steps train in place; None for `self.weights`.
+            pull: The weight of a proximal term that pulls towards the received weights.
         """
 
     def add_term(self, term: GradientTransform) -> None:
-        """Change the gradient of every step by this term, before all other terms."""
+        """Add a gradient transform, which is applied to the gradient of every step before all others."""
 
 
 @dataclass(frozen=True)
 class LocalAlgorithm:
-    """The local training of one task. This class takes the configured local steps and keeps nothing.
+    """The local training of one task: this base class takes the configured local steps.
 
     A subclass overrides `train`, and declares in `kept` the values that a client keeps between its tasks:
 
@@ -126,10 +135,10 @@ class LocalAlgorithm:
         has_personal_model: True if `personal_model` returns the client's own model.
         needs_whole_gradient: True if `train` calls `run.gradient`.
         replies: Names of the buffers that `train` puts into `run.reply`.
-        needs: Names of the fields of LocalTraining that must have a value that is not 0 or empty.
-        classifies: True if it needs one label per sample.
-        refuses: The settings that would break the method's mathematics, with the reasons. The keys are those of
-            `check_terms` in composition/compatibility.py.
+        needs: Names of fields of LocalTraining that the user must set to a value other than 0 or empty.
+        classifies: True if the algorithm needs one class label per sample.
+        refuses: Maps each option that breaks the method's mathematics to the reason. `_check_refused` in
+            composition/compatibility.py lists the possible options.
     """
 
     has_personal_model: ClassVar[bool] = False
@@ -141,37 +150,37 @@ class LocalAlgorithm:
 
     @property
     def kept(self) -> tuple[KeptBuffer, ...]:
-        """The buffers that each client keeps."""
+        """The declarations of the values that each client keeps between tasks."""
         return ()
 
     @property
     def passes(self) -> float:
-        """Additional forward and backward passes for each minibatch."""
+        """Number of additional forward and backward passes per minibatch. The cost of a task includes them."""
         return 0
 
     @property
     def epochs(self) -> int:
-        """Additional passes over the client's data in each task."""
+        """Number of additional passes over the client's data per task. The cost of a task includes them."""
         return 0
 
     def check_model(self, module: nn.Module) -> None:
-        """Raise InputError if the algorithm cannot train this model. A run calls it before its start."""
+        """Raise InputError if the algorithm cannot train this model. A run calls the method before it starts."""
 
     def train(self, run: LocalRun) -> None:
-        """Train the task. `run` is the task in training."""
+        """Train the task `run`: change `run.weights` in place."""
         for inputs, labels in run.minibatches():
             run.step(inputs, labels)
 
     def personal_model(self, kept: Mapping[str, Vector], params: Vector) -> Vector:
-        """Return the personal model [d] of a client that has trained.
+        """Return the personal model [d] of a client.
 
         Args:
-            kept: The client's values by the names of `kept`, NaN at coordinates that it has never trained.
-            params: The global model [d], with the client's personal layers.
+            kept: The values of the client's kept buffers by name, with NaN at coordinates that it has never trained.
+            params: The global model [d], but with the personal layers of this client.
         """
         return params
 
 
 def trained_or_global(values: Vector, params: Vector) -> Vector:
-    """Return kept values [d], with the global model [d] at coordinates that the client has never trained."""
+    """Return `values` [d], but the global model `params` [d] where `values` is NaN (never trained by the client)."""
     return np.where(np.isnan(values), params, values)

@@ -1,7 +1,7 @@
-"""Local optimizers: the step that a client takes along a gradient, in the arithmetic of torch.optim.
+"""Local optimizers: the step that a client takes along a gradient, with the same arithmetic as torch.optim.
 
-The optimizers of torch.optim cannot be used here. A step must also work on one chunk of a buffer, on the rows of
-several clients, and with a count of steps for each coordinate.
+The optimizers of torch.optim cannot be used, because a step must also work on a chunk of a buffer, on the rows of
+several clients together, and with a separate count of steps for each coordinate.
 """
 
 import math
@@ -22,47 +22,50 @@ from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 # The prefix of the names of optimizer buffers that a client keeps between its tasks.
 OPTIMIZER = "optimizer_"
 OPTIMIZER_PREFIX = KEPT_PREFIX + OPTIMIZER
-# Name of the buffer that counts the steps of each coordinate.
+# Name of the buffer that holds the number of steps of each coordinate.
 STEP = "step"
 # Default weight decay of torch.optim.AdamW.
 ADAMW_WEIGHT_DECAY = 0.01
 
 
 class LocalOptimizer(ABC):
-    """A rule for the step that a client takes along a gradient. Values that are None come from the experiment's fields.
+    """A rule for the step that a client takes along a gradient.
 
-    A custom optimizer needs `descend`, and `buffers` if it keeps state:
+    A custom optimizer defines `descend`. If it keeps state, it also defines `buffers`:
 
         class Signs(LocalOptimizer):
             def descend(self, weights, gradient, state, *, lr, momentum, weight_decay):
                 weights.sub_(gradient.sign_(), alpha=lr)
 
-    Each step must treat every coordinate independently, because tensors are a whole buffer [k], a chunk of it, or
-    several clients' buffers [height, k]. A coordinate with weight, state and gradient 0 must not move, because masked
-    coordinates have these values. An optimizer that sets `needs_whole_gradient` may use norms over the last dimension.
+    A step must treat every coordinate independently, because the tensors are a whole buffer [k], a chunk of it, or the
+    buffers of several clients [height, k]. Masked coordinates have weight, state and gradient 0, and a step must not
+    change them. An optimizer that sets `needs_whole_gradient` may use norms over the last dimension.
+
+    The fields `lr`, `momentum` and `weight_decay` override the experiment's options of the same name, unless they are
+    None.
     """
 
     lr: Positive | None = None
     momentum: Decay | None = None
     weight_decay: NotNegative | None = None
     has_momentum: ClassVar[bool] = False
-    """True if the experiment's `momentum` has an effect."""
+    """True if the experiment's option `momentum` has an effect."""
     decoupled: ClassVar[bool] = False
-    """True if `descend` applies the weight decay. Otherwise the gradient already contains it."""
+    """True if `descend` applies the weight decay. If it is False, the gradient already contains the decay."""
     needs_whole_gradient: ClassVar[bool] = False
-    """True if a step needs all coordinates at once. Tensors are then [k] or [height, k], never a chunk."""
+    """True if a step needs all coordinates together. The tensors are then [k] or [height, k], never a chunk."""
     uses_lr: ClassVar[Literal["every step", "first step", "never"]] = "every step"
-    """The steps of a task in which the experiment's learning rate has an effect."""
+    """The steps of a task in which the experiment's option `lr` has an effect."""
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
-        """Return the names of the buffers [k] that form the optimizer's state. All are zero at first.
+        """Return the names of the buffers [k] that are the optimizer's state. Their initial values are 0.
 
-        `STEP` counts the steps, including the current one.
+        The buffer `STEP` holds the number of steps, including the current one. The caller updates it.
         """
         return ()
 
     def kept(self, momentum: float, tensors: int) -> tuple[KeptBuffer, ...]:
-        """Return the state that a client keeps between its tasks if the optimizer's state is not reset.
+        """Return the declarations of the state that a client keeps between tasks with `local_optimizer_state` keep.
 
         Args:
             momentum: The experiment's momentum.
@@ -76,8 +79,8 @@ class LocalOptimizer(ABC):
         """Return the state at the start of a task, which `descend` changes in place.
 
         Args:
-            weights: The weights.
-            kept: The state that the client has kept, by buffer name; empty if there is none.
+            weights: The weights that the task will train.
+            kept: The state that the client has kept from its last task, by buffer name; empty if there is none.
             momentum: The experiment's momentum.
             sizes: Number of coordinates of each trained tensor, in the order of the buffer.
         """
@@ -108,11 +111,11 @@ class LocalOptimizer(ABC):
         momentum: float,
         weight_decay: float,
     ) -> None:
-        """Take one step: change `weights` and `state` in place. The gradient may be overwritten.
+        """Take one step: change `weights` and `state` in place. The method may overwrite the gradient.
 
         Args:
             weights: The weights.
-            gradient: Their gradient.
+            gradient: The gradient at these weights.
             state: The buffers that `buffers` names.
             lr: Learning rate of this step.
             momentum: The experiment's momentum.
@@ -122,7 +125,7 @@ class LocalOptimizer(ABC):
 
 @dataclass(frozen=True)
 class SGD(LocalOptimizer):
-    """torch.optim.SGD."""
+    """Stochastic gradient descent with the values of torch.optim.SGD."""
 
     lr: Positive | None = None
     momentum: Decay | None = None
@@ -140,9 +143,9 @@ class SGD(LocalOptimizer):
 
     def check(self, momentum: float) -> str | None:
         if self.nesterov and (self.dampening or not momentum):
-            return "nesterov needs a momentum over 0 and no dampening"
+            return "nesterov needs a momentum above 0 and no dampening"
         if self.dampening and not momentum:
-            return "dampening needs a momentum over 0"
+            return "dampening needs a momentum above 0"
         return None
 
     def descend(
@@ -172,7 +175,7 @@ class SGD(LocalOptimizer):
 
 @dataclass(frozen=True)
 class Adam(LocalOptimizer):
-    """torch.optim.Adam: weight decay is part of the gradient."""
+    """Adam with the values of torch.optim.Adam: the weight decay is part of the gradient."""
 
     lr: Positive | None = None
     betas: tuple[Decay, Decay] = (0.9, 0.999)
@@ -208,23 +211,23 @@ class Adam(LocalOptimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """torch.optim.AdamW: weights decay by lr * weight_decay, independently of the gradient."""
+    """Adam with decoupled weight decay, as torch.optim.AdamW: a step first multiplies weights by 1 - lr * decay."""
 
     decoupled: ClassVar[bool] = True
 
 
 def _bias_correction(beta: float, steps: Tensor) -> Tensor:
-    """Return 1 - beta^steps, without cancellation in float32."""
+    """Return 1 - beta^steps without loss of digits in float32."""
     return torch.expm1(steps * (math.log(beta) if beta else -math.inf)).neg_()
 
 
 class OptimizerSteps:
-    """The steps of a local optimizer in one task, on a buffer [k] or on those of several clients [height, k].
+    """A local optimizer with its state in one task. The buffers are [k], or [height, k] for several clients.
 
     Args:
         optimizer: The local optimizer.
-        weights: The buffer that will be trained.
-        received: The kept state that came with the task, by buffer name; empty if there is none.
+        weights: The buffer that the task trains.
+        received: The state that the client has kept from its last task, by buffer name; empty if there is none.
         momentum: The experiment's momentum.
         weight_decay: The experiment's weight decay.
         sizes: Number of coordinates of each trained tensor, in the order of the buffer.
@@ -248,16 +251,16 @@ class OptimizerSteps:
         self._state = optimizer.start(weights, received, momentum=momentum, sizes=sizes)
 
     def begin_step(self) -> None:
-        """Count one more step. The caller then calls `descend` once for each chunk of the buffer."""
+        """Increase the number of steps by one. The caller then calls `descend` once for each chunk of the buffer."""
         if STEP in self._state:
             self._state[STEP] += 1
 
     def descend(self, weights: Tensor, gradient: Tensor, piece: slice | EllipsisType, lr: float) -> None:
-        """Take the step on one chunk of the buffer.
+        """Take the current step on one chunk of the buffer.
 
         Args:
-            weights: Weights of the chunk.
-            gradient: Their gradient.
+            weights: The weights of the chunk.
+            gradient: The gradient at these weights.
             piece: Position of the chunk in the buffer.
             lr: Learning rate of this step.
         """
@@ -271,7 +274,11 @@ class OptimizerSteps:
         )
 
     def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
-        """Return the state of one client in the form that an update carries."""
+        """Return the state that a client keeps, by the names of the buffers in an update.
+
+        Args:
+            row: The row of the client if the buffers hold several clients; `...` for a single client.
+        """
         carried: dict[str, Tensor] = {}
         for buffer in self._kept:
             values = self._state[buffer.name.removeprefix(OPTIMIZER)]
@@ -282,7 +289,7 @@ class OptimizerSteps:
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:
-    """Return counts [..., k] as [..., 1] if each client's counts are equal, because this makes steps faster."""
+    """Return the numbers of steps [..., k], or [..., 1] if the numbers of each client are equal, which is faster."""
     first = steps[..., :1]
     if bool((steps == first).all()):
         return first.clone()
@@ -290,7 +297,7 @@ def _collapse_uniform(steps: Tensor) -> Tensor:
 
 
 def _cut_buffer(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
-    """Return a chunk of a buffer. A buffer of one number, which applies to all coordinates, is returned whole."""
+    """Return a chunk of a buffer. If the buffer is one number for all coordinates, return it unchanged."""
     if buffer.shape[-1] == 1:
         return buffer
     return buffer[piece]

@@ -1,4 +1,4 @@
-"""The steps of local training: a local optimizer and the terms that change its gradient."""
+"""The local steps of a task: gradient, gradient transforms, mask, SAM, local optimizer and compression."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,20 +40,25 @@ from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
-# Names of the buffers of a task that gradient transforms read.
+# Names of the buffers that the server sends with a task and that gradient transforms read.
 BLENDED = ("control", "momentum")
 
 
 @dataclass(frozen=True)
 class StepComponents:
-    """The components that local steps use. They are created once for all tasks of a trainer."""
+    """The components that local steps use. They are created once for all tasks of a trainer.
+
+    Attributes:
+        compressor: The compressor of the delta.
+        optimizer: The local optimizer.
+        terms: The custom gradient transforms. Built-in ones are created from the settings.
+        label_shares: The share of each label in the data of all clients; None for equal shares.
+    """
 
     compressor: Compressor
     optimizer: LocalOptimizer
     terms: tuple[GradientTransform, ...]
-    """Custom terms only."""
     label_shares: tuple[float, ...] | None = None
-    """The share of each label in the data of all clients; None: equal shares."""
 
     @classmethod
     def of(cls, solver: LocalTraining, label_shares: tuple[float, ...] | None = None) -> Self:
@@ -71,10 +76,10 @@ class StepComponents:
 
 
 class LocalStep:
-    """The local steps of one task, with gradient transforms in the order that LocalTraining documents.
+    """The local steps of one task. The docstring of LocalTraining lists the parts of a step in their order.
 
-    With a BatchedModule these are the steps of several tasks at once. Then `task` combines all of them, its buffers are
-    [height, k], and the losses are [height].
+    With a BatchedModule, these are the steps of several tasks together. `task` then stands for all of them, its buffers
+    are [height, k], and the losses are [height].
     """
 
     def __init__(
@@ -93,13 +98,13 @@ class LocalStep:
 
         Args:
             solver: The settings of local training.
-            components: The compressor, the optimizer and the custom terms.
+            components: The compressor, the optimizer and the custom gradient transforms.
             model: The module to train.
-            task: The task, or several combined tasks.
-            labels: Labels of each client.
+            task: The task, or one task that stands for several.
+            labels: The labels of each client: one array for a single task.
             device: Device of the model.
             steps: Number of local steps of the task, on which the learning rate may depend.
-            bf16: Compute the forward pass in bfloat16.
+            bf16: True to compute the forward pass in bfloat16.
         """
         tensor = partial(torch.tensor, device=device)
         self.model = model
@@ -122,7 +127,7 @@ class LocalStep:
             self._apply_mask(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
-            # Without a mask, the received parameters become the model's weights without a copy on a CPU.
+            # Without a mask, the received weights are the task's buffer, which is not copied on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
         self._optimizer = self._make_optimizer(kept)
@@ -134,12 +139,17 @@ class LocalStep:
         self._prior: Tensor | None = None
 
     def received_buffer(self, buffer: Vector) -> Tensor:
-        """Return a copy of a buffer [k] of the task on the model's device, 0 where the weights of the task are 0."""
+        """Return a copy of a task's buffer [k] on the model's device, with 0 at masked coordinates.
+
+        If the task keeps the weights outside of its mask, all values are copied.
+        """
         received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
-        """Return steps on the same module with a new optimizer, and without SAM and the terms that the server sends.
+        """Return local steps on the same module with a new optimizer.
+
+        They use neither SAM nor the server's control variate or momentum.
 
         Args:
             received: The received weights [k].
@@ -156,7 +166,7 @@ class LocalStep:
         return again
 
     def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps:
-        """Return the optimizer with the state that the client has kept, if any."""
+        """Return the optimizer, with the state in `kept` if the client has kept it."""
         return OptimizerSteps(
             self._components.optimizer,
             self.model.weights,
@@ -167,12 +177,12 @@ class LocalStep:
         )
 
     def add_term(self, term: GradientTransform) -> None:
-        """Change the gradient of every step by this term, before all other terms."""
+        """Add a gradient transform, which is applied to the gradient of every step before all others."""
         self._terms.insert(0, term)
 
     @contextmanager
     def limit_to(self, only: Tensor) -> Iterator[None]:
-        """Train only the coordinates [k] where `only` is True in this `with` block. All other gradients are 0."""
+        """Train only the coordinates in the mask `only` [k] in the `with` block. All other gradients are set to 0."""
         mask = self._mask
         self._mask = only.to(torch.float32)
         if mask is not None:
@@ -181,7 +191,7 @@ class LocalStep:
         self._mask = mask
 
     def rate(self, steps_taken: int) -> float:
-        """Return the learning rate after this number of steps."""
+        """Return the learning rate of the step that follows this number of steps."""
         return self._lr * self._factor(steps_taken)
 
     def compress(
@@ -191,12 +201,12 @@ class LocalStep:
         personal: Tensor | None = None,
         kept: Tensor | None = None,
     ) -> None:
-        """Replace the trained weights by the received weights plus the decoded delta on the sent coordinates.
+        """Compress the delta, and replace the trained weights by those that the server reconstructs from it.
 
         Args:
-            rng: Randomness of the compressor, which depends on the client and its task.
-            row: The row of the task in a stack.
-            personal: True for coordinates [k] that the client does not send.
+            rng: The random generator of the compressor for this client and task.
+            row: The row of the task in a stack; `...` for a single task.
+            personal: A mask [k] of coordinates that the client does not send; None if it sends all.
             kept: The client's values of error feedback [k], changed in place; None without error feedback.
         """
         w, anchor = self.model.weights[row], self._anchor[row]
@@ -215,27 +225,28 @@ class LocalStep:
         w[sent] = anchor[sent] + arrived
 
     def _compress_delta(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return the delta as the server receives it. Raises InputError if a custom compressor changes its shape."""
+        """Return the delta after compression and decompression. Raise InputError if a custom compressor fails."""
         with convert_errors("compress", self._compressor):
             arrived = self._compressor.apply(delta, rng)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
-            problem = f"{type(self._compressor).__name__}.apply returned it"
+            problem = f"{type(self._compressor).__name__}.apply returned this value"
             raise InputError("compress", problem, got=arrived, expected=f"a tensor {list(delta.shape)}, like the delta")
         return arrived
 
     def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
-        """Return the optimizer's state [k] of one task, if the client keeps it."""
+        """Return the optimizer's state of one task by buffer name; empty if the client does not keep it."""
         if self.settings.optimizer_state != "keep":
             return {}
         return self._optimizer.state(row)
 
     def step(self, inputs: Any, labels: Tensor, penalty: Penalty | None = None) -> Tensor:
-        """Take one step on a minibatch, and return its loss at the weights before the step.
+        """Take one step on a minibatch. Return the loss of the minibatch at the weights before the step.
 
         Args:
             inputs: The inputs.
             labels: The labels.
-            penalty: Returns a term to add to the loss, after each forward pass. None: no term.
+            penalty: A function that is called after each forward pass and returns a term to add to the loss; None for
+                no term.
         """
         self._penalty = penalty
         self._rate = self.rate(self._steps_taken)
@@ -253,26 +264,29 @@ class LocalStep:
         return loss.detach()
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of a minibatch and its masked gradient [k] after all terms. The module holds the gradient."""
+        """Return the loss of a minibatch, and its masked gradient [k] after all gradient transforms.
+
+        The gradient is the module's buffer, which the next backward pass overwrites.
+        """
         loss = self._plain_gradient(inputs, labels)
         self._apply_terms(..., self.model.gradient)
         return loss.detach(), self.model.gradient
 
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Take the step on one chunk of the buffer. `g`, the masked gradient of this chunk, is overwritten."""
+        """Take the step on the chunk `piece` of the buffer. Its masked gradient `g` is overwritten."""
         self._apply_terms(piece, g)
         weights = self.model.weights[piece]
         if not self._keeps_rest:
             self._optimizer.descend(weights, g, piece, self._rate)
             return
         assert self._mask is not None
-        # The decay of weights is not 0 outside of the mask, because the weights are not 0 there.
+        # The weights outside of the mask are not 0 here, so weight decay would change them. They are restored.
         before = weights.clone()
         self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
         weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
     def _apply_terms(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Apply all terms to one chunk of the masked gradient in place."""
+        """Apply all gradient transforms to one chunk of the masked gradient, in place."""
         if not self._terms:
             return
         at = StepContext(self.model.weights[piece], self._anchor[piece], piece)
@@ -283,10 +297,10 @@ class LocalStep:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Return the objective's mean loss.
+        """Return the mean loss of a minibatch.
 
-        With `label_masked`, logits of labels that the client lacks are set to 0. With `logit_calibration`, the logits
-        are shifted by the frequencies of their labels at the client relative to those at all clients.
+        With `label_masked`, the logits of labels that the client's data lack are set to 0. With `logit_calibration`,
+        the logits are shifted as the docstring of LocalTraining describes.
         """
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
@@ -312,18 +326,18 @@ class LocalStep:
         return loss
 
     def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Compute the masked gradient (with SAM if set) into the module. Return the loss at the unperturbed weights.
+        """Compute the masked gradient into the module's buffer, with SAM if it is on. Return the loss at w.
 
-        SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM eq. 4). The
-        paper's eq. 3 also has a sign() factor, but none of its later equations has it. Both passes use the same
-        minibatch and dropout.
+        SAM uses the gradient at w + rho g/||g||, where the norm is over all trained coordinates (FedSAM, eq. 4). The
+        factor sign() in the paper's eq. 3 is omitted, because no later equation has it. Both passes use the same
+        minibatch and the same dropout.
         """
         w, g = self.model.weights, self.model.gradient
         if not self.settings.sam_rho:
             return self._plain_gradient(inputs, labels)
         unperturbed = w.clone()
         drawn = random_state(w.device)
-        # The code of a module may change its inputs in place, and the second pass needs them again.
+        # The inputs are copied, because a module may change them in place and the second pass needs them again.
         loss = self._plain_gradient(map_tree(Tensor.clone, inputs), labels)
         w.add_(g.mul_(self.settings.sam_rho / (gradient_norm(g) + EPSILON)))
         set_random_state(w.device, drawn)
@@ -333,7 +347,7 @@ class LocalStep:
         return loss
 
     def _plain_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Compute the masked gradient at the current weights into the module, and return the loss."""
+        """Compute the masked gradient at the current weights into the module's buffer. Return the loss."""
         loss = self.loss(inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
@@ -342,21 +356,21 @@ class LocalStep:
         return loss
 
     def _apply_mask(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
-        """Set the gradient to 0 in place at coordinates outside of the mask, and return the gradient."""
+        """Set the values outside of the mask to 0 in place, and return the tensor."""
         if self._mask is None:
             return g
         return g.mul_(self._mask[piece])
 
 
 def random_state(device: torch.device) -> Tensor:
-    """Return the state of the generator that dropout uses."""
+    """Return the state of the random generator that dropout uses on this device."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.default_generator.get_state()
 
 
 def set_random_state(device: torch.device, state: Tensor) -> None:
-    """Set the state of the generator that dropout uses, so that its random numbers repeat."""
+    """Set the state of the random generator that dropout uses on this device, so that its numbers repeat."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
@@ -364,12 +378,12 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 def make_terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
-    """Return the gradient transforms of a step in the order that LocalTraining documents.
+    """Return the gradient transforms of a step, in the order that the docstring of LocalTraining lists.
 
     Args:
-        solver: The local training.
-        components: The optimizer and the custom terms.
-        momentum: True if the server sends a momentum.
+        solver: The settings of local training.
+        components: The optimizer and the custom gradient transforms.
+        momentum: True if the server sends its momentum.
     """
     steps: list[GradientTransform] = []
     if solver.prox_mu:

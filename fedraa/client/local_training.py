@@ -1,4 +1,4 @@
-"""The settings of a client's local training. All optional terms are off by default."""
+"""The settings of a client's local training."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -20,54 +20,55 @@ Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The settings of a client's training: a local optimizer, and the transforms of its gradient.
+    """The settings of a client's local training. All optional terms are off by default.
 
-    If the submodel is masked, the changes of every transform are also masked. Order within a step: gradient (with
-    `sam_rho`, at the perturbed weights), mask, proximal term, custom `transforms`, control variate, `grad_mix`,
-    clipping, weight decay, local optimizer. Clipping does not change the weight decay, as in HeteroFL's code. With
-    `grad_mix` m, the decay is multiplied by m, as if it were added to the gradient before the mix. AdamW applies the
-    decay directly to the weights.
+    A local step computes in this order: gradient (with `sam_rho`, at perturbed weights), mask of the submodel, proximal
+    term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local optimizer. If the submodel has
+    a mask, the result of every part is masked again. Clipping does not change the weight decay, as in HeteroFL's code.
+    With `grad_mix` m, the decay is multiplied by m, as if it were added to the gradient before the mix. AdamW applies
+    the decay directly to the weights.
 
     Attributes:
         lr: Learning rate.
         lr_schedule: Factor on the learning rate over the run: constant, adaptive, or a schedule such as cosine.
-        momentum: Momentum of local sgd.
+        momentum: Momentum of the local optimizer sgd.
         batch_size: Samples per minibatch.
-        epochs: Passes over the client's data, if `steps` is None.
-        steps: Number of minibatches, or a text such as `auto`, from which AutoSteps derives a number for each client
-            and fragment by their costs.
+        epochs: Number of passes over the client's data, if `steps` is None.
+        steps: Number of minibatches of a task, or a text such as `auto`. With `auto`, AutoSteps sets the number for
+            each client and fragment by their costs.
         weight_decay: L2 decay of the weights.
-        clip: Bound on the norm of the whole gradient (0: off).
-        prox_mu: Weight rho of the proximal term (rho/2)||w - w_received||^2 (FedProx, FedAsync, Fed-RAA eq. 2 with the
-            square of the definition of g). The term is part of the gradient, so it enters the momentum.
+        clip: Largest norm of the whole gradient; 0 for no limit.
+        prox_mu: Weight rho of the proximal term (rho/2)||w - w_received||^2 of FedProx, FedAsync and Fed-RAA (eq. 2, in
+            which the square is missing). The term is part of the gradient, so it enters the momentum.
         sam_rho: Radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
         grad_mix: Weight m of the gradient in m * g + (1 - m) * server momentum (alpha of FedCM, beta of MoFedSAM, 1 -
             beta of MimeLite).
-        control: Add the control variate c - c_i (SCAFFOLD).
-        full_gradient: Also return the full-batch gradient at the received weights (MimeLite).
-        squares: Also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
-        adversary: Ascend on an affine input perturbation of each client (FedRobust).
-        label_masked: Set the logits of labels that the client does not hold to 0 (HeteroFL).
+        control: True to add the control variate c - c_i to the gradient (SCAFFOLD).
+        full_gradient: True to also send the full-batch gradient at the received weights (MimeLite).
+        squares: True to also send, for each coordinate, the sum of its squared gradients over all local steps
+            (PruneFL). Masked coordinates are included.
+        adversary: True to train on inputs that an adversary of each client has changed (FedRobust).
+        label_masked: True to set the logits of labels that the client's data lack to 0 (HeteroFL).
         logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
             label in the client's data, and q its share in the data of all clients (logit adjustment, Menon et al. 2021,
             and FedLC, Zhang et al. 2022, with q in place of equal shares). Training then does not unlearn labels that
-            are rarer at the client than at all clients. With 1, absent labels have no influence. It needs the
-            classification objective.
+            are rarer at the client than at all clients. With 1, labels that the client's data lack have no influence.
+            It needs the objective classification.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.
-        transforms: Custom GradientTransforms of the gradient, after the proximal term.
-        split: Number of layers in the client's part in split learning (SplitFed); 0 turns it off.
-        full_rate: While a submodel trains, divide its activations by its share of the units, and multiply its learning
-            rate by the share. Its coordinates then move as fast as in the full model with rate `lr`.
-        scale_activations: Scale activations as with `full_rate`, but not the learning rate.
-        min_batch: The smallest minibatch that the model can be trained on, measured before the start. With 2, a single
-            sample at the end of a pass joins the minibatch before it.
+        transforms: Custom GradientTransforms, which are applied after the proximal term.
+        split: Number of layers in the client's part in split learning (SplitFed); 0 for no split.
+        full_rate: True to divide the activations of a submodel by its share of the units while it trains, and to
+            multiply its learning rate by this share. Its weights then change as fast as in the full model.
+        scale_activations: True to scale the activations as with `full_rate`, but not the learning rate.
+        min_batch: The smallest minibatch on which the model can be trained: 1 or 2. It is measured before the run. With
+            2, a single sample at the end of a pass is added to the minibatch before it.
         local_optimizer: Local optimizer: sgd, adam, adamw, delta-sgd, dog, dowg, ldog, or a custom LocalOptimizer.
-        algorithm: The steps of a task, such as those of a personal model beside the shared one.
+        algorithm: The LocalAlgorithm that trains a task, for example one that also trains a personal model.
         personal_layers: Layers that stay at each client: names of modules or parameters, patterns such as `head.*`, or
             `last-layer`, `all-but-last-layer` or `batch-norm`.
-        optimizer_state: `reset` sets the optimizer's state to zero at the start of each task, `keep` keeps the state of
+        optimizer_state: `reset` sets the optimizer's state to zero at the start of each task; `keep` keeps the state of
             each client from one task to the next.
     """
 
@@ -102,17 +103,17 @@ class LocalTraining:
 
     @property
     def auto(self) -> AutoSteps | None:
-        """Return the rule that computes the number of local steps from costs, or None if the number is fixed."""
+        """Return the rule that computes the number of local steps from costs; None if the number is fixed."""
         return AutoSteps.of(self.steps)
 
     @property
     def passes(self) -> float:
-        """Return the forward-backward passes per step. SAM and the input adversary each need one more."""
+        """Return the number of forward and backward passes per local step. SAM and the adversary add one each."""
         return 1 + bool(self.sam_rho) + self.adversary + self.algorithm.passes
 
     @property
     def needs_whole_gradient(self) -> bool:
-        """Return True if a step needs the gradient of all parameters at once, for its norm or to keep it."""
+        """Return True if a step needs the gradients of all parameters together, for example their norm."""
         if self.sam_rho or self.clip or self.full_gradient or self.squares or self.algorithm.needs_whole_gradient:
             return True
         if LOCAL_OPTIMIZER.resolve(self.local_optimizer).needs_whole_gradient:
@@ -131,7 +132,7 @@ class LocalTraining:
         return [slice(start, end) for start, end in zip(starts, [*starts[1:], shard], strict=True)]
 
     def samples(self, shard: int) -> int:
-        """Return the number of training samples that one task of a client with `shard` samples processes."""
+        """Return the number of samples in one task of a client with `shard` samples; a repeated sample counts again."""
         if self.steps is None:
             return self.epochs * shard
         assert isinstance(self.steps, int), "these follow from costs"
@@ -140,28 +141,28 @@ class LocalTraining:
 
     @property
     def extra_epochs(self) -> int:
-        """Return the passes over the data in addition to the local steps, such as one for the full-batch gradient."""
+        """Return the number of passes over the client's data that a task needs in addition to its local steps."""
         return self.full_gradient + self.algorithm.epochs
 
     def passed_samples(self, shard: int) -> float:
-        """Return a task's samples times the passes per step, plus the samples of the extra passes over the data."""
+        """Return the number of samples for which a task computes a forward and backward pass, with all repetitions."""
         return self.samples(shard) * self.passes + shard * self.extra_epochs
 
     def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the number of samples in `steps` local steps, each counted as a mean minibatch of a pass.
+        """Return the number of samples in `steps` local steps, where each step counts as the mean minibatch of a pass.
 
-        The steps may begin anywhere in a pass. The arguments describe one client, or all clients at once.
+        The arguments are numbers for one client, or arrays for all clients.
         """
         return np.asarray(steps * shard / self.count_minibatches(shard))
 
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return `samples_in` times the passes per step, plus the samples of the extra passes over the data."""
+        """Return the number of samples for which `steps` local steps compute passes, as `passed_samples` does."""
         return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
 
     def path_length(self, lr: float, steps: int) -> float:
-        """Return the length of a path of SGD steps by gradients of length 1 (lr * ||a||_1, FedNova).
+        """Return the length of the path of SGD steps if every gradient had length 1 (lr * ||a||_1 in FedNova).
 
-        With momentum m and the proximal weight mu, the path x follows v <- m v + 1 - mu x, x <- x + lr v.
+        With momentum m and the proximal weight mu, the length x of the path follows v <- m v + 1 - mu x, x <- x + lr v.
 
         Args:
             lr: Mean learning rate of the steps.
@@ -175,7 +176,7 @@ class LocalTraining:
         return length
 
     def count_steps(self, shard: int) -> int:
-        """Return the local steps of one task of a client with `shard` samples."""
+        """Return the number of local steps of one task of a client with `shard` samples."""
         if self.steps is None:
             return self.epochs * self.count_minibatches(shard)
         assert isinstance(self.steps, int), "these follow from costs"

@@ -1,4 +1,4 @@
-"""The shift of logits by the label frequencies of a client (logit adjustment, Menon et al. 2021)."""
+"""Shift of the logits by the label frequencies of a client (logit adjustment, Menon et al. 2021)."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ from torch import Tensor
 def log_prior(
     shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float, label_shares: tuple[float, ...] | None
 ) -> Tensor:
-    """Return log((share * p + (1 - share) * q) / q) of every client's labels, float32 [shards, classes].
+    """Return log((share * p + (1 - share) * q) / q) for each client and label, float32 [shards, classes].
 
-    If p or q is 0, a label counts as a thousandth of one of the client's samples. With a share of 1, the logit of a
-    label that the client lacks then gets hardly any gradient.
+    If numerator or denominator is 0, it is replaced by the frequency of a thousandth of a sample. Then, with a share of
+    1, the logit of a label that the client lacks gets hardly any gradient.
 
     Args:
-        shards: Labels of each client.
+        shards: The labels of each client's samples.
         classes: Number of classes.
-        share: Weight of the client's label frequencies p.
-        label_shares: The label frequencies q of all clients. None: equal frequencies.
+        share: Weight of the client's label frequencies p, from 0 to 1.
+        label_shares: The label frequencies q of all clients; None for equal frequencies.
     """
     at_client = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
     at_all = np.full(classes, 1 / classes)

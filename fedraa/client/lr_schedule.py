@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the factor on the local learning rate as a function of the progress of a run or a task."""
+"""Learning-rate schedules: the factor of the local learning rate as a function of the progress of a run or a task."""
 
 import math
 from collections.abc import Callable
@@ -11,14 +11,16 @@ STEP_UNITS = ("steps", LOCAL)
 UNITS = (*STEP_UNITS, "time", "passes")
 AUTO = "auto"
 ADAPTIVE = "adaptive"
-# The default cosine of the halves of a task at which an adaptive rate stays constant.
+# The default of COSINE in `adaptive:COSINE`. If the cosine between the two halves of tasks (`HalfwayCosine`) has this
+# value, the adaptive learning rate stays constant.
 TARGET = -0.05
 EXPECTED = (
     "constant, adaptive, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes "
     "or @local by the run's clock, by passes over the training data or by the local steps of each task, as in "
     "cosine:auto@local"
 )
-# Values of `lr_schedule` by names of schedules in other libraries, which users may pass as `scheduler`.
+# Names of schedules in other libraries. If a user passes such a name as `scheduler`, the error suggests this value of
+# `lr_schedule`.
 USUAL_SCHEDULES = {
     "constant": "constant",
     "cosine": "cosine:100",
@@ -26,16 +28,16 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# A cosine over time or passes stops falling at this share of its length, so that the factor stays above 0.
+# A cosine over time or passes stays constant after this share of its length, so that the factor stays above 0.
 LAST = 0.99
 
 
 def lr_unit(spec: str) -> str:
-    """Return the unit of a schedule: server `steps`, `local` steps, `time` on the run's clock, or `passes`.
+    """Return the unit of a schedule's progress: `steps`, `local`, `time` or `passes`.
 
-    Methods take different numbers of server steps in equal time. Passes are the samples of all applied updates divided
-    by the training samples of all clients. Local steps count from 0 in each task, as if each task had a new
-    torch.optim.lr_scheduler. Raises InputError for any other text.
+    `steps` are server steps; different methods take different numbers of them in the same time. `local` are local
+    steps, which count from 0 in each task. `time` is the time on the run's clock. `passes` are the samples of all
+    applied updates divided by the training samples of all clients. Raises InputError for an unknown unit.
     """
     _, at, unit = spec.partition("@")
     if not at:
@@ -46,16 +48,22 @@ def lr_unit(spec: str) -> str:
 
 
 def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
-    """Return the factor on the learning rate as a function of the progress in the unit of `lr_unit`.
+    """Return the factor of the learning rate as a function of the progress in the unit of `lr_unit`.
 
-    - `constant`: 1.
-    - `adaptive` or `adaptive:COSINE`: 1. The server multiplies it by a factor that it finds during the run.
-    - `exponential:D`: D^step (FedCM's .998).
-    - `steps:A,B,...:F`: times F at each of the steps (HeteroFL's 150,250:0.1).
-    - `cosine:T`: from 1 towards 0 over T steps. With T `auto` it is `length`, the number of local steps in a task.
+    - `constant`: The factor is 1.
+    - `adaptive` or `adaptive:COSINE`: The factor is 1 here. The server multiplies it by a factor that it adapts.
+    - `exponential:D`: The factor is D^step (FedCM has 0.998).
+    - `steps:A,B,...:F`: The factor is multiplied by F at each of the steps A, B, ... (HeteroFL has 150,250:0.1).
+    - `cosine:T`: The factor falls from 1 towards 0 over T steps. With `cosine:auto`, T is the length of a task.
 
-    At the end the factor keeps its last value above 0, because methods divide by the rate. Raises InputError for any
-    other text.
+    After the end of a cosine, the factor keeps its last value above 0, because methods divide by the learning rate.
+
+    Args:
+        spec: The text of the schedule, with the unit after an @ if it is not `steps`.
+        length: Number of local steps of a task, for `cosine:auto@local`.
+
+    Raises:
+        InputError: The text is not a schedule.
     """
     unit = lr_unit(spec)
     name, *arguments = spec.partition("@")[0].split(":")
@@ -83,7 +91,10 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 
 @cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
-    """Return the factor at each local step of a task of that `length`, or 1 if the schedule has another unit."""
+    """Return the factor as a function of the local step in a task of `length` steps.
+
+    It is 1 if the schedule does not count local steps.
+    """
     if lr_unit(spec) != LOCAL:
         spec = "constant"
     return lr_schedule(spec, length)
@@ -91,16 +102,13 @@ def local_factor(spec: str, length: int) -> Callable[[float], float]:
 
 @cache
 def mean_local_factor(spec: str, length: int) -> float:
-    """Return the mean factor over the local steps of a task.
-
-    Methods divide a task's delta by the sum of its learning rates.
-    """
+    """Return the mean factor over the local steps of a task of `length` steps."""
     factor = local_factor(spec, length)
     return math.fsum(map(factor, range(length))) / length
 
 
 def run_factor(spec: str) -> Callable[[float], float]:
-    """Return the factor that depends on the progress of the run, or 1 if the schedule counts local steps."""
+    """Return the factor as a function of the progress of the run. It is 1 if the schedule counts local steps."""
     factor = lr_schedule(spec)
     if lr_unit(spec) == LOCAL:
         return lr_schedule("constant")
@@ -108,9 +116,9 @@ def run_factor(spec: str) -> Callable[[float], float]:
 
 
 def target_cosine(spec: str) -> float | None:
-    """Return the cosine at which an adaptive rate stays constant, or None for another schedule.
+    """Return the cosine at which an adaptive learning rate stays constant, or None if the schedule is not adaptive.
 
-    Raises InputError for text that is no schedule.
+    Raises InputError if the text is not a schedule.
     """
     lr_schedule(spec)
     name, _, cosine = spec.partition(":")
@@ -120,7 +128,7 @@ def target_cosine(spec: str) -> float | None:
 
 
 def follows_length(spec: str) -> bool:
-    """Return True if the factors of a task depend on its length."""
+    """Return True if the factors of a task's steps depend on the number of its steps."""
     return lr_unit(spec) == LOCAL and f":{AUTO}" in spec
 
 
@@ -134,5 +142,5 @@ def check_longest_task(spec: str, steps: int) -> None:
     adapts = target_cosine(spec) is not None
     is_local = lr_unit(spec) == LOCAL and mean_local_factor(spec, steps) == 1
     if steps == 1 and (adapts or is_local):
-        hint = "let it count updates or rounds, as in cosine:100, or give more local steps"
+        hint = "give a schedule of updates or rounds, such as cosine:100, or give more local steps"
         raise without_effect("lr_schedule", spec, "one local step per task", hint)

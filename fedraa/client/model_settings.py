@@ -1,4 +1,4 @@
-"""The settings of the modules that a trainer makes."""
+"""The settings of the modules that a trainer creates."""
 
 from dataclasses import dataclass, field
 
@@ -8,14 +8,14 @@ from fedraa.objectives import Objective
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The settings of the modules that a trainer makes.
+    """The settings of the modules that a trainer creates for tasks.
 
     Attributes:
-        objective: Computes the loss; None means classification.
-        state: The state that the model changes by itself.
-        fragment_scale: Scale a fragment's activations while it trains.
-        scale_inner: Also scale activations between layers that are both cut.
-        label_shares: The share of each label in the data of all clients. None: equal shares.
+        objective: The objective that computes the loss; None for classification.
+        state: The state that the model changes in training besides its parameters.
+        fragment_scale: True to scale a fragment's activations while it trains (`scale_readers`).
+        scale_inner: True to also scale activations between two cut layers.
+        label_shares: The share of each label in the data of all clients; None for equal shares.
     """
 
     objective: Objective | None = None

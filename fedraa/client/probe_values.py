@@ -1,4 +1,4 @@
-"""Values for the trials of a model, and the comparison of their results."""
+"""Values with which `state_probe.py` tries out a model, and comparisons of the results."""
 
 import random
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from fedraa.models.statistics import fixed_random_numbers
 
 Results = tuple[list[Tensor], list[Tensor]]
-"""The outputs and the gradients of a step."""
+"""The outputs of a module, and the gradients of its parameters."""
 
 
 def perturb_parameters(module: nn.Module) -> nn.Module:
-    """Change the parameters as a training step would, so that a moving average of parameters would change."""
+    """Change the parameters slightly, as a training step would. A moving average of parameters then also changes."""
     generator = torch.Generator().manual_seed(0)
     for p in module.parameters():
         if p.requires_grad:
@@ -25,14 +25,14 @@ def perturb_parameters(module: nn.Module) -> nn.Module:
 
 
 def shift_values(part: Tensor) -> Tensor:
-    """Return values that differ from the given ones, of the same type."""
+    """Return values of the same type and shape that differ from the values of `part`."""
     if part.is_floating_point():
         return part * 1.5 + 0.5
     return part.flip(0)
 
 
 def enlarge_values(part: Tensor) -> Tensor:
-    """Return values that are larger than the given ones. Integers stay the same, because they may be indices."""
+    """Return ten times the values of `part`. Integers stay the same, because they may be indices."""
     if part.is_floating_point():
         return part * 10
     return part
@@ -40,7 +40,7 @@ def enlarge_values(part: Tensor) -> Tensor:
 
 @contextmanager
 def fixed_generators(module: nn.Module) -> Iterator[None]:
-    """Seed all generators that code may use with fixed values, and restore the generators afterwards."""
+    """Seed the random generators of Python, NumPy, PyTorch and the module in the block, and restore them after it."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         random.seed(0)
@@ -65,7 +65,13 @@ def are_alike(results: Results | None, expected: Results | None) -> bool:
 
 
 def are_close(values: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Return True if the values differ from the expected ones by rounding only, up to a relative `tolerance`."""
+    """Return True if the values equal the expected values up to rounding.
+
+    Args:
+        values: The values.
+        expected: The expected values.
+        tolerance: The largest difference, relative to the largest expected value.
+    """
     if not expected.numel() or values.is_complex():
         return bool(torch.equal(values, expected))
     scale = float(expected.nan_to_num(0, 0, 0).abs().double().max())

@@ -1,4 +1,4 @@
-"""Snapshots of a module's values other than its trainable parameters, and differences between snapshots."""
+"""Snapshots of the values that a module has besides its trainable parameters, and comparisons of snapshots."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -11,13 +11,20 @@ from torch import Tensor, nn
 
 from fedraa.models.statistics import copy_buffers, is_spectral
 
-# Names of attributes that every module has.
+# Names of the attributes that every nn.Module has. They are not part of a snapshot.
 OF_MODULES = frozenset(vars(nn.Module()))
 
 
 @dataclass
 class Snapshot:
-    """Copies of the values that a module keeps besides its trainable parameters."""
+    """Copies of the values that a module has besides its trainable parameters.
+
+    Attributes:
+        buffers: The buffers by name.
+        frozen: The parameters without a gradient, by name.
+        attributes: Other attributes of the module and its submodules, by name.
+        class_attributes: Tensors and arrays that are attributes of the modules' classes, by name.
+    """
 
     buffers: dict[str, Tensor | None]
     frozen: dict[str, Tensor]
@@ -26,7 +33,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
-        """Return a copy of the module's current values, with `frozen` also of its frozen parameters."""
+        """Return a snapshot of the module's current values. Frozen parameters are copied only if `frozen` is True."""
         fixed: dict[str, Tensor] = {}
         if frozen:
             fixed = {name: p.detach().clone() for name, p in module.named_parameters() if not p.requires_grad}
@@ -38,7 +45,7 @@ class Snapshot:
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
-        """Return the names of all values that differ between this and a later snapshot, by kind."""
+        """Return the names of all values that differ between this snapshot and a later one, by field of Snapshot."""
         return {
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()
@@ -46,7 +53,7 @@ class Snapshot:
 
 
 def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
-    """Copy the tensors and arrays that are attributes of classes, for all classes of submodules except torch's."""
+    """Return copies of the tensors and arrays that are attributes of the submodules' classes. Skip torch's classes."""
     arrays: dict[str, Any] = {}
     for prefix, part in module.named_modules():
         for kind in reversed(type(part).__mro__):
@@ -58,12 +65,12 @@ def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
 
 
 def _copy_plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the values that can be compared, with `prefix` before their names."""
+    """Return copies of those values that can be compared, by `prefix.NAME`."""
     return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_plain(value)}
 
 
 def _holds_arrays(value: object) -> bool:
-    """Return True for a tensor, an array, or a list or dict with one."""
+    """Return True for a tensor, an array, or a list or dict that contains one."""
     if isinstance(value, Mapping):
         return any(map(_holds_arrays, value.values()))
     if isinstance(value, (list, tuple)):
@@ -72,7 +79,7 @@ def _holds_arrays(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Return True for an attribute value that can be compared: a tensor, a number, a text, or a collection of them."""
+    """Return True for a value that can be compared: a tensor, array, number or text, or a collection of such values."""
     if isinstance(value, nn.Parameter):
         return False
     if isinstance(value, Tensor):
@@ -85,7 +92,7 @@ def _is_plain(value: object) -> bool:
 
 
 def is_same(before: object, after: object) -> bool:
-    """Return True if two values are equal, including NaN in tensors."""
+    """Return True if two values are equal. In tensors, NaN equals NaN."""
     if isinstance(before, Tensor) and isinstance(after, Tensor):
         alike = before.shape == after.shape and before.dtype == after.dtype
         return alike and bool(torch.equal(before.nan_to_num(1e9), after.nan_to_num(1e9)))

@@ -1,4 +1,7 @@
-"""Split learning: a model is cut between two layers, and activations pass through a channel (SplitFed V1)."""
+"""Split learning (SplitFed V1): the client trains the first layers of a model, and the server the other layers.
+
+Activations and their gradients pass between both parts through a channel.
+"""
 
 import copy
 from dataclasses import dataclass
@@ -16,10 +19,12 @@ from fedraa.submodels.meter import Meter
 
 @dataclass(frozen=True)
 class ClientHalf:
-    """The client's part of a split model: its cost, and how many numbers per sample the client sends to the server.
+    """The costs of a split model.
 
-    `server_flops` are the FLOPs of one sample's forward and backward pass through the server's part, or 0 if it was not
-    measured.
+    Attributes:
+        cost: The cost of the client's part.
+        activations: Number of values that the client sends to the server for each sample.
+        server_flops: FLOPs of the server's part for the forward and backward pass of one sample; 0 if not measured.
     """
 
     cost: Cost
@@ -28,7 +33,12 @@ class ClientHalf:
 
 
 class Channel:
-    """The channel between the client's and the server's part: flat float32 buffers, counted in bytes."""
+    """The channel between both parts of a split model. It copies tensors in float32 and counts the bytes.
+
+    Attributes:
+        up: Bytes that the client has sent to the server.
+        down: Bytes that the server has sent to the client.
+    """
 
     def __init__(self) -> None:
         self.up = 0
@@ -46,7 +56,7 @@ class Channel:
 
 
 class _Crossing(torch.autograd.Function):
-    """Sends activations up in the forward pass, and their gradient down in the backward pass."""
+    """A function that sends activations up in the forward pass, and their gradient down in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, activations: Tensor, channel: Channel) -> Tensor:
@@ -59,10 +69,14 @@ class _Crossing(torch.autograd.Function):
 
 
 class SplitBody(nn.Module):
-    """A split model: the client's half, and the server's copy of the other half for this client.
+    """A split model: the client's half, and a copy of the server's half for this client.
 
-    The two share no tensor: data passes only through the channel. Parameters keep their order, so the flat buffer is
-    that of the client's half followed by that of the server's half.
+    The halves share no tensor, and exchange data only through the channel. In the flat buffer, the parameters of the
+    client's half come first, as in the whole model.
+
+    Args:
+        module: The whole model, an nn.Sequential.
+        at: Number of layers in the client's half.
     """
 
     def __init__(self, module: nn.Module, at: int) -> None:
@@ -73,7 +87,7 @@ class SplitBody(nn.Module):
         self.channel = Channel()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch. Labels are sent to the server with the activations."""
+        """Return the logits of a batch. The server computes the loss, because the client also sends the labels."""
         # torch leaves this method untyped.
         crossed = _Crossing.apply(self.client_half(x), self.channel)  # type: ignore[no-untyped-call]
         result: Tensor = self.server_half(crossed)
@@ -81,23 +95,23 @@ class SplitBody(nn.Module):
 
 
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
-    """Return the layers of a model, or raise InputError if the model cannot be split after its first `at` layers."""
+    """Return the layers of a model. Raise InputError if the model cannot be split after its first `at` layers."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
-        layers = "it is no nn.Sequential"
+        layers = "the model is not an nn.Sequential"
         if isinstance(module, nn.Sequential):
-            layers = f"it has {len(module)} layers"
+            layers = f"the model has {len(module)} layers"
         expected = f"a model that is an nn.Sequential of more than {at} layers"
-        raise InputError("split", f"{layers}, and the split is after layer {at}", got=module, expected=expected)
+        raise InputError("split", f"{layers}, but the split is after layer {at}", got=module, expected=expected)
     return list(module)
 
 
 def measure_stem(module: nn.Module, at: int, example: Tensor) -> ClientHalf:
-    """Return the client's part of a model that is split after its first `at` layers.
+    """Measure the costs of a model that is split after its first `at` layers.
 
     Args:
         module: The whole model.
-        at: Layers of the client's part.
-        example: A batch [b, ...].
+        at: Number of layers in the client's part.
+        example: A batch of samples [b, ...].
     """
     layers = check_split(module, at)
     stem = copy.deepcopy(nn.Sequential(*layers[:at])).train()

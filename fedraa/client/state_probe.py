@@ -1,4 +1,7 @@
-"""Detection of state besides the parameters that training or evaluation changes. Copies of the model are run."""
+"""Detection of state, besides the parameters, that a model changes in training or in evaluation.
+
+Copies of the model are run on small batches, and their values before and after are compared.
+"""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,27 +35,28 @@ from fedraa.models.statistics import (
 from fedraa.submodels.tracing.accept import copy_private
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Samples in a trial of the model.
+# Maximum number of samples in a trial of the model.
 ROWS = 4
-# Values that are tried for step counters, because code may behave differently from a certain count on.
+# Values that are tried for step counters, because a model may behave differently after a certain number of steps.
 COUNTS = (1, 10, 100, 1_000, 1_000_000)
-# Above this number of parameters the copies share the model's parameters.
+# A model with more than this number of parameters is not copied completely: the copies share its parameters.
 LARGE = 50_000_000
 
 
 def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
-    """Run copies of a module in training and evaluation mode, and compare their values before and after.
-
-    Raises InputError if training reads and changes state that no client sends back, or if evaluation reads state that
-    the model's file cannot hold.
+    """Run copies of a module in training and evaluation mode, and return the state that they change.
 
     Args:
         module: The module with its weights. It is not changed.
         example: A batch of at least two samples, tensors [b, ...].
-        outputs: Returns the tensor with a row per sample out of the module's result.
+        outputs: A function that returns the tensor with a row per sample in the module's result.
+
+    Raises:
+        InputError: Training depends on state that clients do not send to the server, or evaluation depends on state
+            that the saved model would lack.
     """
     with warnings.catch_warnings():
-        # Warnings from trials on one sample, or on other values, do not concern the user.
+        # The user did not cause warnings from trials on one sample or on other values.
         warnings.simplefilter("ignore")
         return _Probe(module, example, outputs).result()
 
@@ -64,7 +68,7 @@ class _Probe:
         self._outputs = outputs
         self._kind = type(module).__name__
         rows = len(list_leaves(example)[0])
-        # These are two halves of the example if each has at least two samples, otherwise the same samples twice.
+        # With at least four samples, two different halves of the example are used, otherwise all samples twice.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
             half = min(ROWS, rows // 2)
@@ -83,13 +87,14 @@ class _Probe:
             self._start = self._take_snapshot(fresh)
             self._run_module(fresh, self._batch)
             self._run_module(fresh, map_tree(enlarge_values, self._batch))
-        # The code of a user's module may raise any exception. A later check reports it.
+        # The user's module can raise any exception. A later check reports it.
         except Exception:
             return TrainingState()
         self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Copies of the module share this state, so the trials below could not detect that a step reads it.
+            # Attributes of a class are shared by all copies of the module. So the trials below, which compare copies,
+            # could not detect if a training step reads them.
             raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]
@@ -109,8 +114,8 @@ class _Probe:
             )
         if dependent:
             warned.append(
-                f"model: {self._kind} gives a sample another output beside other samples in evaluation mode, as a "
-                "batch norm with track_running_stats=False does; results depend on how test samples are batched"
+                f"model: in evaluation mode the output of {self._kind} for a sample depends on the other samples of "
+                "the batch, as with track_running_stats=False; results depend on the batches of test samples"
             )
         return TrainingState(
             state.estimated,
@@ -129,7 +134,7 @@ class _Probe:
         return Snapshot.of(module, frozen=not self._large)
 
     def _run_module(self, module: nn.Module, batch: Tree, *, training: bool = True) -> Results:
-        """Run the module, and return its outputs and, in training mode, its gradients."""
+        """Run the module on a batch. Return its outputs and, in training mode, its gradients."""
         module.train(training)
         for p in module.parameters():
             p.grad = None
@@ -143,7 +148,12 @@ class _Probe:
         return [x.detach() for x in outputs], [p.grad for p in module.parameters() if p.grad is not None]
 
     def _refuse_memory(self, buffers: list[str], attributes: list[str]) -> None:
-        """Raise InputError if the output or gradient of a training step depends on state that earlier steps changed."""
+        """Raise InputError if the result of a training step depends on state that earlier steps changed.
+
+        Args:
+            buffers: The buffers that training changes.
+            attributes: The other attributes that training changes.
+        """
         expected = self._run_module(self._copy_module(), self._other)
         known = {name: self._start.buffers[name] for name in self._known if name in self._start.buffers}
         later = self._copy_module()
@@ -166,13 +176,13 @@ class _Probe:
             trials = list(self._iter_trial_values([], [name]))
             if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
                 raise self._unsent_state_error("attribute", name)
-        # No single value changes the result, so the error names the first one.
+        # Only several values together change the result, so the error names the first of them.
         if attributes and not tried:
             raise self._unsent_state_error("attribute", attributes[0])
         raise self._unsent_state_error("buffer", [*tried, *buffers][0])
 
     def _find_constants(self, buffers: Iterable[str]) -> set[str]:
-        """Return the buffers that the first step fills with the same values for any data and parameters."""
+        """Return the buffers that always have the same values after the first step, for any data and parameters."""
         other = self._copy_module()
         for p in other.parameters():
             if p.requires_grad:
@@ -188,7 +198,7 @@ class _Probe:
         }
 
     def _iter_trial_values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield different values for all buffers and attributes at once, as they might be after many steps."""
+        """Yield several dicts of values that all these buffers and counters might have after many steps."""
         generator = torch.Generator().manual_seed(0)
         moved: dict[str, Any] = {}
         numbers = list(counters)
@@ -208,7 +218,7 @@ class _Probe:
                 yield {name: self._counter_at(name, count) for name in numbers}
 
     def _counter_at(self, name: str, count: int) -> Any:
-        """Return the value `count` in the form of a counter, which is a buffer or an attribute."""
+        """Return the number `count` in the type of the counter `name`, which is a buffer or an attribute."""
         value = self._after.buffers.get(name)
         if value is None:
             return type(self._after.attributes[name])(count)
@@ -217,7 +227,7 @@ class _Probe:
         return torch.full_like(value, count)
 
     def _copy_with(self, values: Mapping[str, Any]) -> nn.Module:
-        """Return a copy of the module after a step, with `values` in some buffers and attributes."""
+        """Return a copy of the module after one step, in which some buffers and attributes have other values."""
         module = self._copy_module()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
@@ -228,15 +238,15 @@ class _Probe:
         return module
 
     def _try_module(self, module: nn.Module, *, training: bool = True) -> Results | None:
-        """Return the module's results for the other batch, or None if its code raises any exception."""
+        """Return the module's results for the second batch, or None if the module raises an exception."""
         try:
             return self._run_module(module, self._other, training=training)
-        # The code of a user's module may raise any exception.
+        # The user's module can raise any exception.
         except Exception:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers to estimate before evaluations, and the subset that evaluation reads."""
+        """Return the buffers that must be estimated before an evaluation, and the ones that evaluation reads."""
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)
@@ -251,8 +261,8 @@ class _Probe:
             if name in read and name not in lasting:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which training changes, and "
-                    "which model.pt would lack, because no state_dict has it",
+                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which training changes, but "
+                    "model.pt would lack it, because it is not in the state_dict",
                     hint="register it with persistent=True",
                 )
         later = self._copy_module()
@@ -263,14 +273,19 @@ class _Probe:
             raise InputError(
                 "model",
                 f"evaluation reads the {_name_value('attribute', attributes[0], self._module)}, which training "
-                "changes, and which model.pt would lack, because no state_dict has it",
+                "changes, but model.pt would lack it, because it is not in the state_dict",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that can be estimated and the subset that evaluation reads, or raise InputError."""
+        """Estimate buffers as before an evaluation.
+
+        Return the buffers that change, and which of these buffers evaluation reads.
+
+        Raises InputError if a buffer does not converge, or if evaluation reads a buffer that the estimation never sets.
+        """
         module = self._copy_module()
         sample = map_tree(lambda part: part.numpy(), self._batch)
         try:
@@ -278,8 +293,8 @@ class _Probe:
         except Unsettled as error:
             raise InputError(
                 "model",
-                f"training changes the {_name_value('buffer', str(error), self._module)}, which does not converge when "
-                "the same samples pass again, so that it cannot be estimated before an evaluation",
+                f"training changes the {_name_value('buffer', str(error), self._module)}, which cannot be estimated "
+                "before an evaluation, because it does not converge when the same samples are repeated",
                 hint="replace it by nn.BatchNorm1d or another layer of torch, or leave it out",
             ) from None
         now = copy_buffers(module)
@@ -291,13 +306,16 @@ class _Probe:
                 raise InputError(
                     "model",
                     f"evaluation reads the {_name_value('buffer', name, self._module)}, which only the backward pass "
-                    "of training changes, and such state is not sent between clients",
+                    "changes, and clients do not send such state to the server",
                     hint="make it a parameter, or leave it out",
                 )
         return moved, [name for name in moved if name in read]
 
     def _probe_evaluation(self) -> tuple[list[str], bool]:
-        """Return the buffers that evaluation changes, and True if an output depends on the other samples of a batch."""
+        """Check the module in evaluation mode.
+
+        Return the buffers that evaluation changes, and True if an output depends on other samples of the batch.
+        """
         try:
             module = self._copy_module()
             freeze_ranges(module)
@@ -312,7 +330,7 @@ class _Probe:
             fewer = self._copy_module()
             freeze_ranges(fewer)
             part = self._run_module(fewer, take_rows(self._batch, slice(2)), training=False)[0]
-        # The code of a user's module may raise any exception. A later check reports it.
+        # The user's module can raise any exception. A later check reports it.
         except Exception:
             return [], False
         rows = len(list_leaves(self._batch)[0])
@@ -320,25 +338,26 @@ class _Probe:
         return changed, any(x.shape == y.shape and not are_close(x, y, 1e-3) for x, y in pairs)
 
     def _smallest_batch(self, *, training: bool) -> int:
-        """Return the smallest batch size: 1 if the module also works with one sample, with one output row, otherwise 2.
+        """Return the smallest batch size for which the module works: 1 or 2.
 
-        The result is also 2 if the outputs are finite only for two samples.
+        It is 2 if one sample causes an error, does not give exactly one output row, or gives values that are not
+        finite while two samples give finite values.
         """
         try:
             pair_shape, pair_finite = self._output_shape(2, training=training)
-        # The code of a user's module may raise any exception. Then no batch works, and an error follows elsewhere.
+        # The user's module can raise any exception. Then no batch works, and a later check reports the error.
         except Exception:
             return 1
         try:
             shape, finite = self._output_shape(1, training=training)
-        # The code of a user's module may raise any exception.
+        # The user's module can raise any exception.
         except Exception:
             return 2
         same = shape == (1, *pair_shape[1:])
         return 1 if same and (finite or not pair_finite) else 2
 
     def _output_shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
-        """Return the output's shape for `rows` samples, and True if outputs and gradients are finite."""
+        """Return the shape of the output for `rows` samples, and True if outputs and gradients are finite."""
         module = self._copy_module()
         module.train(training)
         with fixed_generators(module), torch.set_grad_enabled(training):
@@ -354,8 +373,8 @@ class _Probe:
     def _unsent_state_error(self, what: str, name: str) -> InputError:
         return InputError(
             "model",
-            f"training reads and changes the {_name_value(what, name, self._module)}, and such state is not sent "
-            "between clients",
+            f"training reads and changes the {_name_value(what, name, self._module)}, and clients do not send such "
+            "state to the server",
             hint="make it a parameter that the optimizer trains, use only values of the batch, or leave it out",
         )
 
@@ -368,7 +387,7 @@ def _name_value(what: str, name: str, module: nn.Module) -> str:
 
 
 def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
-    """Return True if the buffer belongs to an observer or a fake quantisation, or to a submodule of one."""
+    """Return True if the buffer is in an observer or fake quantisation module, or in one of its submodules."""
     prefix = buffer
     while prefix:
         prefix = prefix.rpartition(".")[0]

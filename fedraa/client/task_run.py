@@ -1,4 +1,4 @@
-"""One task in training: the steps, minibatches and kept values that a LocalAlgorithm uses."""
+"""The task that a LocalAlgorithm trains: its steps, minibatches and kept values."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,13 +19,18 @@ Minibatches = Callable[[str, int | None], Iterator[tuple[Any, Tensor]]]
 
 
 class TaskRun:
-    """The LocalRun of a task on one worker.
+    """The implementation of LocalRun: one task in training on a worker.
 
     Args:
-        local_step: The step with the loaded task.
-        minibatches: Returns the minibatches of a stream and a number of epochs.
-        kept: The values of the client's kept buffers by name, NaN for those that start from the received weights.
-        personal: True for coordinates of personal layers [k]; None without any.
+        local_step: The local steps, with the weights of the task loaded.
+        minibatches: A function that returns the minibatches of a stream for a number of epochs.
+        kept: The values of the client's kept buffers by name. NaN stands for the received weight of a coordinate.
+        personal: A mask [k] of the coordinates of personal layers; None without personal layers.
+
+    Attributes:
+        total: The sum of the losses of all local steps.
+        steps: The number of local steps so far.
+        halfway: The record of the weights after half of the local steps; None if the learning rate is not adaptive.
     """
 
     def __init__(
@@ -38,11 +43,8 @@ class TaskRun:
         self.prox_mu = local_step.settings.prox_mu
         self.server_step = local_step.task.step
         self.total = torch.zeros((), device=self.weights.device)
-        """The sum of the losses of all local steps."""
         self.steps = 0
-        """The number of local steps so far."""
         self.halfway: HalfwayCosine | None = None
-        """The record of the weights after half of the local steps, if the learning rate is adaptive."""
         self._step = local_step
         self._minibatches = minibatches
         self._counts = False
@@ -104,7 +106,7 @@ class TaskRun:
             self.record_loss(loss)
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        # The code of a module may change its inputs in place, and the caller may need them again.
+        # The inputs are copied, because a module may change them in place and the caller may need them again.
         return self._step.gradient(map_tree(Tensor.clone, inputs), labels)
 
     def forward(self, weights: Tensor, inputs: Any) -> None:

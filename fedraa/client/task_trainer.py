@@ -1,4 +1,4 @@
-"""The interface of trainers."""
+"""The interface of a trainer, which trains the tasks of a worker."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,7 +12,10 @@ from fedraa.messages import Task, Update
 
 
 class TaskTrainer(Protocol):
-    """The interface of trainers. Local privacy and attacks wrap another trainer."""
+    """The interface of a trainer. `Trainer` documents the methods.
+
+    In a run with local privacy or an attack, one trainer wraps another one.
+    """
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update: ...
 

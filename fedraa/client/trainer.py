@@ -1,4 +1,4 @@
-"""The local training loop: steps of a local optimizer on a dense submodel in one flat buffer."""
+"""The trainer of a worker: it trains the tasks of clients on dense submodels."""
 
 import time
 from collections import OrderedDict
@@ -40,9 +40,9 @@ from fedraa.submodels.flat import BY_PIECE
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.tracing.modes import WithoutDropout
 
-# Minibatch size of the full-batch gradient. It affects memory, not the result.
+# Number of samples per forward pass when the gradient over all samples is computed. Fewer samples need less memory.
 FULL_BATCH = 1024
-# Bytes of client data that a trainer keeps on a GPU.
+# Maximum number of bytes of clients' data that a trainer keeps on a GPU.
 RESIDENT_BYTES = 2 * 2**30
 
 Shard = tuple[Any, Tensor]
@@ -50,9 +50,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Work(NamedTuple):
-    """A task with the client's data: inputs x [n, ...] and targets y [n, ...].
+    """A task with the data of its client.
 
-    If samples are drawn at random, `read_epoch` reads the samples of the second and later epochs.
+    Attributes:
+        task: The task.
+        x: Inputs [n, ...].
+        y: Targets [n, ...].
+        read_epoch: A function that returns the samples of an epoch, if every epoch has new samples.
+            Then `x` and `y` belong to the first epoch. None if all epochs have the same samples.
     """
 
     task: Task
@@ -62,20 +67,28 @@ class Work(NamedTuple):
 
 
 class Trainer:
-    """Trains tasks one after another. It keeps no client's state, only one module per submodel shape.
+    """A trainer of tasks, one after another.
 
-    The weights of all these modules share one buffer, and their gradients another, each as large as the largest needs.
+    A result depends only on the task, the data and the seed, never on earlier tasks. The trainer stores no state of
+    clients. At the start of each task, the optimizer's state is zero or comes with the task. The random numbers of
+    minibatches and dropout depend on (seed, client, turn). If a task continues the client's pass over its data, the
+    order of the samples depends on (seed, client, pass).
 
-    A result depends only on the task, the data and the seed, never on earlier tasks. The optimizer's state is zero at
-    the start of each task or comes with the task. Minibatches and dropout are drawn from (seed, client, turn). If
-    passes continue over a client's tasks, minibatches are drawn from (seed, client, pass).
+    The trainer keeps one module per submodel shape. The weights of all modules share one buffer, and their gradients
+    share another. A model that changes other state in training is created again for each task from the initial model,
+    so that a task does not affect later tasks.
 
-    On a GPU the most recently used clients' data stays on the device, up to `resident_bytes` (None: `RESIDENT_BYTES` on
-    a GPU, 0 elsewhere). This requires that a client always has the same data. With `bf16` the forward pass is computed
-    in bfloat16 if torch's autocast allows it. Weights, gradients and updates stay float32.
-
-    A model that changes its `state` in training is created again for each task from the initial model. Therefore no
-    task is affected by the changes of an earlier one.
+    Args:
+        traced: The traced model.
+        solver: The settings of local training.
+        seed: The seed of the run.
+        device: The device, such as `cpu` or `cuda`.
+        bf16: True to compute the forward pass in bfloat16 where PyTorch's autocast allows it. Weights, gradients and
+            updates stay float32.
+        resident_bytes: Maximum number of bytes of clients' data that stay on the device. The most recently used data
+            stay; a client must always have the same data. None means `RESIDENT_BYTES` on a GPU, otherwise 0.
+        transforms: The random changes of samples before training.
+        model: The settings of the modules.
     """
 
     def __init__(
@@ -111,14 +124,7 @@ class Trainer:
         self._resident: OrderedDict[int, Shard] = OrderedDict()
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train the task's submodel on the client's data.
-
-        Args:
-            task: The task.
-            x: Inputs [n, ...].
-            y: Targets [n, ...].
-            read_epoch: Reads the randomly generated samples of later epochs.
-        """
+        """Train the task's submodel on the client's data. `Work` documents the arguments."""
         started = time.perf_counter()
         self._refuse_small(len(y))
         if self._state.changes:
@@ -163,12 +169,12 @@ class Trainer:
         extras |= {buffer.key: run.state[buffer.name] for buffer in algorithm.kept}
         extras |= run.reply
         total, steps = run.total, run.steps
-        # Deleting these objects frees their buffers before the weights are copied.
+        # Deleting these objects frees memory before the weights are copied.
         del run, local_step
         params = model.weights.cpu().numpy().copy()
         arrays = {name: tensor.cpu().numpy() for name, tensor in extras.items()}
         if personal is not None:
-            # The server receives the values that it has sent.
+            # The server gets back the received values of personal layers, so that its global model does not change.
             arrays[PERSONAL_LAYERS.key] = params[personal]
             params[personal] = received[personal]
         return Update(
@@ -185,21 +191,21 @@ class Trainer:
         )
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all tasks in order."""
+        """Train several tasks in order."""
         return [self.train(*one) for one in work]
 
     def _compress_update(
         self, local_step: LocalStep, task: Task, row: int | EllipsisType = ..., personal: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Replace the task's trained weights by those that the server receives.
+        """Compress the delta, and replace the trained weights by those that the server reconstructs from it.
 
-        Return the client's values of error feedback, as an extra buffer of the update if there are any.
+        Return the client's new values of error feedback by buffer name; empty without error feedback.
 
         Args:
-            local_step: The steps of the task.
+            local_step: The local steps of the task.
             task: The task.
-            row: Its row, if the buffers hold several tasks.
-            personal: True for coordinates [k] that the client does not send.
+            row: The row of the task if the buffers hold several tasks; `...` for a single task.
+            personal: A mask [k] of coordinates that the client does not send; None if it sends all.
         """
         if self._components.compressor.lossless:
             return {}
@@ -216,15 +222,15 @@ class Trainer:
         self._weights = self._gradient = torch.empty(0, device=self._device)
 
     def _refuse_small(self, samples: int) -> None:
-        """Raise InputError for a client with fewer samples than the smallest batch that the model can be trained on."""
+        """Raise InputError if a client has fewer samples than the smallest batch on which the model can be trained."""
         if samples < self._solver.min_batch:
-            problem = f"it has {samples} sample, and the model needs batches of at least {self._solver.min_batch}"
+            problem = f"it has {samples} sample, but the model needs batches of at least {self._solver.min_batch}"
             raise InputError("client", problem)
 
     def _seed_dropout(self, task: Task) -> None:
-        """Seed the generator of the trainer's device.
+        """Seed the random generator of the trainer's device for dropout.
 
-        This is faster than torch.manual_seed, which makes a traceback per kind of device.
+        torch.manual_seed is not used, because it is slow: it creates a traceback for every kind of device.
         """
         seed = torch_seed(self._seed, "dropout", task.client, task.turn)
         if self._device.type == "cuda":
@@ -233,14 +239,9 @@ class Trainer:
             torch.default_generator.manual_seed(seed)
 
     def _full_gradient(self, local_step: LocalStep, x: Tree, y: npt.NDArray[Any]) -> Tensor:
-        """Return the full-batch gradient [k] of the mean loss, with weight decay, at the received weights.
+        """Return the gradient [k] of the mean loss over all samples, with weight decay, at the received weights.
 
-        Dropout is off, so that the gradient is the same function of the weights in every turn.
-
-        Args:
-            local_step: The step with the loaded task.
-            x: Inputs [n, ...].
-            y: Targets [n, ...].
+        Dropout is off, so that the gradient depends only on the weights and the data.
         """
         total = torch.zeros_like(local_step.model.weights)
         for rows in self._split_full_batch(len(y)):
@@ -252,24 +253,24 @@ class Trainer:
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
 
     def _split_full_batch(self, samples: int) -> list[npt.NDArray[np.int64]]:
-        """Return slices of `FULL_BATCH` rows that cover the data. The last slice may have fewer rows, or one more."""
+        """Return the positions of the samples in batches of `FULL_BATCH`. The last batch may have another size."""
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
     def _iter_minibatches(self, work: Work, stream: str = "", epochs: int | None = None) -> Iterator[Shard]:
-        """Yield the task's minibatches after the random transforms, from the device if the client's data is there.
+        """Yield the minibatches of a task after the random transforms.
 
         Args:
-            work: The task.
-            stream: The name of a random order.
-            epochs: Passes over the data. None: the length of the task.
+            work: The task and its data.
+            stream: The name of a random order of the samples.
+            epochs: Number of passes over the data; None for the number of local steps of the task.
         """
         augment = self._transforms.make_augmentation(work.task.client, work.task.turn)
         for inputs, labels in self._iter_samples(work, stream, epochs):
             yield augment(inputs), labels
 
     def _iter_samples(self, work: Work, stream: str, epochs: int | None) -> Iterator[Shard]:
-        """Yield the task's minibatches before the random transforms. The arguments are those of `_iter_minibatches`."""
+        """Yield the minibatches of a task before the random transforms. `_iter_minibatches` documents the arguments."""
         task, x, y, read_epoch = work
         shard = None
         if read_epoch is None:
@@ -287,9 +288,9 @@ class Trainer:
     def _epochs(
         self, task: Task, samples: int, stream: str = "", epochs: int | None = None
     ) -> Iterator[list[npt.NDArray[np.int64]]]:
-        """Yield the samples of each minibatch, with a new permutation per epoch.
+        """Yield, for each epoch, the positions of the samples of every minibatch, in a new random order.
 
-        The last minibatch may differ in size.
+        `_iter_minibatches` documents the arguments `stream` and `epochs`.
         """
         left = self._steps(task, samples)
         orders, skipped = self._iter_orders(task, samples, stream)
@@ -302,7 +303,7 @@ class Trainer:
             left, skipped = left - len(spans), 0
 
     def _steps(self, task: Task, samples: int) -> int:
-        """Return the number of local steps of a task on a client with this number of samples."""
+        """Return the number of local steps of a task of a client with `samples` samples."""
         if task.cut_at is not None:
             return task.cut_at
         if task.steps is not None:
@@ -310,7 +311,10 @@ class Trainer:
         return self._solver.count_steps(samples)
 
     def _iter_orders(self, task: Task, samples: int, stream: str = "") -> tuple[Iterator[npt.NDArray[np.int64]], int]:
-        """Return an iterator over one permutation per pass, and the number of minibatches to skip in the first pass."""
+        """Return an iterator over the order of the samples in each pass, and a number of minibatches to skip.
+
+        Minibatches are skipped in the first pass if the task continues a pass of the client's previous task.
+        """
         name = f" of {stream}" if stream else ""
         if task.steps is None:
             rng = generator(self._seed, f"batches{name}", task.client, task.turn)
@@ -320,14 +324,9 @@ class Trainer:
         return (rng.permutation(samples) for rng in passes), skipped
 
     def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
-        """Return the client's data on the device, or None if the data exceeds the limit `resident_bytes`.
+        """Return the client's data on the device, or None if the data of one client exceed `resident_bytes`.
 
-        If the limit is reached, the least recently used data is removed.
-
-        Args:
-            client: The client.
-            x: Inputs [n, ...].
-            y: Targets [n, ...].
+        To stay within the limit, the least recently used data of other clients are removed.
         """
         taken = count_bytes(x) + y.nbytes
         if client in self._resident:
@@ -338,7 +337,7 @@ class Trainer:
             while self._held + taken > self._resident_bytes:
                 _, dropped = self._resident.popitem(last=False)
                 self._held -= count_bytes(dropped)
-            # torch.tensor copies. On a CPU a view would keep the object store's memory alive.
+            # torch.tensor makes a copy. On a CPU, a view would keep the memory of Ray's object store in use.
             inputs = map_tree(lambda array: torch.tensor(array, device=self._device), x)
             self._resident[client] = (inputs, torch.tensor(y, device=self._device))
             self._held += taken
@@ -353,7 +352,7 @@ class Trainer:
         return torch.from_numpy(array).to(self._device)
 
     def _module(self, widths: tuple[int, ...]) -> nn.Module:
-        """Return the module for a submodel of this shape, without weights."""
+        """Return a module for submodels of this shape. Its weights are not allocated yet."""
         module = self._traced.make_skeleton(widths)
         drop_weights(module)
         set_scaler_rate(module, self._traced.mean_width_share(widths))
@@ -374,7 +373,7 @@ class Trainer:
         return self._models[widths]
 
     def _personal_mask(self, widths: tuple[int, ...]) -> Mask | None:
-        """Return True for the coordinates of personal layers in a submodel [k], or None without such layers."""
+        """Return the mask [k] of the coordinates of personal layers in a submodel, or None without personal layers."""
         if not self._personal_names:
             return None
         if widths not in self._personal_masks:
@@ -383,11 +382,11 @@ class Trainer:
         return self._personal_masks[widths]
 
     def _reserve_buffers(self, weights: int, gradient: int) -> None:
-        """Make the shared buffers of weights and gradients at least this long. New buffers delete all modules."""
+        """Make sure that the shared buffers have at least these lengths. If they must grow, all modules are deleted."""
         weights = max(weights, len(self._weights))
         gradient = max(gradient, len(self._gradient))
         if (weights, gradient) != (len(self._weights), len(self._gradient)):
-            # The old buffers are freed before the new ones are allocated.
+            # The old buffers are freed first, so that old and new buffers are never in memory at the same time.
             self._models.clear()
             self._weights = self._gradient = torch.empty(0)
             self._weights = torch.empty(weights, device=self._device)

@@ -1,1 +1,1 @@
-"""Components: the parts of a run that a user can name, import or make."""
+"""Components: the exchangeable parts of a run, which a user can choose by name, import or create."""

@@ -1,4 +1,4 @@
-"""Conversion of the exceptions of custom components to errors about a field."""
+"""Conversion of exceptions that custom components raise to errors with a field."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,12 @@ _MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
 
 @contextmanager
 def convert_errors(where: str, part: object) -> Iterator[None]:
-    """Convert an error that the component raises in the block to an InputError about the field `where`."""
+    """Convert any exception that a component raises in the `with` block to an InputError.
+
+    Args:
+        where: The field of the error, such as `aggregator`.
+        part: The component.
+    """
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -24,9 +29,10 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
 
 
 def as_structured(error: BaseException) -> StructuredError | None:
-    """Return a structured error itself, or a ValueError with the message `field: problem` as one, or None for others.
+    """Return an exception as a structured error, or None if it has no field.
 
-    The package schedulers raises such ValueErrors, because it does not import fedraa.
+    A ValueError with a message of the form `field: problem` becomes an InputError. The package schedulers raises
+    such errors, because it does not import fedraa.
     """
     if isinstance(error, StructuredError):
         return error
@@ -39,5 +45,5 @@ def as_structured(error: BaseException) -> StructuredError | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the text of an error in one line."""
+    """Return the message of an exception on one line."""
     return " ".join(str(error).split())

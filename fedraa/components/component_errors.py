@@ -1,4 +1,4 @@
-"""Errors about the component that a user gave for a field."""
+"""Errors about the value that a user gave for a component."""
 
 import inspect
 from collections.abc import Collection, Mapping
@@ -8,19 +8,19 @@ from fedraa.errors import InputError, suggest_closest
 
 
 def unknown_component(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
-    """Return the error about a name that no component of the field has.
+    """Return the error about an unknown name of a component.
 
     Args:
         field: The field that takes the component.
         name: The unknown name.
-        names: The names of the components.
-        hint: The next step for the user. The default is the closest name.
+        names: The names of all components of this field.
+        hint: The next step for the user. If it is empty, the error suggests the closest name.
     """
     return InputError(field, got=name, expected=names_text(names), hint=hint or suggest_closest(name, names))
 
 
 def names_text(names: Collection[str]) -> str:
-    """Return a text that lists the components which a field takes: names, and custom components."""
+    """Return a text that lists the values that a field accepts: the names, and custom components."""
     custom = "a custom one as package.module:Name"
     return f"{', '.join(names)}, or {custom}" if names else custom
 
@@ -28,20 +28,20 @@ def names_text(names: Collection[str]) -> str:
 def argument_error(
     field: str, make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], source: object
 ) -> InputError | None:
-    """Return the error about the arguments of a component, or None if the component takes these arguments.
+    """Return the error about the arguments of a component, or None if the component accepts them.
 
     Args:
         field: The field that takes the component.
-        make: The class or the function that makes it.
-        arguments: The positional values.
-        values: The values by their names.
-        source: The component in the form that the user wrote.
+        make: The class or function that creates the component.
+        arguments: The positional arguments.
+        values: The keyword arguments.
+        source: The component as the user wrote it.
     """
     try:
         signature = inspect.signature(make)
         signature.bind(*arguments, **values)
     except ValueError:
-        # Some functions in C have no signature.
+        # Some functions that are written in C have no signature.
         return None
     except TypeError as error:
         parameters = [item for item in signature.parameters.values() if item.kind is item.POSITIONAL_OR_KEYWORD]

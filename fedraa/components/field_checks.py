@@ -1,4 +1,4 @@
-"""Checks and conversions of a component's fields by their annotations."""
+"""Checks and conversions of a component's fields, by the types in their annotations."""
 
 import inspect
 from collections.abc import Mapping
@@ -10,10 +10,16 @@ from fedraa.numbers import convert_numbers
 
 
 def check_part(part: object, field: str) -> None:
-    """Convert a component's numbers, flags and text, in place, to the types of its built-in class.
+    """Convert the numbers, flags and texts of a component, in place, to the types that its built-in class declares.
 
-    For a custom component these are the fields that it inherits from a built-in class and does not annotate again.
-    Raises InputError about `field.NAME` for a value that the class does not allow.
+    Of a custom component, only fields that a built-in base class declares are converted.
+
+    Args:
+        part: The component.
+        field: The field that takes the component.
+
+    Raises:
+        InputError: The class does not allow a value. The field of the error is `field.NAME`.
     """
     kinds = type(part).__mro__
     redeclared: set[str] = set()
@@ -26,21 +32,21 @@ def check_part(part: object, field: str) -> None:
     names = [item.name for item in fields(kind) if item.name not in redeclared and hasattr(part, item.name)]
     for name, value in convert_numbers({name: getattr(part, name) for name in names}, kind, field).items():
         if type(value) is not type(getattr(part, name)) or isinstance(value, tuple):
-            # Fields of most components cannot be assigned, because the dataclasses are frozen.
+            # A normal assignment would fail, because most components are frozen dataclasses.
             object.__setattr__(part, name, value)
 
 
 def check_arguments(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], field: str) -> None:
-    """Check the values for a built-in class, before the class checks them itself.
+    """Check the arguments for a built-in class by their types, before the class receives them.
 
     Args:
-        make: The class.
-        arguments: The positional values.
-        values: The values by their names.
-        field: The field that takes the component. Errors are about `field.NAME`.
+        make: The class. Custom classes and functions are not checked.
+        arguments: The positional arguments.
+        values: The keyword arguments.
+        field: The field that takes the component.
 
     Raises:
-        InputError: The class does not allow a value.
+        InputError: The class does not allow a value. The field of the error is `field.NAME`.
     """
     if inspect.isclass(make) and is_ours(make) and is_dataclass(make):
         names = (item.name for item in fields(make) if item.init)

@@ -1,4 +1,4 @@
-"""Imports by path, `package.module:Name`, and a restriction of imports to certain paths."""
+"""Import of a user's objects by path, `package.module:Name`, and a limit on the paths that may be imported."""
 
 import re
 import sys
@@ -18,15 +18,15 @@ _importable: ContextVar[Collection[str] | None] = ContextVar("_importable", defa
 
 
 def is_path(text: str) -> bool:
-    """Return True for an import path, `package.module:Name`."""
+    """Return True if the text has the form of an import path, `package.module:Name`."""
     return _PATH.fullmatch(text) is not None
 
 
 @contextmanager
 def importing_only(paths: Collection[str]) -> Iterator[None]:
-    """Allow only imports of these paths in the block, so that only code that the user named runs.
+    """Allow only the import of these paths in the `with` block. The import of another path raises InputError.
 
-    Others raise InputError.
+    Otherwise a run directory from another person could run any code.
     """
     token = _importable.set(paths)
     try:
@@ -36,7 +36,15 @@ def importing_only(paths: Collection[str]) -> Iterator[None]:
 
 
 def import_object(where: str, path: str) -> Any:
-    """Return the object at `package.module:Name`. Raise InputError about the field `where` if there is none."""
+    """Return the object at the import path `package.module:Name`.
+
+    Args:
+        where: The field of errors.
+        path: The import path.
+
+    Raises:
+        InputError: The object cannot be imported, or its path is not allowed.
+    """
     allowed = _importable.get()
     if allowed is not None and path not in allowed:
         problem = "it is code that would be imported and run"
@@ -58,9 +66,9 @@ def import_user_module(where: str, module: str, path: str = "") -> ModuleType:
     """Return a user's module.
 
     Args:
-        where: The field, for errors.
+        where: The field of errors.
         module: The name of the module.
-        path: The import path that needs it, for errors.
+        path: The import path that the user gave, for errors; empty if it is `module`.
 
     Raises:
         InputError: The module cannot be imported.

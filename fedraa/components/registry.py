@@ -1,4 +1,7 @@
-"""Registries of components: the names of components, and the plug-in packages that register further components."""
+"""Registries of components: each maps the names of one kind of component to classes.
+
+Plug-in packages register more components when they are imported.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -30,16 +33,16 @@ PLUGIN_PACKAGES = [
 
 @dataclass(frozen=True)
 class ComponentRegistry(Generic[T]):
-    """A registry of components: their names, and the methods that every component of this kind must have.
+    """A registry of one kind of component.
 
     Attributes:
         name: The field of an experiment that takes the component.
         needs: The methods that a component must have. `__call__` means that the component itself is called.
-        registered: The components that have a name so far. `names` gives all of them.
-        short: A function that makes a component from text that is neither a name nor a path, such as `sample:10`. It
-            raises InputError for other text.
-        example: An example for the help texts.
-        hints: Hints for names that belong to another field, by name.
+        registered: The registered components by name. Plug-in packages may add more; `names` returns all.
+        short: A function that creates a component from text that is neither a name nor an import path, such as
+            `sample:10`. It raises InputError for other text. None if there is no such text.
+        example: An example of a component, for help texts.
+        hints: Maps a name that is a value of another field to the hint of the error about this name.
     """
 
     name: str
@@ -50,7 +53,7 @@ class ComponentRegistry(Generic[T]):
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def register(self, name: str) -> Callable[[Made], Made]:
-        """Return a decorator that gives a class or a function this name. AssertionError if the name is taken."""
+        """Return a decorator that registers a class or function under a name. The name must be new."""
 
         def register_component(component: Made) -> Made:
             assert name not in self.registered, f"{self.name}: the name {name} is registered twice"
@@ -60,12 +63,15 @@ class ComponentRegistry(Generic[T]):
         return register_component
 
     def names(self) -> Mapping[str, Callable[..., T]]:
-        """Return all components that have a name, including those of the plug-in packages."""
+        """Return all registered components by name, including the components of the plug-in packages."""
         load_plugins()
         return self.registered
 
     def resolve(self, source: object) -> T:
-        """Return the component that a value of the field describes, in any form. Raise InputError if there is none."""
+        """Return the component that `source` describes: a text, a mapping, a class or an object.
+
+        Raises InputError if it describes no component of this kind.
+        """
         if isinstance(source, str):
             return self._check_component(self._from_text(source), source)
         if isinstance(source, Mapping):
@@ -79,14 +85,16 @@ class ComponentRegistry(Generic[T]):
         return self._check_component(source, source)
 
     def own(self, source: object) -> T:
-        """Return a copy that one run may change. Raise InputError if the component cannot be copied."""
+        """Return a copy of the component, which one run may change. Raise InputError if it cannot be copied."""
         component = self.resolve(source)
         try:
             return deepcopy(component)
-        # The component holds a lock, a file or a generator. Copying these raises errors of any type.
+        # For example, a component with a lock, a file or a generator cannot be copied. The type of the error varies.
         except Exception as error:
             problem = f"a part of it cannot be copied for a run: {one_line(error)}"
-            raise InputError(self.name, problem, got=component, hint="create it on first use") from error
+            raise InputError(
+                self.name, problem, got=component, hint="create this part only when it is first used"
+            ) from error
 
     def _from_text(self, text: str) -> Any:
         name = text
@@ -99,37 +107,37 @@ class ComponentRegistry(Generic[T]):
             return self.short(text)
         component = self._find_component(name)
         if values is None and not inspect.isclass(component) and name not in self.registered:
-            # The value is a function, or an object of its module.
+            # The object at the import path is a function or an instance, so it is the component itself.
             return component
         return self._make_component(component, *parse_arguments(self.name, text, values or ""), text)
 
     def _is_short(self, text: str) -> bool:
-        """Return True for text that is neither the name of a component without arguments nor a path."""
+        """Return True if the text must be converted by `short`, because it is neither a name nor an import path."""
         if text in self.registered:
             parameters = inspect.signature(self.registered[text]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
         if any(getattr(component, "__name__", "") == text for component in self.registered.values()):
-            # A configuration file holds the name of the class.
+            # The text is the name of a class, as in a configuration file.
             return False
         return text.partition(":")[0] in self.registered or not is_path(text)
 
     def _find_component(self, name: str) -> Any:
         if is_path(name):
             return import_object(self.name, name)
-        # Server shards find their components without the plug-ins, which need torch.
+        # Plug-ins are only imported if needed, because server shards must not import torch.
         component = _find_by_name(self.registered, name) or _find_by_name(self.names(), name)
         if component is None:
             raise unknown_component(self.name, name, self.registered, hint=self.hints.get(name.lower(), ""))
         return component
 
     def _make_component(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], source: object) -> Any:
-        """Return the component that a class or a function makes.
+        """Create a component by calling a class or a function.
 
         Args:
             make: The class or the function.
-            arguments: The positional values.
-            values: The values by their names.
-            source: The component in the form that the user wrote, for errors.
+            arguments: The positional arguments.
+            values: The keyword arguments.
+            source: The component as the user wrote it, for errors.
         """
         if arguments or values:
             check_arguments(make, arguments, values, self.name)
@@ -151,7 +159,7 @@ class ComponentRegistry(Generic[T]):
             raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
     def _check_component(self, component: Any, source: object) -> T:
-        """Check a component's methods and fields, and return it. `source` is the text for the component in errors."""
+        """Check the methods and the fields of a component, and return it. Errors name it by `source`."""
         missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
             problem = f"it has no method {' or '.join(missing)}"
@@ -164,14 +172,17 @@ class ComponentRegistry(Generic[T]):
 
 
 def _find_by_name(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..., T] | None:
-    """Return the component of that name. The name may also be that of its class, as in a configuration file."""
+    """Return the component that is registered under `name`, or the registered class with the name `name`, or None.
+
+    Configuration files use the names of classes.
+    """
     by_class = {getattr(component, "__name__", ""): component for component in registered.values()}
     return registered.get(name) or by_class.get(name)
 
 
 @cache
 def load_plugins() -> None:
-    """Import every module of the plug-in packages in alphabetical order. Each module registers its components."""
+    """Import all modules of the plug-in packages, in alphabetical order. Each module registers its components."""
     for package in PLUGIN_PACKAGES:
         paths = import_module(package).__path__
         for module in sorted(info.name for info in iter_modules(paths, f"{package}.")):

@@ -1,4 +1,4 @@
-"""The state of components, for checkpoints."""
+"""The state of components, which checkpoints save and resumed runs restore."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -16,15 +16,16 @@ from fedraa.errors import InputError
 class Stateful:
     """A component with attributes that checkpoints save and a resumed run restores.
 
-    `state_fields` names these attributes, in addition to those that the base classes name. They may be numbers, text,
-    lists, deques, NumPy arrays, None, objects with `state` and `restore`, and sets and dicts whose keys are numbers or
-    text. Items of these collections may be numbers, text, lists, dicts with text keys, NumPy arrays and objects with
-    `state` and `restore`. An attribute that is an array has the same shape in every state. It is restored in place, so
-    that views of it stay valid.
+    `state_fields` names these attributes. A subclass names only its additional attributes. An attribute may be:
 
-    A class that does not declare `state_fields` saves all its attributes: numbers, text, lists, dicts with text keys
-    and NumPy arrays. For attributes of other types, override `state` and `restore`. A subclass of a built-in component
-    names only its additional attributes.
+    - a number, text, None, a NumPy array, or an object with `state` and `restore`;
+    - a list, deque, set or dict. The elements of a set and the keys of a dict must be numbers or text. Other items may
+      be numbers, text, lists, dicts with text keys, NumPy arrays, and objects with `state` and `restore`.
+
+    An array must always have the same shape. It is restored in place, so that views of it stay valid.
+
+    If a class does not declare `state_fields`, all its attributes are saved. They must then be numbers, text, lists,
+    dicts with text keys or NumPy arrays. For attributes of other types, override `state` and `restore`.
     """
 
     state_fields: ClassVar[tuple[str, ...]]
@@ -48,12 +49,12 @@ class Stateful:
 
 
 def save_state(component: Any) -> dict[str, Any]:
-    """Return a component's state for a checkpoint. Raise InputError if a checkpoint cannot hold it."""
+    """Return the state of a component for a checkpoint. Raise InputError if a checkpoint cannot store it."""
     name = type(component).__name__
     with convert_errors("state", component):
         state: dict[str, Any] = component.state()
     if not isinstance(state, Mapping):
-        raise InputError("state", f"{name} returned it", got=state, expected="a dict")
+        raise InputError("state", f"{name}.state returned this value", got=state, expected="a dict")
     unfit = _describe_unfit(state)
     if unfit is not None:
         expected = "numbers, text, lists, dicts with text keys and NumPy arrays"
@@ -65,7 +66,7 @@ def save_state(component: Any) -> dict[str, Any]:
 
 
 def _declared_fields(kind: type) -> list[str] | None:
-    """Return the fields that a class and its bases declare, those of the bases first, or None without a declaration."""
+    """Return the `state_fields` of the base classes and of the class, in this order; None if none declares them."""
     declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
     if not declarations:
         return None
@@ -77,7 +78,7 @@ def _field_key(field: str) -> str:
 
 
 def _is_key(value: object) -> bool:
-    """Return True for values that a checkpoint restores unchanged, so that they can be keys of dicts."""
+    """Return True for a number or text, which a checkpoint restores unchanged, so that it can be the key of a dict."""
     return isinstance(value, int | float | str | np.integer)
 
 
@@ -86,9 +87,9 @@ def _is_component(value: object) -> bool:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return the value of an attribute in a form that a checkpoint can hold.
+    """Return the value of an attribute in a form that a checkpoint can store.
 
-    A set becomes a sorted list, and a dictionary with keys other than text becomes a list of pairs.
+    A set becomes a sorted list. A dict with keys that are not text becomes a list of pairs.
     """
     if _is_component(value):
         return save_state(value)
@@ -111,12 +112,12 @@ def _plain_item(item: Any) -> Any:
 
 
 def _restore_value(place: str, current: Any, value: Any) -> Any:
-    """Return a saved value in the type of an attribute's current value.
+    """Return the new value of an attribute from its saved value, in the type of its current value.
 
     Args:
         place: The class and the attribute, for errors.
-        current: The current value. Arrays and components are restored in place.
-        value: The value that `_plain_value` returned.
+        current: The current value. An array or a component is changed in place and returned.
+        value: The saved value, from `_plain_value`.
     """
     if _is_component(current):
         current.restore(value)
@@ -134,7 +135,7 @@ def _restore_value(place: str, current: Any, value: Any) -> Any:
         return deque(deepcopy(value), current.maxlen)
     if isinstance(current, set):
         return set(value)
-    # The state is copied, because two components must not share its arrays.
+    # The saved value is copied, so that two components never share an array.
     return deepcopy(value)
 
 
@@ -155,7 +156,7 @@ def _restored_item(current: Any, item: Any) -> Any:
 
 
 def _copy_into(place: str, array: npt.NDArray[Any], value: Any) -> None:
-    """Copy a saved array into the attribute's array. Raise InputError if its shape or its type differs."""
+    """Copy a saved array into the array of an attribute. Raise InputError if the shapes or types differ."""
     if not isinstance(value, np.ndarray) or value.shape != array.shape or value.dtype != array.dtype:
         raise _misfit_error(place, value, f"an array of {array.dtype} {list(array.shape)}")
     array[...] = value
@@ -168,7 +169,7 @@ def _misfit_error(place: str, value: object, expected: str) -> InputError:
 
 
 def _describe_unfit(value: object) -> str | None:
-    """Return a description of a value that a checkpoint cannot hold, or None if it can hold the value."""
+    """Return a description of the first value that a checkpoint cannot store, or None if it can store all."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):

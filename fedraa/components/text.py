@@ -1,10 +1,13 @@
-"""Conversion of components to text, `Name(field=value)`, or JSON, and back.
+"""Conversion of components to text or JSON, and back.
 
-A component has one of these forms:
-    a name (`gre-raa`), with values if it takes some (`polynomial(exponent=0.3)`)
-    an import path (`package.module:Name`), also with values
+A user or a file can give a component in these forms:
+
+    a name (`gre-raa`), which may have values in brackets (`polynomial(exponent=0.3)`)
+    an import path (`package.module:Name`), which may also have values in brackets
     a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`)
-    an object: an instance, a class that takes no arguments, or a function
+    a Python object: an instance, a class that needs no arguments, or a function
+
+In this module, the description of a component is its form as JSON: a name, an import path or a mapping.
 """
 
 import ast
@@ -23,13 +26,13 @@ from fedraa.components.imports import import_object, is_path
 from fedraa.errors import InputError
 
 KIND = "kind"
-# Classes of these packages are named without their module.
+# The description of a component whose class is in one of these packages has only the name of the class.
 BUILT_IN_PACKAGES = ("fedraa", "schedulers")
 COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
 
 def is_foreign(described: Any) -> bool:
-    """Return True if the description is that of a custom component, not of a built-in one."""
+    """Return True if the description is of a custom component, which means that it has an import path."""
     kind = described
     if isinstance(described, Mapping):
         kind = described.get(KIND, "")
@@ -37,13 +40,13 @@ def is_foreign(described: Any) -> bool:
 
 
 def is_ours(value: object) -> bool:
-    """Return True if a class, a function, or the class of an object is in a built-in package."""
+    """Return True if a class, a function, or the class of an object is in a package of fedraa."""
     module: str = getattr(value, "__module__", type(value).__module__)
     return module.partition(".")[0] in BUILT_IN_PACKAGES
 
 
 def path_of(value: object) -> str:
-    """Return the import path of a class or a function. For a built-in class, return only its name."""
+    """Return the import path of a class or a function. For a built-in class, return only the name."""
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
     if is_ours(value) and inspect.isclass(value):
         return name
@@ -51,7 +54,7 @@ def path_of(value: object) -> str:
 
 
 def paths_in(described: object) -> list[str]:
-    """Return the import paths in the description of a component, and of the components that it holds."""
+    """Return all import paths in the description of a component and of the components inside it."""
     if isinstance(described, Mapping):
         return paths_in(list(described.values()))
     if isinstance(described, list | tuple):
@@ -69,11 +72,10 @@ def paths_in(described: object) -> list[str]:
 
 
 def describe_component(part: object) -> Any:
-    """Return a component as JSON: its kind and values, or a plain value as it is.
+    """Return the description of a component for JSON: its kind and its values. Numbers and text stay unchanged.
 
-    `ComponentRegistry.resolve` makes an equal component from it.
-
-    The values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
+    The values are the fields of a dataclass. For other classes, they are the attributes with the names of the arguments
+    of `__init__`. `ComponentRegistry.resolve` creates an equal component from the description.
     """
     if isinstance(part, Enum):
         part = part.value
@@ -91,7 +93,10 @@ def describe_component(part: object) -> Any:
 
 
 def text_of(part: object) -> Any:
-    """Return a component as text, `package.module:Name(field=value)`, or as JSON if it holds other components."""
+    """Return a component as text, `Name(field=value)`. If it contains other components, return its description.
+
+    Values that equal the defaults are omitted.
+    """
     described = describe_component(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
         return described
@@ -104,7 +109,7 @@ def text_of(part: object) -> Any:
 
 
 def matches_description(text: str, described: Mapping[str, Any]) -> bool:
-    """Return True if every value in a component's text, `Name(field=value)`, equals the description's value."""
+    """Return True if the description has the same kind and all values of a text `Name(field=value)`."""
     match = COMPONENT_TEXT.fullmatch(text)
     if match is None:
         return described.get(KIND) == text
@@ -118,7 +123,7 @@ def matches_description(text: str, described: Mapping[str, Any]) -> bool:
 
 
 def values_of(part: object) -> dict[str, Any]:
-    """Return the values from which a component was created, as far as it keeps them."""
+    """Return the arguments from which a component was created, if it has stored them under their names."""
     if is_dataclass(part):
         return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
     parameters = inspect.signature(type(part).__init__).parameters
@@ -126,7 +131,7 @@ def values_of(part: object) -> dict[str, Any]:
 
 
 def _default_value(part: object, name: str) -> object:
-    """Return the default of an argument of the component's class; `Parameter.empty` if it has no default."""
+    """Return the default of an argument of the component's class, or `Parameter.empty` if it has no default."""
     parameters = inspect.signature(type(part)).parameters
     if name not in parameters:
         return inspect.Parameter.empty
@@ -134,10 +139,10 @@ def _default_value(part: object, name: str) -> object:
 
 
 def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the values between the brackets of a component's text: the positional values, and the values by name.
+    """Return the positional and the keyword arguments in the brackets of a component's text.
 
     Args:
-        where: The field, for errors.
+        where: The field of errors.
         text: The whole text, for errors.
         values: The text between the brackets.
     """
@@ -157,12 +162,12 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
 
 
 def rebuild_component(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """Return the object that `describe_component` described.
+    """Create the object of a description that `describe_component` returned.
 
     Args:
-        where: The field, for errors.
-        described: The description. A mapping with a kind becomes one of `kinds` or is imported; a list becomes a tuple.
-        kinds: Classes by name.
+        where: The field of errors.
+        described: The description. A mapping with a kind becomes an object of this kind, and a list becomes a tuple.
+        kinds: The built-in classes by name. A kind with an import path is imported.
     """
     if isinstance(described, list | tuple):
         return tuple(rebuild_component(where, item, kinds) for item in described)

@@ -1,1 +1,1 @@
-"""Methods, each of which consists of four choices, and checks of combinations of choices."""
+"""Methods, each a combination of four choices, and checks that reject choices that do not work together."""

@@ -1,4 +1,7 @@
-"""Checks that reject combinations of choices which do not work together."""
+"""Checks that reject choices of a method that do not work together.
+
+The argument `name` of these checks is the name of the method, which the errors contain.
+"""
 
 from typing import Any
 
@@ -28,20 +31,23 @@ from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 STALENESS_CLOCK = "schedule.staleness_clock"
-# The paths of the values that scale a submodel's activations or learning rate by its share of the model.
+# The paths of the values that scale the activations or the learning rate of a submodel by its share of the units.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
 def check_terms(name: str, method: Method) -> None:
-    """Raise InputError for values of local training that the server's state does not allow."""
+    """Raise InputError if values of local training do not fit the server's update or each other."""
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     if local.grad_mix < 1 and not (auxiliary is not None and auxiliary.momentum):
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
-        problem = f"{name} sends activations at every step, so that the number of steps cannot follow from costs"
+        problem = f"{name} sends activations at every step, so the number of steps cannot depend on costs"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
+    if local.split and getattr(method.schedule, "late", "drop") == "partial":
+        problem = f"{name} sends activations at every step, so the bytes of a task that ends early are unknown"
+        raise InputError("late", problem, got="partial", hint="leave it out")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
     for term in local.transforms:
@@ -51,25 +57,28 @@ def check_terms(name: str, method: Method) -> None:
 
 
 def _check_compression(name: str, method: Method) -> None:
-    """Raise InputError for a compressor that the server or error feedback does not allow."""
+    """Raise InputError if the compressor does not fit the server's update or the error feedback."""
     local = method.local
     compressor = COMPRESSOR.resolve(local.compressor)
     if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method)):
         problem = f"the server of {name} would add signs as if they were deltas"
-        hint = "use scaled-sign, or the method signsgd: its server takes a majority vote"
+        hint = "use scaled-sign, or the method signsgd, in which the server counts votes"
         raise InputError("compress", problem, got="sign", hint=hint)
     if local.error_feedback == "none":
         return
     if compressor.lossless:
         raise without_effect("error_feedback", local.error_feedback, "compress none")
     if compressor.for_feedback() is None:
-        problem = f"its error can be larger than the delta, so that {local.error_feedback} would add up errors"
+        problem = f"its error can be larger than the delta, so that errors would grow with {local.error_feedback}"
         hint = "use topk, randomk, scaled-sign or 8bit, or set error_feedback to none"
         raise InputError("compress", problem, got=text_of(local.compressor), hint=hint)
 
 
 def _check_refused(name: str, method: Method) -> None:
-    """Raise InputError for an option that a part of the method refuses, because it breaks the method's mathematics."""
+    """Raise InputError if the user has set an option that breaks the mathematics of the method.
+
+    The attribute `refuses` of the method's components maps such options to the reasons.
+    """
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     aggregator = getattr(method.update, "aggregator", None)
@@ -82,13 +91,15 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # The server's state uses the decoded delta, which misleads it only if entries are dropped. Clients use the
-    # delta before compression, so any lossy compressor makes it differ from the delta at the server.
+    # A server that refuses compression computes its state from the delta after compression, which is wrong only if
+    # entries are dropped. A local algorithm that refuses it uses the delta before compression, which differs from the
+    # server's delta with any lossy compressor.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    # For each option: True if the option is on, its value, and the value that turns it off.
+    # Maps each option to three entries: a value that is true if the option is on, the value of the option, and the text
+    # that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -104,13 +115,17 @@ def _check_refused(name: str, method: Method) -> None:
 
 
 def _accepts_signs(method: Method) -> bool:
-    """Return True if only the signs of deltas count for the method's aggregator."""
+    """Return True if the method's aggregator uses only the signs of deltas."""
     aggregator = getattr(method.update, "aggregator", None)
     return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
 
 
 def check_votes(experiment: Experiment, method: Method) -> None:
-    """Raise InputError if the votes that the user sets move every parameter by a rate that is meant for deltas."""
+    """Raise InputError if the user sets an aggregator of signs without a suitable server learning rate.
+
+    The aggregated signs are -1 or 1. The default rate suits deltas, which are much smaller, so a server step with this
+    rate is far too long.
+    """
     aggregator = chosen_value(experiment, "aggregator")
     if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
         return
@@ -119,20 +134,20 @@ def check_votes(experiment: Experiment, method: Method) -> None:
     own = getattr(find_method(experiment.method).update, "aggregator", None)
     optimizer = SERVER_OPTIMIZER.resolve(getattr(method.update, "optimizer", None))
     if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
-        problem = f"aggregator {text_of(aggregator)} gives signs, so that every parameter would move by it"
-        hint = "give --server-lr 0.001, the rate of signsgd, or another one"
+        problem = f"aggregator {text_of(aggregator)} returns signs, so that every parameter would change by this value"
+        hint = "give --server-lr 0.001, the rate of signsgd, or another rate"
         raise InputError("server_lr", problem, got=optimizer.server_lr, hint=hint)
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method needs personal layers and has none, or cannot leave its layers at the clients."""
+    """Raise InputError if the method lacks the personal layers that it needs, or if it has some and cannot have any."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:
         if not getattr(local, field):
             raise InputError(field, f"the formula of {name} needs it", got=getattr(local, field), hint="give a value")
     if local.split and (layers or type(local.algorithm) is not LocalAlgorithm):
-        problem = f"{name} divides the model between client and server, so that a client has no personal model"
+        problem = f"{name} divides the model between client and server, so that clients have no personal model"
         raise InputError("method", problem, hint="give another method")
     if not layers:
         return
@@ -140,52 +155,52 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
     aggregator = getattr(method.update, "aggregator", None)
     reason = ""
     if server_shards > 1:
-        reason = f"the shards of the server mix in all layers, and server_shards is {server_shards}"
+        reason = f"with server_shards {server_shards}, the server updates all layers"
     elif auxiliary is not None and auxiliary.momentum:
         reason = f"clients of {name} step along the server's momentum, which is 0 in layers that they do not send"
     elif local.full_gradient:
         reason = f"clients of {name} send a gradient of all layers"
     elif aggregator is not None and isinstance(AGGREGATOR.resolve(aggregator), LowRank):
-        reason = f"the aggregator of {name} takes whole adapters"
+        reason = f"the aggregator of {name} needs whole adapters"
     if reason:
         raise InputError("personal_layers", reason, got=", ".join(layers), hint="leave it out")
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
-    """Raise InputError for choices that need one label per sample, if the objective has no such labels."""
+    """Raise InputError if a choice needs one class label per sample, but the objective has no such labels."""
     if objective.classifies:
         if vmap_batch > 1 and objective.auxiliary:
-            problem = "a model with auxiliary outputs cannot be stacked"
+            problem = "a model with auxiliary outputs cannot be trained in stacks of tasks"
             raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
     for is_on, problem in (
         (method.local.label_masked, f"{name} masks the logits of labels that a client lacks"),
         (getattr(method.update, "owned_head", False), f"{name} averages the output rows of labels that a client has"),
         (method.local.algorithm.classifies, f"{name} compares the features of labelled samples"),
-        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels of no class"),
+        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels that stand for no class"),
     ):
         if is_on:
-            problem += f", and {objective.name} has no such labels"
+            problem += f", but {objective.name} has no such labels"
             raise InputError("objective", problem, hint="give classification")
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Raise InputError for transforms that move parts of samples away from their targets."""
+    """Raise InputError if a transform moves parts of a sample, but the targets cannot move with them."""
     moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
-        problem = f"{moving[0]} moves parts of a sample, and the targets of {objective.name} do not move with them"
+        problem = f"{moving[0]} moves parts of a sample, but the targets of {objective.name} do not move with them"
         raise InputError("transforms", problem, hint="leave it out")
 
 
 def can_be_spread(method: Method) -> bool:
-    """Return True if several actors can hold the server's parameters. Each then applies its part of an update."""
+    """Return True if the server's parameters can be divided among server shards, which each apply updates."""
     return method.asynchronous and method.update.is_convex_mix and method.submodel.scheduled
 
 
 def check_shards(name: str, method: Method, shards: int) -> None:
-    """Raise InputError for more shards than the method can use."""
+    """Raise InputError if the method cannot use this number of server shards."""
     if not can_be_spread(method):
-        problem = f"{name} has no fragments that are mixed in one by one, as fed-raa has"
+        problem = f"{name} does not update fragments one by one, as fed-raa does"
         raise InputError("server_shards", problem, got=shards, hint="leave it out")
     count = len(getattr(method.submodel, "ratios", ()))
     if shards > count:
@@ -193,11 +208,11 @@ def check_shards(name: str, method: Method, shards: int) -> None:
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return the fields and paths that are set and have no effect on this method, with the reason.
+    """Return the options that the user has set although they have no effect, each with the reason.
 
     Args:
-        experiment: The experiment. Its fields are compared with their defaults.
-        method: Its method, with the experiment's values in place.
+        experiment: The experiment. A field counts as set if it differs from its default.
+        method: The method of the experiment, after the experiment's values were set in it.
     """
     trains_whole = not method.submodel.scheduled and method.submodel.whole
     whole = f"{experiment.method}, in which clients train the whole model"
@@ -244,7 +259,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)
-    # A flag that is off does not count as set.
+    # An override with the value False does not count as set.
     options = {key for key in names if key in Experiment.model_fields}
     set_options = {key for key in options if getattr(experiment, key) != Experiment.model_fields[key].default}
     set_paths = {path for path, value in experiment.override.items() if value is not False}
@@ -252,7 +267,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
 
 
 def _trains_full_width(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy chooses coordinates of the whole model, and never cuts its width."""
+    """Return True if the policy masks coordinates of the whole model, and never cuts units."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return policy.full_width

@@ -1,4 +1,4 @@
-"""A method: four choices, each an object with its implementation."""
+"""The class of a method. A method is a combination of four choices, and each choice is an object."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -24,13 +24,13 @@ AXES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PaperSettings:
-    """The settings with which a paper runs its method. All other settings are the same for all methods.
+    """The settings with which a paper runs its method, for comparisons with `--terms paper`.
 
     Attributes:
         source: The section, table or code that states the settings.
-        values: Fields of an experiment, and paths of the method, such as `local.sam_rho`.
-        client_fraction: The share of all clients that takes part in a round, None if the paper states none.
-        unstated: The settings that the paper leaves open.
+        values: The values by option of an experiment, or by path in the method, such as `local.sam_rho`.
+        client_fraction: The share of all clients that take part in a round; None if the paper does not state it.
+        unstated: A text that lists settings which the paper does not state.
     """
 
     source: str
@@ -39,13 +39,13 @@ class PaperSettings:
     unstated: str = ""
 
     def fields(self, clients: int) -> dict[str, Any]:
-        """Return the fields of an experiment with this number of clients."""
+        """Return the settings as options of an experiment with this number of clients."""
         if self.client_fraction is None:
             return dict(self.values)
         return {**self.values, "participation": f"sample:{max(1, round(self.client_fraction * clients))}"}
 
 
-# Paper settings that the files of several methods use.
+# Settings that the files of several methods use.
 PLAIN_SGD = LocalTraining(momentum=0.0)
 ONE_STEP_THEORY = PaperSettings(
     source="one local step, as in the paper's theory", values={"local_steps": 1, "momentum": 0.0}, unstated="rate"
@@ -58,19 +58,20 @@ class Method:
     """A method: four choices, their paper, and advice for users.
 
     Attributes:
-        name: The name under which it is registered; `own` for a custom method.
-        paper: The paper, with the algorithm.
+        name: The name under which the method is registered; `own` for a custom method.
+        paper: The paper, with the number of the algorithm.
         formula: The server's step in one line.
-        when: The situation in which it is a good choice.
+        when: The situation in which the method is a good choice.
         note: The differences between this implementation and the paper.
-        variant_of: The method of which this one is a baseline or a variant.
+        variant_of: The name of the method of which this method is a variant; empty for none.
         submodel: The part of the model that a client trains.
         local: The local training of a client.
         update: The way in which the server applies a client update, or the updates of a round.
         schedule: The order in which clients train.
-        paper_settings: The settings of the paper, None if no paper has any.
+        paper_settings: The settings of the paper; None if there is no paper.
 
-    Raises ValueError for choices that do not fit together.
+    Raises:
+        InputError: The choices do not fit together.
     """
 
     paper: str = ""
@@ -96,13 +97,13 @@ class Method:
         policy = type(self.submodel).__name__
         if self.update.asynchronous != self.schedule.asynchronous:
             kind = "single client updates" if self.update.asynchronous else "rounds"
-            problem = f"{self.name} has the update {update}, which takes {kind}, and {schedule}"
+            problem = f"{self.name} has the update {update}, which applies {kind}, but the schedule {schedule}"
             raise InputError("method", problem, hint="give an update and a schedule of the same kind")
         if self.submodel.scheduled > self.schedule.scheduled:
-            problem = f"{self.name} has {policy}, which needs a scheduler, and {schedule}"
+            problem = f"{self.name} has {policy}, which needs a scheduler, but {schedule} has none"
             raise InputError("method", problem, hint="give AsyncSchedule or ScheduledRounds")
         if self.schedule.scheduled and not (self.submodel.scheduled or self.submodel.whole):
-            problem = f"{self.name} has {schedule}, which assigns fragments, and {policy}, which samples submodels"
+            problem = f"{self.name} has {schedule}, which assigns fragments, but {policy}, which samples submodels"
             raise InputError("method", problem, hint="give AsyncSampled or Rounds")
 
     def __str__(self) -> str:
@@ -110,7 +111,10 @@ class Method:
 
     @property
     def keeps(self) -> str:
-        """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
+        """The state that the server keeps besides the model, as text with sizes.
+
+        The sizes are d (parameters), N (clients) and M (fragments).
+        """
         components: list[object] = [self.submodel, self.update]
         if is_dataclass(self.update):
             components += [getattr(self.update, item.name) for item in fields(self.update)]
@@ -131,17 +135,17 @@ class Method:
         return {axis: getattr(self, axis) for axis in AXES}
 
     def described(self) -> dict[str, Any]:
-        """Return the choices with all their values, in the form of config.json."""
+        """Return the descriptions of the four choices with all their values, as config.json stores them."""
         return {axis: describe_component(choice) for axis, choice in self.choices().items()}
 
     @property
     def cuts(self) -> bool:
-        """True if the method needs width groups: for submodels, or for the output layer, which has a row per label."""
+        """True if the method needs the width groups of the model, to cut submodels or to find the output layer."""
         return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
 
     @property
     def scales_activations(self) -> bool:
-        """True if the activations of a submodel are scaled by the inverse of its share during training."""
+        """True if the activations of a submodel are divided by its share of the units during training."""
         return self.local.scale_activations or self.local.full_rate or self.submodel.scales
 
     @property
@@ -149,16 +153,17 @@ class Method:
         return self.schedule.asynchronous
 
     def replace(self, **values: Any) -> "Method":
-        """Return a copy of the method with these values.
+        """Return a copy of the method with other values.
 
         Args:
-            values: The values by field of an experiment, such as `scheduler=...` or `mixing=0.3`, or by path, such as
+            values: The values by option of an experiment, such as `scheduler=...` or `mixing=0.3`, or by path, such as
                 `**{"local.sam_rho": 0.05}`.
 
-        Raises ValueError for a value that none of its choices has.
+        Raises:
+            InputError: None of the four choices has such a value.
         """
         return set_values(self, values, self.name)
 
     def path(self, name: str) -> str | None:
-        """Return the path of the value that a field of an experiment sets, or None if the method has no such value."""
+        """Return the path of the value that the option `name` sets, or None if the method has no such value."""
         return path_of(self, name)

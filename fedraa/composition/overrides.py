@@ -1,6 +1,7 @@
-"""The values of a method by path, such as `local.momentum`, and the fields of an experiment that are shortcuts to them.
+"""Setting of a method's values by path, such as `local.momentum`, or by shortcut.
 
-A shortcut and its path run the same code: `mixing=0.3` and `override={"update.mixing": 0.3}` both call `set_values`.
+A shortcut is an option of an experiment that sets the value of a path. `mixing=0.3` and
+`override={"update.mixing": 0.3}` are equivalent, because both call `set_values`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from fedraa.submodels.policies import SUBMODEL
 
 M = TypeVar("M")
 
-# The paths that each shortcut may set. It sets the first path that the method has.
+# For each shortcut, the paths that it can set. It sets the first of them that the method has.
 SHORTCUTS: dict[str, tuple[str, ...]] = {
     "submodel": ("submodel",),
     "async_rule": ("update",),
@@ -54,13 +55,13 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
-# For each path of a component, the registry that makes the component from text.
+# The paths of components that can be replaced as a whole, with the registry that creates the component.
 REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "submodel": SUBMODEL,
     "update": ASYNC_RULE,
     "update.optimizer": SERVER_OPTIMIZER,
 }
-# The paths of values that only a field of an experiment sets: the limits of a run, and fields that always have a value.
+# Values that must be set by an option of an experiment, not by their path: the path and the name of the option.
 SET_BY_FIELDS = {
     "schedule.updates": "updates",
     "schedule.rounds": "rounds",
@@ -70,21 +71,21 @@ SET_BY_FIELDS = {
     "local.epochs": "local_epochs",
     "local.steps": "local_steps",
 }
-# The values of local training that follow from the other choices or from the model.
+# The paths of values that users cannot set, because they follow from other choices of the method or from the model.
 DERIVED = {f"local.{name}" for name in ("control", "full_gradient", "squares", "adversary", "split", "min_batch")}
 
 
 def path_of(method: Any, name: str) -> str | None:
-    """Return the path that a shortcut or a path sets, or None if the method has no such value."""
+    """Return the path of the value that a shortcut or a path sets, or None if the method has no such value."""
     if name in SET_BY_FIELDS or name in DERIVED:
         return None
     return next((path for path in SHORTCUTS.get(name, (name,)) if _has_value(method, path)), None)
 
 
 def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
-    """Return the shortcuts and paths among `values` that the method does not have.
+    """Return those shortcuts and paths in `values` that the method does not have.
 
-    A component among them may have fields that the component of the method does not have.
+    Components in `values` are set first, because they may have fields that the method's own component does not have.
     """
     foreign = set()
     for key in sorted(values, key=_sort_key):
@@ -97,7 +98,7 @@ def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
 
 
 def chosen_value(experiment: Any, name: str) -> Any:
-    """Return the value that the experiment sets by this shortcut or by one of its paths, or None if it sets none."""
+    """Return the value that the experiment sets by a shortcut or by one of its paths, or None if it sets none."""
     value = getattr(experiment, name, None)
     if value is not None:
         return value
@@ -114,15 +115,16 @@ def values_by_path(method: Any) -> dict[str, Any]:
 
 
 def set_values(method: M, values: Mapping[str, object], name: str) -> M:
-    """Return the method with these values. Whole components are set before their fields.
+    """Return a copy of the method with these values.
 
     Args:
         method: The method.
-        values: The values by shortcut or by path.
+        values: The values by shortcut or by path. Components are set before their fields.
         name: The name of the method, for errors.
 
     Raises:
-        InputError: The method has no such value, or does not allow it. The field is the shortcut or the path.
+        InputError: The method does not have a value, or does not allow it. The field of the error is the shortcut or
+            the path.
     """
     names: dict[str, str] = {}
     for key in sorted(values, key=_sort_key):
@@ -138,7 +140,7 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
 
 
 def _sort_key(key: str) -> tuple[int, int]:
-    """Return a sort key: components precede their fields, and shortcuts keep the order of their table."""
+    """Return a key that sorts components before their fields, and shortcuts in the order of `SHORTCUTS`."""
     place = len(SHORTCUTS)
     if key in SHORTCUTS:
         place = list(SHORTCUTS).index(key)
@@ -146,7 +148,7 @@ def _sort_key(key: str) -> tuple[int, int]:
 
 
 def _has_value(method: Any, path: str) -> bool:
-    """Return True if the method has a value of this path that can be set."""
+    """Return True if the method has a value at this path, and if the value can be set."""
     if path == "submodel":
         return not method.schedule.scheduled
     if path == "update":
@@ -169,7 +171,7 @@ def _field_names(component: object) -> list[str]:
 
 
 def _takes_a_value(owner: object, name: str) -> bool:
-    """Return False if the field holds a component of a fixed class, of which only the fields can be set."""
+    """Return True if the field can be set as a whole. Of a component of a fixed class, only fields can be set."""
     kind = _built_in_class(owner, name)
     if kind is None:
         return True
@@ -178,7 +180,7 @@ def _takes_a_value(owner: object, name: str) -> bool:
 
 
 def _built_in_class(owner: object, name: str) -> Any:
-    """Return the built-in class of a component that declares the field, or None if a custom class declares it."""
+    """Return the built-in class that declares a field of a component, or None if a custom class declares it."""
     for kind in type(owner).__mro__:
         if is_ours(kind) and is_dataclass(kind):
             if name in _names_of(kind):
@@ -194,7 +196,7 @@ def _names_of(kind: Any) -> list[str]:
 
 
 def _values_below(path: str, value: object) -> dict[str, Any]:
-    """Return a value and the values of its fields, keyed by path."""
+    """Return a value and all values of its fields, by path."""
     values: dict[str, Any] = {path: value}
     for name in _field_names(value):
         values |= _values_below(f"{path}.{name}", getattr(value, name))
@@ -202,7 +204,7 @@ def _values_below(path: str, value: object) -> dict[str, Any]:
 
 
 def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
-    """Return the method with the value of this path replaced. Errors are about `key`."""
+    """Return a copy of the method with another value at a path. Errors name the shortcut or path `key`."""
     choice, *names = path.split(".")
     try:
         if path in REGISTRIES and not (names and value is None):
@@ -216,7 +218,10 @@ def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
 
 
 def _field_of_error(error: InputError, path: str, key: str) -> str:
-    """Return the field of an error as the user would write it: the key, and below it the component's field."""
+    """Return the field that an error about a value should name.
+
+    It is the shortcut or path `key` that the user wrote, followed by the field of the component if there is one.
+    """
     component_name = path.rpartition(".")[2]
     if path in REGISTRIES:
         component_name = REGISTRIES[path].name
@@ -234,7 +239,7 @@ def _replace_field(owner: Any, names: list[str], value: object) -> Any:
 
 
 def _convert_value(owner: Any, name: str, value: object) -> object:
-    """Return the value in the type of the field. A field that holds several values also takes a single value."""
+    """Return the value in the type of the field `name` of `owner`. A single value of a tuple field becomes a tuple."""
     if isinstance(getattr(owner, name), tuple) and not isinstance(value, list | tuple):
         value = (value,)
     kind = _built_in_class(owner, name)
@@ -244,14 +249,14 @@ def _convert_value(owner: Any, name: str, value: object) -> object:
 
 
 def _no_such_value(method: Any, key: str, value: object, name: str) -> InputError:
-    """Return the error about a value that the method does not have, with the values that the user may mean."""
+    """Return the error about a value that the method does not have, with a hint at a value that the user may mean."""
     got = _shown_value(value)
     if key in SHORTCUTS:
         return InputError(key, f"{name} has no such setting", got=got, hint=_missing_setting_hint(method, key, value))
     if key in SET_BY_FIELDS:
         return InputError(key, f"the option {SET_BY_FIELDS[key]} sets it", got=got, hint=f"give {SET_BY_FIELDS[key]}")
     if key in DERIVED:
-        return InputError(key, "it follows from the method's other values", got=got, hint="leave it out")
+        return InputError(key, "it is computed from other values of the method", got=got, hint="leave it out")
     known = values_by_path(method)
     owner, _, last = key.rpartition(".")
     while owner and not any(path.startswith(f"{owner}.") for path in known):
@@ -266,7 +271,7 @@ def _no_such_value(method: Any, key: str, value: object, name: str) -> InputErro
 
 
 def _missing_setting_hint(method: Any, name: str, value: object) -> str:
-    """Return the hint of the error about a shortcut that the method does not have."""
+    """Return the hint for the error about a shortcut to a value that the method does not have."""
     if name == "scheduler" and str(value).lower() in SCHEDULER.hints:
         return SCHEDULER.hints[str(value).lower()]
     if name == "rounds" and method.schedule.asynchronous:

@@ -1,6 +1,6 @@
-"""Checks that refuse runs with privacy in which unclipped values of clients would leave the clients.
+"""Checks for runs with differential privacy: the method must not use private values of clients without clipping.
 
-The state of batch norm, control variates, losses for a scheduler and sample counts as weights are such values.
+Such values are, for example, control variates, losses for a scheduler, and sample counts as weights.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ from fedraa.server.schedule import SCHEDULER
 
 
 def check_privacy(experiment: Experiment, method: Method) -> None:
-    """Raise InputError if the method sends more than a clipped update, or weighs updates by private values."""
+    """Raise InputError if clients send more than a clipped update, or if private values weight the updates."""
     if experiment.privacy is None:
         return
     privacy = PRIVACY.resolve(experiment.privacy)
     _check_sent_values(str(experiment.method), method)
     if experiment.max_update_norm is not None:
-        problem = "the clip of privacy bounds the norm"
+        problem = "privacy already limits the norm of updates by clipping"
         raise InputError("max_update_norm", problem, got=experiment.max_update_norm, hint="leave it out")
     scheduler = getattr(method.schedule, "scheduler", None)
     if scheduler is not None and is_foreign(text_of(scheduler)):
@@ -36,11 +36,11 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
     _check_selection(method)
     if privacy.local:
         if not COMPRESSOR.resolve(method.local.compressor).lossless:
-            problem = "the noise of local privacy would be added after the compression"
+            problem = "local privacy would add its noise after the compression"
             raise InputError("compress", problem, got=text_of(method.local.compressor), hint="set it to none")
         return
     if experiment.server_shards > 1:
-        problem = "the noise is added to the sum of whole updates"
+        problem = "central privacy adds noise to the sum of whole updates, which no server shard has"
         raise InputError("server_shards", problem, got=experiment.server_shards, hint="leave it out")
     if method.asynchronous:
         _check_async_rule(str(experiment.method), method.update)
@@ -49,7 +49,7 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
 
 
 def _check_selection(method: Method) -> None:
-    """Raise InputError if clients are chosen by their losses or by their numbers of samples."""
+    """Raise InputError if the clients of a round are chosen by losses or by numbers of samples."""
     for field in ("participation", "next_client"):
         source = getattr(method.schedule, field, None)
         if source is not None and not getattr(PARTICIPATION.resolve(source), "is_private", False):
@@ -59,7 +59,7 @@ def _check_selection(method: Method) -> None:
 
 
 def _check_sent_values(name: str, method: Method) -> None:
-    """Raise InputError if clients send other values than their update."""
+    """Raise InputError if clients send other values besides their update."""
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     receives = auxiliary is not None and type(auxiliary).receive is not RoundState.receive
@@ -77,17 +77,17 @@ def _check_sent_values(name: str, method: Method) -> None:
         problem = "clients also send cosines of their steps, which are not clipped"
         raise InputError("lr_schedule", problem, got=local.lr_schedule, hint="give a learning rate, such as --lr 0.05")
     if getattr(method.update, "owned_head", False):
-        problem = f"the mean of {name} shows the labels that clients hold"
+        problem = f"the mean of {name} reveals the labels of each client"
         raise InputError("update.owned_head", problem, got=True, hint="give --override update.owned_head=false")
 
 
 def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
-    """Raise InputError if the sum of a round is not that of updates with the weight 1.
+    """Raise InputError unless the server's step in a round is the sum of all updates with weight 1.
 
     Args:
         name: The name of the method.
         method: The method.
-        tasks: The largest number of tasks of a client, None without a bound.
+        tasks: The maximum number of tasks of a client; None for no limit.
     """
     update = method.update
     assert isinstance(update, Mean)
@@ -96,7 +96,7 @@ def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
         raise InputError("weights", problem, got=update.weights, expected="uniform", hint="give --weights uniform")
     aggregator: Any = AGGREGATOR.resolve(update.aggregator)
     if type(aggregator) not in (CoverageMean, FilledMean):
-        problem = f"central privacy bounds a mean, and {name} has {type(aggregator).__name__}"
+        problem = f"central privacy works only with a mean, but {name} has {type(aggregator).__name__}"
         raise InputError("aggregator", problem, hint="leave it out, or give --privacy local")
     participation = PARTICIPATION.resolve(getattr(method.schedule, "participation", "all"))
     if isinstance(participation, Poisson) and tasks is not None:
@@ -109,17 +109,17 @@ def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
 
 
 def _check_async_rule(name: str, rule: Any) -> None:
-    """Raise InputError if the rule weighs updates by private values, or sums them without noise."""
+    """Raise InputError if the rule weights updates by private values, or combines them without adding noise."""
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")
     if rule.uses_losses:
-        problem = f"the weights of {name} follow the losses of the clients, which are private"
+        problem = f"the weights of {name} depend on the losses of clients, which are private"
         raise InputError("privacy", problem, hint="give another method, or --privacy local")
     if getattr(rule, "aggregator", None) is not None:
-        problem = "central privacy bounds a mean"
+        problem = "central privacy works only with a mean"
         got = text_of(rule.aggregator)
         raise InputError("aggregator", problem, got=got, hint="leave it out, or give --privacy local")
     if rule.per_step > 1 and not rule.adds_noise:
-        problem = f"{name} combines updates in a way for which central privacy has no noise"
+        problem = f"{name} combines updates in a way for which central privacy does not define the noise"
         raise InputError("privacy", problem, hint="give fedbuff, or --privacy local")

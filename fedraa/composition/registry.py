@@ -1,6 +1,7 @@
-"""The registry of methods. Functions register a method, find one by its name, and cross two methods.
+"""The registry of methods, with functions that register a method, find it by name, and cross two methods.
 
-`a+b` has the submodels of `a` and the local training and server update of `b` (SubDisMO, Table 1).
+The crossing `a+b` has the submodels of method a, and the local training and server step of method b (SubDisMO, Table
+1).
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from fedraa.submodels.policies.policy import Capacities, SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
 
 _registered: dict[str, Method] = {}
-# A method in a configuration consists of objects of these classes and of their subclasses.
+# The description of a method in a configuration has only objects of these classes and of their subclasses.
 _BASES = (
     *(Method, PaperSettings, LocalTraining, LocalOptimizer, LocalAlgorithm, Capacities, SubmodelPolicy),
     *(AsyncRule, Mean, Aggregator, ServerOptimizer, RoundState, Schedule),
@@ -36,17 +37,17 @@ _BASES = (
 
 
 def register(method: Method) -> Method:
-    """Register a method under its name and return it. AssertionError if the name is taken."""
+    """Register a method under its name, which must be new, and return the method."""
     assert method.name not in _registered, f"method: the name {method.name} is registered twice"
     _registered[method.name] = method
     return method
 
 
 def list_methods() -> Mapping[str, Method]:
-    """Return all named methods by family.
+    """Return all registered methods by name, sorted by family.
 
-    Asynchronous methods come first: fragments, then the whole model, then sampled submodels. Methods in rounds follow:
-    the whole model, then submodels. A variant follows its method.
+    Asynchronous methods come first: of fragments, then of the whole model, then of sampled submodels. Methods in rounds
+    follow in the same order. A variant comes after the method of which it is a variant.
     """
     load_plugins()
     roots = [method for method in _registered.values() if not method.variant_of]
@@ -63,7 +64,10 @@ def _family_rank(method: Method) -> tuple[bool, bool, bool]:
 
 @cache
 def component_classes() -> dict[str, Any]:
-    """Return the component classes that a configuration may hold, by name."""
+    """Return, by name, the built-in classes of the objects that a method can consist of.
+
+    The description of a method in config.json names these classes.
+    """
     load_plugins()
     classes: dict[str, Any] = {}
     waiting = list(_BASES)
@@ -76,9 +80,9 @@ def component_classes() -> dict[str, Any]:
 
 
 def find_method(source: Any) -> Method:
-    """Return a method from a name, an import path, a crossing `a+b`, a Method, or its description.
+    """Return the method that `source` describes: a name, an import path, a crossing `a+b`, a Method or a description.
 
-    Raises InputError, which lists the names, if there is none.
+    Raises InputError if there is no such method.
     """
     if isinstance(source, Method):
         return source
@@ -95,7 +99,7 @@ def find_method(source: Any) -> Method:
 
 
 def _find_by_name(name: str) -> Method:
-    """Return the registered method of this name, or the method at the import path `package.module:NAME`."""
+    """Return the method that is registered under a name, or the one at an import path `package.module:NAME`."""
     load_plugins()
     if name in _registered:
         return _registered[name]
@@ -114,26 +118,27 @@ def _find_by_name(name: str) -> Method:
 
 
 def cross_methods(name: str, base: Method, other: Method) -> Method:
-    """Return the method with the submodels and the aggregator of `base`, and the local training and step of `other`.
+    """Return the crossing of two methods: submodels and aggregator of `base`, local training and step of `other`.
 
     Args:
         name: The name of the crossing, `a+b`.
-        base: A method of submodels in rounds.
-        other: A method of the whole model in rounds.
+        base: A method in rounds in which clients train submodels.
+        other: A method in rounds in which clients train the whole model.
 
-    Raises ValueError for methods that cannot be crossed.
+    Raises:
+        InputError: The methods cannot be crossed.
     """
     submodel_update = base.update
     step_update = other.update
     if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
-        raise InputError("method", got=name, expected="two methods in rounds with a mean as their update")
+        raise InputError("method", got=name, expected="two methods in rounds that average the deltas of clients")
     if other.submodel != Full() or base.submodel == Full():
-        raise InputError("method", got=name, expected="a method of submodels + one of the whole model, as oap+scaffold")
+        raise InputError("method", got=name, expected="a method of submodels + a method of the whole model")
     if type(step_update.resolve_aggregator()) is not CoverageMean:
-        problem = f"it has the aggregator of {base.name}, and {other.name} needs another one"
+        problem = f"it would have the aggregator of {base.name}, but {other.name} needs another aggregator"
         raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
     if submodel_update.resolve_aggregator().corrects and step_update.auxiliary.corrects:
-        problem = "it would correct every delta twice, by memory and by control variate"
+        problem = f"{base.name} and {other.name} would both correct every delta"
         raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
     return replace(
         base,

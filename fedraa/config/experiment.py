@@ -1,4 +1,4 @@
-"""The class Experiment, with all settings of a run. It checks them when it is created, and a run saves them."""
+"""The class Experiment: all settings of a run."""
 
 import os
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from fedraa.errors import InputError
 
 
 class Experiment(
-    # pydantic takes the fields of the last base class first: `--help-all` shows the sections in this order from below.
+    # pydantic takes the fields of the last base class first, so `--help-all` shows the sections from the last one up.
     OutputOptions,
     ClusterOptions,
     ExecutionOptions,
@@ -44,9 +44,10 @@ class Experiment(
     ClientOptions,
     ProblemOptions,
 ):
-    """One run of one method. Every field is a command-line flag of the same name.
+    """The settings of one run of one method. They are checked when the object is created.
 
-    A field with the default None has the method's value, or no effect if the method has none.
+    Every field is also an option of the command line. If a field is None, the run uses the method's value. If the
+    method has no such value, the field has no effect.
     """
 
     if TYPE_CHECKING:
@@ -56,10 +57,12 @@ class Experiment(
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the experiment that a TOML file describes.
+        """Return the experiment of a TOML file.
 
-        The keys of the file are the experiment's fields. A component is text or a table with `kind`. Raises InputError,
-        with the file before the field: `my.toml: lr`.
+        The keys of the file are the experiment's fields. A component is a text, or a table with the key `kind`.
+
+        Raises:
+            InputError: The file has a mistake. The field of the error names the file and the option: `my.toml: lr`.
         """
         values = read_values(path, cls.model_fields)
         try:
@@ -68,7 +71,7 @@ class Experiment(
             raise error.with_field(f"{path}: {error.field}") from None
 
     def replace_fields(self, fields: Mapping[str, object]) -> Self:
-        """Return a copy of the experiment with these fields, which are checked like those of a new experiment."""
+        """Return a copy of the experiment with other values of some fields. The copy is checked like any experiment."""
         check_names(fields, type(self).model_fields)
         return type(self)(**dict(self) | dict(fields))
 
@@ -80,7 +83,7 @@ class Experiment(
         return self
 
     def _check_resources(self, resources: tuple[str, ...]) -> None:
-        # This module takes seconds to import.
+        # Imported here, because the import takes seconds.
         from fedraa.devices.worker_groups import group_of_clients, parse_group
 
         groups = [parse_group(text) for text in resources]
@@ -92,9 +95,14 @@ class Experiment(
 
 
 def with_fields(experiment: object, fields: Mapping[str, object]) -> Experiment:
-    """Return a copy of the given experiment with these fields. With None, the default experiment is copied.
+    """Return a copy of an experiment with other values of some fields.
 
-    Raises InputError for another object, and for fields that cannot be used.
+    Args:
+        experiment: The experiment; None for an experiment with the default values.
+        fields: The new values by name.
+
+    Raises:
+        InputError: `experiment` is another object, or a value is not allowed.
     """
     if experiment is None:
         experiment = Experiment()

@@ -1,11 +1,13 @@
-"""Reading of experiments from TOML files. The keys of a file are the fields of an experiment.
+"""Reading of experiments from TOML files.
+
+The keys of a file are the fields of an experiment. A file can look like this:
 
 method = "fed-raa"
 hidden = [200, 100]
 updates = 400
 scheduler = "my_ext:HighestLoss(patience=3)"
 
-[staleness]            # the same, as a table
+[staleness]            # a component as a table
 kind = "polynomial"
 exponent = 0.3
 """
@@ -21,7 +23,7 @@ from fedraa.config.usual_names import CALLS, suggest_name
 from fedraa.errors import InputError
 from fedraa.reading import content
 
-# Built-in callbacks that users expect to be fields, with the correct way to use them.
+# Callbacks whose names users may mistake for fields of an experiment, each with the text that creates the callback.
 CALLBACKS = {
     "csv": "csv(path='evals.csv')",
     "tensorboard": "tensorboard",
@@ -31,15 +33,15 @@ CALLBACKS = {
 
 
 def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[str, Any]:
-    """Return the values in a TOML file, with components as text.
+    """Return the values in a TOML file. A component that is a table becomes a text.
 
     Args:
         path: The file.
         known: The names that the file may contain.
 
     Raises:
-        InputError: The file cannot be read, is not TOML, or contains an unknown name. Its field names the file and the
-            option.
+        InputError: The file cannot be read, is not TOML, or contains an unknown name. The field of the error names the
+            file and the option.
     """
     values = read_toml(Path(path), "config")
     check_names(values, known, str(path))
@@ -50,7 +52,7 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
 
 
 def read_toml(path: Path, field: str) -> dict[str, Any]:
-    """Return the content of a TOML file. Raise InputError about `field` if it cannot be read."""
+    """Return the content of a TOML file. Raise an InputError with the field `field` if the file cannot be read."""
     try:
         return tomllib.loads(content(path).decode())
     except OSError as error:
@@ -62,12 +64,12 @@ def read_toml(path: Path, field: str) -> dict[str, Any]:
 
 
 def check_names(names: Iterable[str], known: Collection[str], where: str = "") -> None:
-    """Raise InputError for the first name that is no field of an experiment.
+    """Raise InputError for the first name that is not a field of an experiment.
 
     Args:
         names: The names to check.
         known: The names of the experiment's fields.
-        where: The file that has the names; the error's field begins with it.
+        where: The file that contains the names, which the error mentions; empty for no file.
     """
     for name in names:
         if name not in known:
@@ -78,8 +80,8 @@ def check_names(names: Iterable[str], known: Collection[str], where: str = "") -
 
 
 def unknown_field(name: str, known: Collection[str]) -> InputError:
-    """Return the error about a name that is no field of an experiment, with the name that the user may mean."""
-    problem = "it is no field of an experiment"
+    """Return the error about a name that is not a field of an experiment, with a hint at the field that is meant."""
+    problem = "an experiment has no such field"
     if name in CALLBACKS:
         return InputError(name, problem, hint=f"give callbacks=[{CALLBACKS[name]!r}]")
     if name in CALLS:
@@ -88,7 +90,7 @@ def unknown_field(name: str, known: Collection[str]) -> InputError:
 
 
 def _component_text(field: str, table: Mapping[str, Any]) -> str:
-    """Return the text of the component that a table describes: `kind(name=value, ...)`."""
+    """Return a component in a table as text: `kind(name=value, ...)`."""
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):

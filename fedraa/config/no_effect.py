@@ -1,4 +1,7 @@
-"""Fields that have no effect because of other fields of an experiment. They are refused, not ignored."""
+"""Errors about fields of an experiment that have no effect because of other fields.
+
+fedraa raises an error for such a field, instead of ignoring it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +11,20 @@ from fedraa.components.text import KIND
 from fedraa.config.sections import ClusterOptions
 from fedraa.errors import without_effect
 
-# With the engine local, this process is the only worker, so `threads` applies to this process.
+# With the engine local, this process is the only worker, so `threads_per_worker` has an effect on it.
 _ONLY_ON_RAY = tuple(name for name in ClusterOptions.model_fields if name not in ("engine", "threads_per_worker"))
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """A field, the condition under which it has no effect, and what the user can do."""
+    """A field that has no effect under a condition.
+
+    Attributes:
+        field: The name of the field.
+        has_no_effect: A function of the experiment that returns True if the field has no effect.
+        why: A function of the experiment that returns the reason, such as `no attack`.
+        remedy: The next step for the user.
+    """
 
     field: str
     has_no_effect: Callable[[Any], bool]
@@ -72,9 +82,9 @@ _RULES = (
 
 
 def refuse_without_effect(experiment: Any) -> None:
-    """Raise InputError for the first field that is set but has no effect because of the other fields.
+    """Raise InputError for the first field that is set but has no effect because of other fields.
 
-    If the effect of a field depends on the method, the data or the model, it is checked later.
+    Fields that have no effect because of the method, the data or the model are checked later.
     """
     for rule in _RULES:
         value = getattr(experiment, rule.field)

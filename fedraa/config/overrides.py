@@ -1,4 +1,7 @@
-"""The field `override` of an experiment: values of the method by path, from PATH=VALUE texts or from tables."""
+"""The field `override` of an experiment, which sets values of the method by their paths.
+
+The user gives it as texts PATH=VALUE, or as a mapping.
+"""
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -7,29 +10,29 @@ from typing import Any
 from fedraa.components.text import KIND, text_of
 from fedraa.errors import InputError
 
-# The paths without a dot. Each sets a whole component.
+# Paths without a dot. Each of them sets a whole component.
 COMPONENT_PATHS = ("submodel", "update")
 EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
 
 
 class Overrides(dict[str, Any]):
-    """Values of a method by path. The mapping is hashable, like an experiment, and never changes."""
+    """Values of a method by path. The mapping never changes, so that an experiment is hashable."""
 
-    # The base class declares that a dict has no hash.
+    # The type hints of dict declare that it has no hash.
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
 
 def read_overrides(source: object, known: Collection[str]) -> Overrides:
-    """Return the values by path.
+    """Return the values of `override` by path.
 
     Args:
-        source: None, PATH=VALUE texts, or a mapping of paths to values. A value that is a mapping is a nested table, or
-            a component if it has a `kind`.
-        known: The names of an experiment's fields.
+        source: None, texts PATH=VALUE, or a mapping of paths to values. A value that is a mapping is a component if it
+            has the key `kind`; otherwise its keys continue the path.
+        known: The names of an experiment's fields, for a hint.
 
     Raises:
-        InputError: A text has no path, a name is no path, or a path occurs twice.
+        InputError: A text has no path, a path is malformed, or a path occurs twice.
     """
     if source is None:
         return Overrides()
@@ -46,7 +49,7 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
             raise InputError("override", f"{path} is given twice", hint="give it once")
         if "." not in path and path not in COMPONENT_PATHS:
             hint = f"give it as the option {path}" if path in known else "`fedraa methods NAME` lists all paths"
-            raise InputError("override", f"{path!r} is no path", expected=EXAMPLE, hint=hint)
+            raise InputError("override", f"{path!r} is not a path", expected=EXAMPLE, hint=hint)
         if isinstance(value, list):
             value = tuple(value)
         values[path] = value
@@ -54,11 +57,11 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
 
 
 def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an experiment that set these values. Values with a path become part of its `override`.
+    """Return the fields of an experiment that set these values. Values with a path are put into the field `override`.
 
     Args:
-        values: The values by name. A name with a dot is a path.
-        override: The experiment's override, which keeps its other paths.
+        values: The values by name or by path. A path contains a dot.
+        override: The current `override` of the experiment. Its other paths are kept.
     """
     fields = {name: value for name, value in values.items() if "." not in name}
     paths = {name: value for name, value in values.items() if "." in name}
@@ -68,7 +71,7 @@ def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[
 
 
 def read_literal(text: str) -> Any:
-    """Return the Python literal in a text, or the text itself."""
+    """Return the value of a text that is a Python literal, or the text itself if it is not a literal."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
@@ -76,13 +79,13 @@ def read_literal(text: str) -> Any:
 
 
 def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each entry of a table, including entries of the tables in it.
+    """Yield the path and the value of each entry of a table, including entries of nested tables.
 
-    A table with a `kind` describes a component. It is one value, the text of the component.
+    A nested table with the key `kind` is a component. It is yielded as one value, the text of the component.
 
     Args:
         table: The table.
-        path: The path of the table itself.
+        path: The path of the table itself; empty for the outermost table.
     """
     for name, value in table.items():
         below = f"{path}.{name}" if path else str(name)
@@ -95,7 +98,7 @@ def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def override_texts(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return values of config.json as PATH=VALUE texts, which `read_overrides` reads."""
+    """Return the values of `override` in config.json as texts PATH=VALUE, which `read_overrides` can read."""
     return tuple(f"{path}={_value_text(value)}" for path, value in values.items())
 
 
@@ -107,7 +110,7 @@ def _split_pair(text: object) -> tuple[str, Any]:
 
 
 def _value_text(value: Any) -> str:
-    """Return a value as text that `read_literal` reads."""
+    """Return a value as a text from which `read_literal` returns the value."""
     if isinstance(value, str) and read_literal(value) == value:
         return value
     if isinstance(value, list):

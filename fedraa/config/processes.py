@@ -1,4 +1,4 @@
-"""The number of a run's processes and cores, and the address of its cluster."""
+"""The number of workers and cores of a run on Ray, and the address of its cluster."""
 
 import os
 
@@ -7,19 +7,28 @@ from fedraa.devices.worker_groups import parse_group
 
 
 def count_workers(options: ClusterOptions, clients: int) -> int:
-    """Return the number of worker actors on this machine, for a run with this number of clients."""
+    """Return the number of worker processes of a run with this number of clients.
+
+    By default each core of this machine has a worker, but there are no more workers than clients.
+    """
     if options.resources is not None:
         return sum(parse_group(text).workers for text in options.resources)
     return options.workers or min(clients, os.cpu_count() or 1)
 
 
 def count_cores(options: ClusterOptions, clients: int) -> int:
-    """Return the number of cores of a new local cluster: those of this machine, or more if the workers need more."""
+    """Return the number of cores that a new local cluster declares.
+
+    It is the number of cores of this machine, or more if the workers need more.
+    """
     return max(os.cpu_count() or 1, count_workers(options, clients) * options.threads_per_worker)
 
 
 def cluster_address(options: ClusterOptions) -> str | None:
-    """Return the address of an existing cluster, None for a new local one. Ray sets RAY_ADDRESS in a submitted job."""
+    """Return the address of the existing Ray cluster that the run uses, or None if it starts a new local one.
+
+    In a submitted job, Ray sets the environment variable RAY_ADDRESS.
+    """
     if options.address is not None or options.engine != "ray":
         return options.address
     return os.environ.get("RAY_ADDRESS")

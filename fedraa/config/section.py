@@ -1,6 +1,7 @@
-"""The base class of the sections of an experiment. It validates their fields."""
+"""The base class of the sections of an experiment, which checks and converts the values of the fields."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
 
 import numpy as np
@@ -23,27 +24,31 @@ if TYPE_CHECKING:
     Component = Any
     Override = Any
 else:
-    # The command line reads text. Python code may also pass objects, which are saved as text.
+    # On the command line, a component is text. Python code may also pass an object, which config.json stores as text.
     Component = Annotated[str, SkipValidation, PlainSerializer(text_of, when_used="json")]
-    # The command line reads PATH=VALUE texts. Python code and files pass mappings. The value is always a mapping.
+    # On the command line, the value is texts PATH=VALUE. Python code and files pass a mapping. The field always holds a
+    # mapping.
     Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
 
 
 class Section(BaseModel):
-    """Fields of an experiment that belong together. The docstring of a section is its heading in `--help-all`."""
+    """Fields of an experiment that belong together. The docstring of a subclass is its heading in `--help-all`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    # Most commands validate no experiment, so that its validators are built when the first one is made.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, defer_build=True
+    )
 
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset()
-    """Fields that may be different when a run is resumed, because they do not affect the earlier steps."""
+    """Fields that the user may change when a run is resumed, because earlier steps do not depend on them."""
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
-        """Return the fields of this section and of its base classes that may be different when a run is resumed."""
+        """Return the fields of this class and its base classes that the user may change when a run is resumed."""
         return frozenset().union(*(vars(base).get("MAY_CHANGE", ()) for base in cls.__mro__))
 
     def __init__(self, **values: object) -> None:
-        """Raise InputError for the first field that cannot be used."""
+        """Create the section. Raise InputError for the first field with a value that is not allowed."""
         fields = type(self).model_fields
         try:
             super().__init__(**values)
@@ -56,7 +61,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _one_or_several(cls, value: object, info: ValidationInfo) -> object:
-        """Convert a single value to a tuple if the field holds several values. Also accept components as mappings."""
+        """Convert a single value to a tuple if the field has several values. Convert components to text."""
         if isinstance(value, np.ndarray):
             value = value.tolist()
         field = cls.model_fields[str(info.field_name)]
@@ -69,15 +74,17 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return components that are mappings as text, which a resumed run can read."""
+        """Return the value with texts in place of paths and of components that are mappings."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
+        if isinstance(value, Path):
+            return str(value)
         if isinstance(value, Mapping) and isinstance(value.get(KIND), str):
             return text_of(value)
         return value
 
 
 def _takes_several(field: FieldInfo) -> bool:
-    """Return True if the values of the field are a tuple."""
+    """Return True if the field has several values, as a tuple."""
     hints = (field.annotation, *get_args(field.annotation))
     return any(get_origin(hint) is tuple for hint in hints)

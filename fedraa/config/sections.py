@@ -1,6 +1,6 @@
-"""The fields of an experiment, in sections. A section's docstring is its heading in `--help-all`.
+"""The fields of an experiment, in sections.
 
-Fields with the default None take the method's value, or none.
+The docstring of a section is its heading in `--help-all`, and the text below a field is its help text.
 """
 
 import re
@@ -31,27 +31,27 @@ class ProblemOptions(Section):
     reddit, stackoverflow, a .npz or .csv file, csv('FILE', target='COLUMN'), folder:PATH of images, npy:PATH, hf:PATH,
     or package.module:callable."""
     data_dir: Path | None = None
-    """Folder of data files, also for downloads of image sets (default: none)."""
+    """Folder of the data set's files; missing image data sets are downloaded to it (default: none)."""
     transforms: tuple[Component, ...] = ()
     """Transforms of the training samples: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform
     (default: none)."""
     standardise: bool = True
     """Scale floats and bytes per channel to mean 0 and variance 1 over the training samples."""
     allow_nan: bool = False
-    """Accept training samples that are not finite."""
+    """Accept training samples with NaN or infinite values."""
     model: Component = "mlp"
-    """mlp, cnn, resnet18, ..., or package.module:callable."""
+    """Model: mlp, cnn, resnet18, ..., or package.module:NAME."""
     hidden: tuple[Count, ...] = (200,)
-    """Hidden widths of the mlp, in units."""
+    """Number of units of each hidden layer of the model mlp."""
     dropout: Decay = 0.0
-    """Dropout probability of the models that have dropout."""
+    """Dropout probability of built-in models with dropout layers."""
     objective: Component = "classification"
     """Learning task: classification, multilabel, regression, next-token, segmentation, or a custom Objective."""
 
     @field_validator("dataset", mode="before")
     @classmethod
     def _dataset_name(cls, value: object) -> object:
-        """Return a name or a path as text. Objects are not part of an experiment."""
+        """Return a name or a path as text. Raise InputError for an object, which an experiment cannot store."""
         if not isinstance(value, str | Path):
             hint = "give an object or a function to run(experiment, dataset=...)"
             raise InputError("dataset", got=value, expected="a name or a path", hint=hint)
@@ -62,19 +62,19 @@ class ClientOptions(Section):
     """Clients and their data."""
 
     clients: Count | None = None
-    """Number of clients (default: all of natural data, else 10)."""
+    """Number of clients (default: the clients that the data define, or 10)."""
     partition: Component | None = None
-    """Partition of the samples over the clients: iid, dirichlet:ALPHA, hsu:ALPHA, mixture, labels:K, shards:K,
-    quantity:BETA, zipf, powerlaw, lognormal, noise, rotation, colour, natural, or a custom Partitioner (default: iid,
-    or natural if the data have clients)."""
+    """Partition of the samples among the clients: iid, dirichlet:ALPHA, hsu:ALPHA, mixture, labels:K, shards:K,
+    quantity:BETA, zipf, powerlaw, lognormal, noise, rotation, colour, natural, or a custom Partitioner (default:
+    natural if the data define clients, otherwise iid)."""
     dirichlet: Positive | None = None
     """Concentration of the Dirichlet partition; it selects this partition if --partition is not set (default: 0.5)."""
     validation: Decay = 0.0
-    """Share of each client's training samples that is held back for evaluation, instead of the test samples."""
+    """Share of each client's training samples that evaluations use instead of the test samples."""
 
     @property
     def client_count(self) -> int:
-        """Return the number of clients. If the data decide it, it is `DEFAULT_CLIENTS` until they are read."""
+        """Return the number of clients. If it is not set, return `DEFAULT_CLIENTS`, even if the data define clients."""
         return self.clients or DEFAULT_CLIENTS
 
 
@@ -82,102 +82,104 @@ class DeviceOptions(Section):
     """Devices."""
 
     compute: Component = "1:0.5,3:0.5"
-    """Speeds of the devices, in FLOP/s with --units physical: tiers SPEED:SHARE,..., lognormal:SIGMA,
-    uniform:LOW:HIGH, zipf:A, a .csv file, profiles('NAME:SHARE,...') of real devices, fedscale('FILE', flops=F) of a
-    trace, or the import path of a function."""
+    """Speeds of the devices (in FLOP/s with --units physical): tiers SPEED:SHARE,..., lognormal:SIGMA,
+    uniform:LOW:HIGH, zipf:A, a .csv file, profiles('NAME:SHARE,...') of real devices, a trace fedscale('FILE',
+    flops=F), or package.module:NAME."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
     availability: Path | None = None
-    """Available times of the devices: a .csv file with the columns client, start and end, daily:SHARE for a share of
-    every period, or fedscale:FILE of a trace (default: always)."""
+    """Times at which the devices are available: a .csv file with the columns client, start and end, daily:SHARE for a
+    share of every period, or a FedScale trace fedscale:FILE (default: always)."""
     availability_period: Positive | None = None
-    """Period after which the available times repeat, in time units (default: none)."""
+    """Time after which the times of --availability repeat, in time units (default: they do not repeat)."""
     links: Path | None = None
     """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink, which repeats
-    after a client's last row (default: those of --compute)."""
+    after a client's last row (default: constant bandwidths, from --compute)."""
     duration_jitter: Decay = 0.1
-    """Largest deviation of a task's duration from its cost, as a share of the cost."""
+    """Largest random deviation of a task's duration from its cost, as a share of the cost."""
 
 
 class MethodOptions(Section):
     """Method: submodels, update rule and schedule."""
 
     method: Component = "fed-raa"
-    """A name from `fedraa methods`, a crossing a+b, or a custom Method as package.module:NAME."""
+    """Method: a name from `fedraa methods`, a crossing a+b, or a custom Method as package.module:NAME."""
     submodel: Component | None = None
-    """Submodel that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy (default: the
-    method's)."""
+    """Choice of the submodel that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy
+    (default: the method's)."""
     fragments: Count | None = None
     """Number of fragments (default: the number of --ratios, or 4)."""
     ratios: tuple[Positive, ...] | None = None
-    """Shares of every width group in the fragments (default: 0.1 0.2 0.3 0.4)."""
+    """Share of the units of every layer in each fragment (default: 0.1 0.2 0.3 0.4)."""
     cut_layers: tuple[str, ...] | None = None
-    """Layers whose units are cut, by names of layers or of modules with layers, or patterns such as "fc*"; all others
-    stay whole (default: all layers that can be cut)."""
+    """Layers of which submodels have only some units: names of layers or of modules with layers, or patterns such as
+    "fc*"; all other layers stay whole (default: all layers that can be cut)."""
     scheduler: Component | None = None
-    """Scheduler of the fragments: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
+    """Choice of a client's next fragment: gre-raa, least-sent, random, minimum-priority, offline, or a custom Scheduler
     (default: the method's)."""
     delay_bound: Positive | None = None
-    """Largest cost of a task that gre-raa or least-sent assigns, in the units of --time (default: K* of the
-    Fed-RAA paper, from the costs)."""
+    """Largest cost of a task that the scheduler gre-raa or least-sent assigns, in the units of --time (default: K* of
+    the Fed-RAA paper, from the costs)."""
     mixing: Share | None = None
-    """Weight of an update in the asynchronous mix, before staleness reduces it (default: the method's)."""
+    """Weight of a client update when an asynchronous server mixes it into the model, before staleness reduces it
+    (default: the method's)."""
     staleness: Component | None = None
-    """Decrease of that weight with staleness: constant, polynomial, hinge, delay-adaptive, cosine-gate, or a custom
-    StalenessWeight (default: the method's)."""
+    """Decrease of the weight --mixing with staleness: constant, polynomial, hinge, delay-adaptive, cosine-gate, or a
+    custom StalenessWeight (default: the method's)."""
     server_lr: Positive | None = None
     """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
-    """Clients of a round: all, sample:K, bernoulli:P, poisson:P (may be none), uniform:K, weighted:K, round-robin:K,
+    """Clients of a round: all, sample:K, bernoulli:P, poisson:P (maybe none), uniform:K, weighted:K, round-robin:K,
     available:K, power-of-choice:K, oort:K, routing:K, tifl:K, or a custom Selection (default: the method's)."""
     next_client: Component | None = None
-    """Client that trains next, if --concurrency of an asynchronous method leaves a choice: uniform, weighted,
-    round-robin, available, power-of-choice, oort, or a custom Selection; or routing, also without --concurrency
-    (default: the method's)."""
+    """Client that an asynchronous server chooses next, with --concurrency: uniform, weighted, round-robin, available,
+    power-of-choice, oort, or a custom Selection; routing also works without --concurrency (default: the method's)."""
     over_selection: AtLeastOne | None = None
-    """Factor by which a round starts more clients than it needs; the work of the last ones is lost (default: 1)."""
+    """Factor by which a round starts more clients than it needs; the updates of the slowest clients are lost
+    (default: 1)."""
     deadline: Positive | None = None
-    """Time after which a round closes, in the units of --time (default: none)."""
+    """Time after which a round ends, in the units of --time (default: none)."""
     late: Literal["drop", "partial"] | None = None
-    """Work of a client that is not ready at the deadline: drop loses it, partial keeps the local steps that fit
-    (default: drop)."""
+    """Treatment of a client that is not ready at the deadline: drop discards its update, partial keeps the local steps
+    that it finished (default: drop)."""
     concurrency: Count | None = None
-    """Number of clients of an asynchronous method that train at the same time (default: all)."""
+    """Number of clients that train at the same time, with an asynchronous method (default: all)."""
     buffer_size: Count | None = None
-    """Number of client updates per server update of a buffered method (default: the method's)."""
-    async_rule: Component | None = None
-    """Update rule of an asynchronous method: convex-mix, delta, rms-normalized-delta, buffer, ..., or a custom
-    AsyncRule (default: the method's)."""
-    aggregator: Component | None = None
-    """Aggregator of the deltas of a round: covered, filled, memorised, hetlora, flora, majority, a robust one (median,
-    trimmed-mean, krum, multi-krum, bulyan, geometric-median, centred-clipping or norm-bound, also for the buffer of
-    fedbuff; fltrust), or a custom Aggregator (default: the method's)."""
-    server_optimizer: Component | None = None
-    """Optimizer of the server: sgd, momentum, adam, yogi, adagrad, amsgrad, corrected-adam, muon, normalized-momentum,
-    or a custom ServerOptimizer (default: the method's)."""
-    weights: Literal["uniform", "samples"] | None = None
-    """Weights of the clients in the mean of a round: equal, or by their number of training samples (default: the
-    method's)."""
-    capacities: tuple[Share, ...] | Literal["auto"] | None = None
-    """Shares of the model that the clients can train, assigned in turn, or auto by the speed of each device (default:
-    the method's)."""
-    polyak_fraction: UpToOne | None = None
-    """Share of the last server updates or rounds that the evaluated mean model covers; 0 evaluates the current model
+    """Number of client updates that an asynchronous server collects before a step, with a method such as fedbuff
     (default: the method's)."""
+    async_rule: Component | None = None
+    """Rule by which an asynchronous server applies a client update: convex-mix, delta, rms-normalized-delta, buffer,
+    ..., or a custom AsyncRule (default: the method's)."""
+    aggregator: Component | None = None
+    """Combination of the deltas of a round: covered, filled, memorised, hetlora, flora, majority, fltrust, a custom
+    Aggregator, or one that also works on the buffer of fedbuff: median, trimmed-mean, krum, multi-krum, bulyan,
+    geometric-median, centred-clipping, norm-bound (default: the method's)."""
+    server_optimizer: Component | None = None
+    """Optimizer of the server's step: sgd, momentum, adam, yogi, adagrad, amsgrad, corrected-adam, muon,
+    normalized-momentum, or a custom ServerOptimizer (default: the method's)."""
+    weights: Literal["uniform", "samples"] | None = None
+    """Weights of the clients in the mean of a round: uniform (all equal), or samples (by number of training samples)
+    (default: the method's)."""
+    capacities: tuple[Share, ...] | Literal["auto"] | None = None
+    """Shares of the model that clients can train, repeated over the clients; auto sets the share by the speed of
+    each device (default: the method's)."""
+    polyak_fraction: UpToOne | None = None
+    """Share of the server updates or rounds, up to the current one, over which the evaluated model is averaged; 0
+    evaluates the current model (default: the method's)."""
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
     sign (for signsgd), or a custom Compressor (default: the method's)."""
     error_feedback: Literal["none", "ef", "ef21"] | None = None
-    """Memory of each client for the errors of --compress: ef adds the last error to the next delta, ef21 compresses the
-    difference to the delta that the server knows (default: the method's)."""
+    """Correction of the errors of --compress, which each client keeps: ef adds the last error to the next delta, ef21
+    compresses the difference from the delta that the server stores (default: the method's)."""
     personal_layers: tuple[str, ...] | None = None
     """Layers that stay at each client and are never sent: names of modules or parameters, patterns such as "head.*", or
     last-layer, all-but-last-layer or batch-norm (default: the method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
-    """Custom GradientTransforms of the gradient in every local step (default: the method's)."""
-    # pydantic copies the default, which therefore may be mutable.
+    """Custom GradientTransforms, which change the gradient of every local step (default: the method's)."""
+    # A mutable default is safe here, because pydantic copies it.
     override: Override = {}  # noqa: RUF012
-    """Any other value of the method as PATH=VALUE, such as local.sam_rho=0.05, with a path from `fedraa methods NAME`
+    """Other values of the method as PATH=VALUE, such as local.sam_rho=0.05; `fedraa methods NAME` lists the paths
     (default: none)."""
 
     @field_validator("override", mode="before")
@@ -202,41 +204,40 @@ class LocalOptions(Section):
     """Local training."""
 
     lr: Positive | None = None
-    """Local learning rate (default: 0.05, which fed-quilt adapts)."""
+    """Local learning rate (default: 0.05, which the method fed-quilt adapts)."""
     momentum: Decay | None = None
-    """Momentum of local sgd (default: the method's)."""
+    """Momentum of the local optimizer sgd (default: the method's)."""
     local_optimizer: Component | None = None
     """Local optimizer: sgd, adam or adamw, with parameters of torch.optim such as adam(betas=(0.9, 0.99)); delta-sgd,
-    dog, dowg or ldog, which find the learning rate; or a custom LocalOptimizer (default: sgd)."""
+    dog, dowg or ldog, which set the learning rate themselves; or a custom LocalOptimizer (default: sgd)."""
     local_optimizer_state: Literal["reset", "keep"] | None = None
-    """State of the local optimizer at the start of a task: zero, or the state after the client's last task (default:
-    reset)."""
+    """State of the local optimizer at the start of a task: reset sets it to zero, keep continues with the state after
+    the client's last task (default: reset)."""
     lr_schedule: str | None = None
-    """Schedule of the local learning rate: constant, adaptive (the server finds it), exponential:0.998,
+    """Schedule of the local learning rate: constant, adaptive (the server adapts it during the run), exponential:0.998,
     steps:150,250:0.1 or cosine:100 by server updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by
-    passes over the training data, cosine:20@local or cosine:auto@local by the local steps of a task (default: constant;
-    adaptive for fed-quilt without lr)."""
+    passes over the training data, cosine:20@local or cosine:auto@local by the local steps of a task (default: constant,
+    or adaptive with fed-quilt if --lr is not set)."""
     batch_size: Count = 32
     """Local batch size, in samples."""
     local_epochs: Count | None = None
-    """Local epochs per task (default: 5, unless steps are set)."""
+    """Local epochs per task (default: 5, unless --local-steps is set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of epochs; auto is 10 or one pass, whichever is less, or more if sending would
-    take over half of a task (default: none)."""
+    """Local steps per task, instead of epochs; auto is 10 (at most one epoch), or more if sending takes over half of
+    the task's time (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""
     clip: NotNegative | None = None
-    """Bound on the norm of a local gradient, where 0 is no bound (default: the method's)."""
+    """Largest norm of a local gradient; longer gradients are scaled down, and 0 means no limit (default: the
+    method's)."""
     prox_mu: NotNegative | None = None
     """Coefficient mu of the local proximal term (default: the method's)."""
 
     @field_validator("local_steps")
     @classmethod
     def _check_local_steps(cls, value: int | str | None) -> int | str | None:
-        """Check a number of steps, or a text for AutoSteps.
-
-        The import of AutoSteps is here because it takes seconds.
-        """
+        """Raise InputError if the value is neither a number from 1 nor a text that AutoSteps accepts."""
+        # Imported here, because the import takes seconds.
         if isinstance(value, str):
             from fedraa.client.auto_steps import AutoSteps
 
@@ -249,7 +250,7 @@ class LocalOptions(Section):
 class StopOptions(Section):
     """End of the run."""
 
-    # For each field, the name of the limit that it sets. A larger limit extends a run.
+    # For each field, the name of the limit that it sets. A resumed run may have a larger limit.
     LIMITS: ClassVar[Mapping[str, str]] = {
         "updates": "steps",
         "rounds": "steps",
@@ -260,9 +261,9 @@ class StopOptions(Section):
     MAY_CHANGE = frozenset(LIMITS)
 
     updates: Count | None = None
-    """End after this number of server updates, if asynchronous (default: about 20 per client, none with --time)."""
+    """End after this number of server updates, if asynchronous (default: about 20 per client, no limit with --time)."""
     rounds: Count | None = None
-    """End after this number of rounds (default: 20, none with --time)."""
+    """End after this number of rounds (default: 20, no limit with --time)."""
     time: Positive | None = None
     """End at this time on the run's clock, in s with --clock wall or --units physical (default: no limit)."""
     target_accuracy: Share | None = None
@@ -273,7 +274,7 @@ class StopOptions(Section):
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         if self.target is not None and self.target_accuracy is not None:
-            problem = f"target_accuracy {self.target_accuracy:g} is given as well"
+            problem = f"target_accuracy {self.target_accuracy:g} is set as well"
             raise InputError("target", problem, got=self.target, hint="give one of the two")
         return self
 
@@ -282,19 +283,19 @@ class EvaluationOptions(Section):
     """Evaluation."""
 
     eval_every: Count | None = None
-    """Server updates or rounds between two evaluations (default: one update per client, or 1 round)."""
+    """Number of server updates or rounds between two evaluations (default: the number of clients, or 1 round)."""
     metrics: tuple[Component, ...] = ()
     """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of clients, drawn at random, whose personal models are evaluated on their own test samples: the models
-    that clients keep, or the global model after local training (default: none, or 100 if clients keep models)."""
+    """Number of random clients whose personal models, or else the global model after local training, are evaluated on
+    the client's test samples (default: 100 if clients keep personal models, otherwise none)."""
     client_evals: Count | Literal["final", "all"] | None = None
-    """Evaluations with a row per client in clients.csv, on its test samples: the final one, all, or every Nth one and
-    the final one (default: none)."""
+    """Evaluations that also write the metrics of each client on its test samples to clients.csv: final, all, or N for
+    every Nth and the final one (default: none)."""
     client_evals_of: Count | None = None
     """Number of clients in clients.csv, drawn at random among those with test samples (default: all)."""
     statistics: Literal["sample", "all"] = "sample"
-    """Training samples for the statistics of batch norm: a sample of 10,000, or all."""
+    """Training samples from which the statistics of batch norm are computed: sample (10,000 random ones), or all."""
 
 
 class AttackOptions(Section):
@@ -303,33 +304,34 @@ class AttackOptions(Section):
     attack: Component | None = None
     """Attack: sign-flip, scaling, gaussian, alie, ipm, label-flip, backdoor, or a custom Attack (default: none)."""
     attackers: Share | None = None
-    """Share of the clients that carry out the attack; the seed draws them (default: 0.2)."""
+    """Share of the clients that carry out the attack, drawn at random (default: 0.2)."""
 
 
 class PrivacyOptions(Section):
     """Differential privacy of clients."""
 
     privacy: Component | None = None
-    """Privacy: central, central-adaptive or local, such as central(noise=1.0, clip=1.0) (default: none)."""
+    """Place of clipping and noise: central, central-adaptive or local, such as central(noise=1.0, clip=1.0)
+    (default: none)."""
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Delta at which epsilon is computed (default: N^-1.1 for N clients)."""
+    """Delta of (epsilon, delta) differential privacy, for which epsilon is computed (default: N^-1.1 for N clients)."""
     max_participations: Count | None = None
-    """Number of tasks after which a client gets no more; the run ends when all clients have had theirs (default: no
-    bound)."""
+    """Maximum number of tasks of each client; the run ends when all clients have had this number (default: no
+    limit)."""
 
 
 class FaultOptions(Section):
     """Checkpoints and failing clients."""
 
     checkpoint_every: Count | None = None
-    """Server updates or rounds between two checkpoints (default: about 10 s)."""
+    """Number of server updates or rounds between two checkpoints (default: a checkpoint about every 10 s)."""
     max_update_norm: Positive | Literal["auto"] | None = None
-    """Largest Euclidean norm of an update that is not dropped, or auto for 20 times the median of the fragment's last
-    50 (default: no bound)."""
+    """Largest Euclidean norm of an update, above which it is dropped; auto is 20 times the median norm of the
+    fragment's last 50 updates (default: no limit)."""
     client_retries: NonNegativeInt = 1
-    """Number of further tasks for a client after a failed task, before it is quarantined."""
+    """Number of failed tasks that a client may have; after one more, it is quarantined, which means no further task."""
     on_bad_client: Literal["skip", "stop"] = "skip"
-    """Reaction to a quarantined client: continue without it, or stop the run."""
+    """Reaction to a quarantined client: skip continues without it, stop ends the run."""
 
 
 class ExecutionOptions(Section):
@@ -340,15 +342,16 @@ class ExecutionOptions(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of all random numbers."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device on which the workers train, where auto prefers a GPU."""
+    """Device on which the workers train; auto takes a GPU if there is one, otherwise the CPU."""
     bf16: bool = False
     """Compute the forward passes of training in bfloat16."""
     vmap_batch: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Number of tasks of the same shape that a worker trains as one batched computation, for small models on a GPU."""
+    """Number of tasks with submodels of the same shape that a worker trains as one batched computation, which is faster
+    for small models on a GPU."""
     clock: Literal["virtual", "wall"] = "virtual"
     """Clock of the run: virtual simulates the durations of tasks, wall measures them."""
     time_scale: Positive = 1.0
-    """Duration of a time unit of the cost model on the wall clock, in s."""
+    """Duration of one time unit on the wall clock, in s."""
 
 
 class ClusterOptions(Section):
@@ -357,9 +360,9 @@ class ClusterOptions(Section):
     MAY_CHANGE = frozenset(["engine", "workers", "address", "placement", "resources", "server_node"])
 
     engine: Literal["ray", "local"] = "ray"
-    """Worker processes on Ray, or only this process."""
+    """Engine: worker processes on Ray, or only this process."""
     workers: Count | None = None
-    """Worker processes (default: one per core, at most one per client)."""
+    """Number of Ray workers (default: one per core, at most one per client)."""
     threads_per_worker: Count = 1
     """Number of threads of each worker."""
     address: str | None = None
@@ -368,13 +371,15 @@ class ClusterOptions(Section):
     placement: Literal["pack", "spread"] = "pack"
     """Placement of the workers: pack fills the nodes of the cluster one after another, spread uses all nodes."""
     resources: tuple[str, ...] | None = None
-    """Workers and Ray resources of each tier of compute, as COUNT:NAME=AMOUNT,... once per tier (default: none)."""
+    """Number of workers for each tier of --compute and the Ray resources of each worker, as COUNT:NAME=AMOUNT,... once
+    per tier (default: none)."""
     server_node: str | None = None
-    """Node of the server: its id, address or name, or a resource that it has (default: the driver's node)."""
+    """Node of the Ray cluster that runs the server: the node's id, address or name, or a resource that it has
+    (default: the node of this command)."""
     server_shards: Count = 1
-    """Number of actors, including the server, over which the fragments of an asynchronous method are spread."""
+    """Number of Ray actors, including the server, among which the fragments of an asynchronous method are divided."""
     data_on_nodes: bool = False
-    """Read the data set on every node from its own data_dir, instead of sending it from the driver."""
+    """Read the data set from --data-dir on every node, instead of sending it from the node of this command."""
 
     @field_validator("address")
     @classmethod

@@ -1,4 +1,4 @@
-"""Names of fields in other libraries, for hints about the fields of an experiment."""
+"""Names of options and commands in other libraries. Errors suggest the corresponding name in fedraa."""
 
 from collections.abc import Collection
 
@@ -116,7 +116,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "train_batch_size": ("batch_size",),
     "wd": ("weight_decay",),
 }
-"""Fields by their names in other libraries, in the order in which they are suggested."""
+"""Maps a name in other libraries to the fields of an experiment that errors suggest, in this order."""
 
 USUAL_PATHS: dict[str, str] = {
     "activation_scale": "local.scale_activations",
@@ -145,7 +145,7 @@ USUAL_PATHS: dict[str, str] = {
     "stride": "submodel.stride",
     "uncovered_every": "submodel.uncovered_every",
 }
-"""Paths of a method's values, for `override`, by the names that users know from elsewhere."""
+"""Maps a name in other libraries to the path of the method's value that errors suggest for `override`."""
 
 USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "benchmark": ("compare",),
@@ -161,18 +161,20 @@ USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "train": ("run",),
     "ui": ("board",),
 }
-"""Commands by their names in other libraries."""
+"""Maps the name of a command in other libraries to the commands of fedraa that errors suggest."""
 
 CALLS = ("check", "compare", "replay", "report", "resume", "tune")
-"""Functions and commands that users may take for fields."""
+"""Functions of fedraa whose names users may mistake for fields of an experiment."""
 
 
 def suggest_name(word: str, known: Collection[str]) -> str:
-    """Return the question "did you mean NAME?", or an empty text if no known name is similar.
+    """Return the question "did you mean NAME?", or an empty text if there is no name to suggest.
+
+    A name is suggested if it is similar to the word, or if the word is its name in other libraries.
 
     Args:
         word: The word of the user.
-        known: The names that exist. A name is suggested if `word` is similar, or is its name in other libraries.
+        known: The names that exist.
     """
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     plain = word.lstrip("-").replace("-", "_").lower()

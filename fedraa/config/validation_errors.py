@@ -1,4 +1,4 @@
-"""Conversion of pydantic's errors about an experiment to errors about one field."""
+"""Conversion of pydantic's validation errors about an experiment to an InputError about one field."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,10 +10,10 @@ from fedraa.numbers import expected_text
 
 
 def input_error(error: ValidationError, values: Mapping[str, object], known: Collection[str]) -> ValueError:
-    """Return pydantic's first error as an InputError about the experiment's field.
+    """Return the first error of pydantic as an InputError.
 
-    An error that a validator of the experiment raised is returned unchanged. If a field allows several types, pydantic
-    has one error for each type, and the InputError names all types.
+    If a validator of the experiment raised the error, it is returned unchanged. If a field allows several types,
+    pydantic reports one error for each type, and the InputError names all types.
 
     Args:
         error: The error of pydantic.

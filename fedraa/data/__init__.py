@@ -1,4 +1,4 @@
-"""Data sets, and their partition among clients."""
+"""Data sets, their partition among clients, and the reading of samples when a client trains."""
 
 from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset

@@ -1,4 +1,4 @@
-"""Checks of a data set's arrays before use. Files, objects and arrays made by a function get the same checks."""
+"""Checks and conversions of the arrays of a data set, whether they come from a file, an object or a function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,21 +18,24 @@ NUMBER_WORDS = "number words with names, y = numpy.unique(y, return_inverse=True
 FORM = "fedraa.Dataset(name, x_train, y_train, x_test, y_test, classes)"
 
 Targets = Callable[[Array, Array, Any], tuple[Array, Array, int]]
-"""Converts y_train, y_test and the number of classes to their final form, or raises ValueError.
+"""A function that converts y_train, y_test and the number of classes to their final form, or raises ValueError.
 
-If it checks the targets of a single client, it gets the same array twice.
+To check the targets of a single client, it is called with the same array twice.
 """
 
 
 def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
-    """Return the user's Dataset with arrays of the types that training needs; the values stay the same.
+    """Return the user's Dataset with arrays of the types that training needs. The values stay the same.
 
-    Tensors and lists become arrays. Labels and tokens of any integer type become int64, and features become float32.
-    All arrays are contiguous, and an array is copied only if necessary. `targets` converts the targets. By default the
-    targets are labels. `deal` checks later that training samples are finite.
+    Tensors and lists become arrays. Labels and tokens become int64, and features become float32. All arrays are
+    contiguous. An array is copied only if necessary. `deal_samples` checks later that training samples are finite.
+
+    Args:
+        dataset: The user's data set.
+        targets: A function that checks and converts the targets. None means labels of classes.
 
     Raises:
-        InputError: An array is malformed. The error names it.
+        InputError: An array is malformed. The error names the array.
     """
     if not isinstance(dataset, Dataset):
         other = ""
@@ -70,7 +73,7 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
 
 
 def count_classes(y_train: Array) -> int:
-    """Return the largest label plus 1; raise InputError if that is more than the number of labels."""
+    """Return the number of classes: the largest label plus 1. Raise InputError if it exceeds the number of labels."""
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
         problem = f"its largest label is {classes - 1}, but there are only {len(y_train)} samples"
@@ -79,7 +82,7 @@ def count_classes(y_train: Array) -> int:
 
 
 def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
-    """Return the training and the test inputs, each as an array, or as a dict or a tuple of arrays.
+    """Return the converted training and test inputs, each as an array, or as a dict or a tuple of arrays.
 
     Args:
         dataset: The user's data set.
@@ -102,14 +105,15 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True if the tuple x holds several inputs with one row per sample, and False if it holds samples."""
+    """Return True if the tuple x contains several inputs with one row per sample. Return False if it lists samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
 def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
-    """Return one of several inputs, converted, for both splits. Raise InputError if it is malformed.
+    """Convert one of several inputs of the model. Return its training and its test values.
 
-    Floats and bytes become float32, other integers become int64, and booleans stay bool.
+    Floats and bytes become float32, other integers become int64, and booleans stay bool. Raises InputError if the
+    values are malformed.
 
     Args:
         key: The name or the index of the input.
@@ -137,7 +141,7 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
 
 
 def check_arrays(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if the arrays named in `NAMES` are not samples with one label each."""
+    """Raise InputError if the arrays x_train, y_train, x_test and y_test are not samples with one label each."""
     check_inputs(arrays)
     for name in ("y_train", "y_test"):
         _check_labels(name, arrays[name])
@@ -162,7 +166,7 @@ def refuse_nan_labels(name: str, y: Array) -> None:
 
 
 def hint_for_labels(y: Array) -> str:
-    """Return a hint that explains how to convert these labels to integers [n], or an empty string."""
+    """Return a hint at how the user can convert these labels to integers [n]; empty if there is no such hint."""
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
@@ -179,7 +183,7 @@ def hint_for_labels(y: Array) -> str:
 
 
 def check_inputs(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if x_train or x_test is malformed, or has another number of rows than its targets."""
+    """Raise InputError if x_train or x_test is malformed, or does not have one row for each target."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim < 2 or 0 in x.shape:
@@ -197,9 +201,9 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
 
 
 def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
-    """Return training and test samples as int64 if they are tokens, or None if they are not.
+    """Return x_train and x_test as int64 if they are tokens, or None if they are not.
 
-    Tokens are integers [n, length] of any type except uint8. Raises InputError for negative tokens.
+    Tokens are integers [n, length] of any type except uint8. Raises InputError if a token is negative.
     """
     both = [arrays["x_train"], arrays["x_test"]]
     if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):
@@ -242,7 +246,7 @@ def _as_array(name: str, values: Any) -> Array:
 
 def _as_float32(name: str, x: Array) -> Features:
     converted = as_float32(x, name)
-    # `deal` checks the training samples, because it can name the client.
+    # `deal_samples` checks the training samples later, because its error can name the client.
     if name.startswith("x_train"):
         return converted
     return require_finite(name, converted)

@@ -1,4 +1,4 @@
-"""A data set in memory."""
+"""The class Dataset: training and test samples in memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +16,22 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Training and test samples of one task.
+    """Training and test samples.
 
-    `x_train` holds features `[n, d]` or images `[n, channels, height, width]`, floats or bytes, or integer tokens
-    `[n, length]`. `y_train` holds integer labels `[n]` from 0 to `classes - 1`. Without `classes` the largest label of
-    `y_train` defines the last class. The values are raw. A run with `standardise`, the default, scales floats and
-    bytes by the statistics of the training samples.
+    Attributes:
+        name: Name of the data set.
+        x_train: Training inputs: features `[n, d]` or images `[n, channels, height, width]` as floats or bytes, or
+            integer tokens `[n, length]`. For a model with several inputs, a tuple of arrays, or a dict that maps the
+            names of the model's arguments to arrays.
+        y_train: Training targets: integer labels `[n]` from 0 to `classes - 1`. Other objectives have other targets:
+            numbers `[n]` or `[n, k]`, labels of positions or pixels `[n, ...]`, or 0 and 1 `[n, labels]`.
+        x_test: Test inputs, in the form of `x_train`.
+        y_test: Test targets, in the form of `y_train`.
+        classes: Number of classes; 0 means the largest label of `y_train` plus 1.
 
-    Objectives other than classification have other targets in `y_train`: numbers `[n]` or `[n, k]`, labels of
-    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`. If the model has several inputs, `x_train` is a tuple of
-    arrays, or a dict that maps the names of the model's arguments to arrays.
-
-    A run checks the data set before the start. It accepts arrays, tensors and lists of any integer or float type.
+    Give the values without scaling: by default (`standardise`), a run scales floats and bytes by the statistics of the
+    training samples. Arrays, tensors and lists of any integer or float type are accepted. A run checks them before it
+    starts.
 
         x, y = np.random.rand(1000, 20), np.random.randint(0, 3, 1000)
         dataset = fl.Dataset("mine", x[:800], y[:800], x[800:], y[800:], classes=3)
@@ -47,7 +51,7 @@ class Dataset:
 
 
 def count_rows(rows: Any) -> object:
-    """Return the number of rows, or a question mark if `rows` has no length."""
+    """Return the number of rows as text for `repr`, or a question mark if `rows` has no length."""
     try:
         return len(rows)
     except TypeError:
@@ -55,7 +59,7 @@ def count_rows(rows: Any) -> object:
 
 
 def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return `x` itself; raise InputError if one of its values is NaN or infinite."""
+    """Return `x` unchanged. Raise InputError if it contains NaN or infinity."""
     row = first_not_finite(x)
     if row is not None:
         raise not_finite(f"{name} row {row}")
@@ -63,15 +67,19 @@ def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 
 def not_finite(field: str, hint: str = "") -> InputError:
-    """Return the error about a row with a value that is not finite."""
-    problem = "it holds NaN, an infinity or a value beyond float32"
+    """Return the error about NaN or infinity in the row that `field` names."""
+    problem = "it contains NaN, infinity or a value beyond float32"
     return InputError(field, problem, expected="finite numbers", hint=hint)
 
 
 def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:
-    """Return x as contiguous float32, without a copy if it already is. Values beyond float32 become infinite.
+    """Return x as contiguous float32. If x already has this form, it is not copied.
 
-    If `name` is given, a warning names the first feature that loses significant digits.
+    Values beyond float32 become infinite.
+
+    Args:
+        x: The values.
+        name: The name of x in a warning if a feature loses significant digits. If it is empty, there is no warning.
     """
     if name:
         warn_lost_digits(name, x)

@@ -1,4 +1,4 @@
-"""Dealing of a data set to clients. The result holds the clients' samples as the run will train on them."""
+"""Dealing of a data set to clients: partition, scaling and checks of the samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,23 +27,28 @@ from fedraa.errors import InputError, locate_error
 from fedraa.rng import generator
 
 FEW = 1024
-"""Number of training samples that are read before the start, to find the model's shapes and the norms' statistics."""
+"""Number of training samples that are read before the run, to find shapes and to fit transforms."""
 FITTED = 8192
-"""Maximum number of training samples that transforms are fitted to; they are drawn uniformly."""
+"""Maximum number of training samples to which transforms are fitted. They are drawn at random."""
 HELD_BYTES = 16 * 2**20
-"""Size in bytes above which a data set is read once into arrays that processes share, unless its items are random."""
+"""Size in bytes of a data set object. A larger one is read once into arrays, which processes can share."""
 OPTIONS = ("dataset ", "partition", "clients", "transforms")
-"""Errors about fields with these prefixes already name the data set, or concern another option."""
+"""If the field of an error begins with one of these words, the name of the data set is not added to it."""
 
 
 @dataclass(frozen=True)
 class Dealing:
-    """Settings for dealing a data set to clients.
+    """The settings with which a data set is dealt to clients.
 
-    If `allow_nan` is set, training samples need not be finite. `targets` checks and converts the targets; None means
-    one class label per sample. If `validation` is positive, that share of each client's training samples replaces the
-    test samples. With `standardise` inputs are scaled by the statistics of the training samples, including the
-    validation samples.
+    Attributes:
+        partitioner: The partitioner, which assigns samples to clients.
+        clients: The number of clients.
+        seed: The seed of the run.
+        transforms: The changes of samples before training.
+        allow_nan: True if training samples may contain NaN or infinite values.
+        targets: A function that checks and converts the targets; None for one class label per sample.
+        validation: Share of each client's training samples that replaces the test samples; 0 keeps the test samples.
+        standardise: True to scale inputs by the statistics of the training samples, including validation samples.
     """
 
     partitioner: Partitioner
@@ -57,18 +62,18 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs, and False if a transform scales them by the user's mean and std."""
+        """Return True if the run scales inputs. It does not if a transform scales them by the user's mean and std."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
-        """Return the labels by which the partitioner deals samples, or an empty array [n, 0] without classes."""
+        """Return the labels that the partitioner uses, or an empty array [n, 0] if the targets are not labels."""
         if self.targets is None:
             return y
         return np.zeros((len(y), 0), np.int64)
 
 
 def deal_samples(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
-    """Return the clients' samples; raise InputError with the client and the row if a sample cannot be used."""
+    """Deal a data set to clients. Raise InputError with the client and the row if a sample cannot be used."""
     data = _deal_without_validation(dataset, how)
     if how.validation:
         return hold_back(data, how.validation, how.seed)
@@ -80,7 +85,7 @@ def _deal_without_validation(dataset: Dataset | FederatedDataset, how: Dealing) 
         return _of_arrays(dataset, how)
     try:
         return _of_clients(dataset, how)
-    # A user-defined data set may raise any type.
+    # The user's data set can raise any exception.
     except Exception as error:
         if isinstance(error, InputError) and error.field.startswith(OPTIONS):
             raise
@@ -113,7 +118,9 @@ def _of_arrays(dataset: Dataset, how: Dealing) -> Federated:
 def _scale_samples(data: Federated, dataset: Dataset) -> Federated:
     """Return `data` with scaled samples.
 
-    The training samples of `data` are scaled in place, because `data` has a copy of those of `dataset`.
+    Args:
+        data: The dealt data. Its training samples are scaled in place, because they are a copy.
+        dataset: The data set of the user, from which the scaling is measured.
     """
     scaling = measure_scaling(dataset.x_train)
     apply_scaling_in_place(scaling, data.x_train)
@@ -209,7 +216,7 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
 
 
 class _TestData(NamedTuple):
-    """The test samples, their targets, and the rows of each client's test samples."""
+    """The inputs and the targets of all test samples, and the rows of each client's test samples."""
 
     x: Tree
     y: Array
@@ -227,19 +234,19 @@ def _make_streamed(
     names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
-    """Return the data set with a source from which clients read their training samples.
+    """Return dealt data from which each client reads its training samples when it trains.
 
-    Only a few of them are read here.
+    Only a few training samples are read here.
 
     Args:
         dataset: The data set.
-        samples: The training samples, which clients read.
+        samples: The training samples that clients read.
         test: The test samples.
         classes: The number of classes.
-        how: The settings.
-        labels: The labels of all training samples in client order, or None if they are unknown.
-        names: The names of the clients in the data, if there are any.
-        unsteady: True if reading a sample again gives another result.
+        how: The settings of the dealing.
+        labels: The labels of all training samples in client order; None if they are unknown.
+        names: The names of the clients in the data; None if they have no names.
+        unsteady: True if two reads of a sample can give different results.
     """
     shapes = tuple(part.shape[1:] for part in list_leaves(test.x))
     nothing = Transforms((), how.seed)
@@ -289,7 +296,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     for client in drawn.tolist():
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
-        # A view would keep all samples of the client in memory.
+        # The samples are copied, because a view would keep all samples of the client in memory.
         parts.append((map_tree(np.copy, take_rows(x, share)), y[share].copy()))
         if sum(len(y) for _, y in parts) >= FEW:
             break
@@ -298,7 +305,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
 
 
 def _read_test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
-    """Read the test samples and their targets. Random samples are drawn from the seed."""
+    """Return all test samples and their targets. The random generators are seeded before the samples are read."""
     rows = as_rows("test", dataset.test, dataset.input, dataset.target)
     if not len(rows):
         raise InputError("test", "it has no sample")
@@ -328,7 +335,7 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
 
 
 def _count_classes(y: Array) -> int:
-    """Return the number of classes: the largest label plus 1, or 1 if the targets are no labels."""
+    """Return the number of classes: the largest label plus 1, or 1 if the targets are not labels."""
     if y.dtype.kind not in "iu" or not y.size:
         return 1
     return int(y.max()) + 1
@@ -336,7 +343,7 @@ def _count_classes(y: Array) -> int:
 
 def _check_classes(dataset: FederatedDataset, classes: int) -> None:
     if dataset.classes not in (None, classes):
-        raise InputError("classes", got=dataset.classes, expected=f"the {classes} of the targets", hint="leave it out")
+        raise InputError("classes", got=dataset.classes, expected=f"{classes}, as in the targets", hint="leave it out")
 
 
 def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
@@ -348,13 +355,15 @@ def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
 
 
 def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: Dealing) -> ValueError:
-    """Return the error with the name of the first client that has wrong targets.
+    """Add the name of the first client with wrong targets to an error about targets, and return the error.
+
+    To find the client, the targets of one client after another are checked.
 
     Args:
         error: The error about the targets of all clients.
         dataset: The data set.
         y: The targets of all training samples.
-        how: The settings. The function calls `how.targets` for one client after the other, to find the wrong targets.
+        how: The settings, with the check `how.targets`.
     """
     if how.targets is None or dataset.clients is None:
         return error
@@ -369,7 +378,7 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: De
 
 
 def _is_held(rows: Rows) -> bool:
-    """Return True if the samples are already in memory: in arrays, or in an object of more than `HELD_BYTES`."""
+    """Return True if the samples are already in memory, in arrays or in an object of more than `HELD_BYTES` bytes."""
     if isinstance(rows, ArrayRows):
         return True
     contents = inspect_contents(rows)

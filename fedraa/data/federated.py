@@ -1,4 +1,4 @@
-"""A data set in client order. A client's training samples are consecutive rows, or are read when the client trains."""
+"""A data set that was dealt to clients."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,20 +16,25 @@ from fedraa.data.tree import Array, Tree, take_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federated:
-    """A data set dealt to clients.
+    """A data set that was dealt to clients.
 
-    Client n trains on rows `offsets[n]:offsets[n + 1]` of `x_train`. This is a slice without a copy, even if the
-    array is in shared memory. The test samples of client n are rows `test_order[test_offsets[n]:test_offsets[n + 1]]`
-    of `dataset.x_test`. `dataset` is the original data set with its training rows in client order.
+    In client order, the training samples of client 0 come first, then the samples of client 1, and so on. Without a
+    `source`, client n trains on the slice `offsets[n]:offsets[n + 1]` of `x_train`, which is a view and not a copy.
 
-    If there is a `source`, clients read their samples from it, and `dataset` has only a few training samples, drawn at
-    random. `labels` are the labels of all training samples in client order, or None if they are unknown. `names` are
-    the names of the clients in the data, if the data have any.
-
-    `order` holds the row of each training sample in the original data, in client order. It is None if a function makes
-    the samples. If the test samples are training samples that were held back, `held_back` holds their original rows.
-
-    All samples have been scaled by `scaling` and then changed by the fitted transforms `fixed`.
+    Attributes:
+        dataset: The data set with its training samples in client order. With a `source` it has only a few random
+            training samples.
+        offsets: The first training sample of each client in client order, and the number of all samples [clients + 1].
+        test_order: The rows of `dataset.x_test`, in client order.
+        test_offsets: The test samples of client n are the rows `test_order[test_offsets[n]:test_offsets[n + 1]]`.
+        source: The source from which clients read their training samples; None if `dataset` contains them.
+        labels: The labels of all training samples in client order; None if they are unknown.
+        names: The names of the clients in the data; None if they have no names.
+        order: For each training sample in client order, its row in the original data; None if a function generates the
+            samples.
+        held_back: If the test samples are held-back training samples, their rows in the original data; otherwise None.
+        scaling: The scaling of the inputs, which was applied to all samples.
+        fixed: The transforms that were applied to all samples after the scaling.
     """
 
     dataset: Dataset
@@ -63,26 +68,26 @@ class Federated:
         return np.diff(self.offsets)
 
     def client(self, client: int) -> tuple[Tree, Any]:
-        """Return the training samples of one client: views, or copies read from the source."""
+        """Return the training inputs and targets of one client, as views or as copies from the source."""
         if self.source is not None:
             return self.source.client(client)
         rows = slice(self.offsets[client], self.offsets[client + 1])
         return take_rows(self.x_train, rows), self.y_train[rows]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples of a client's `turn`-th task: views, or copies read from the source."""
+        """Return the samples for the task number `turn` of a client, as views or as copies from the source."""
         if self.source is not None:
             return self.source.shard(client, turn)
         return *self.client(client), None
 
     def test_of(self, client: int) -> tuple[Tree, Any]:
-        """Return the test samples of one client, which may be empty."""
+        """Return the test inputs and targets of one client. They may be empty."""
         rows = self.test_order[self.test_offsets[client] : self.test_offsets[client + 1]]
         return take_rows(self.dataset.x_test, rows), self.dataset.y_test.take(rows, axis=0)
 
 
 def federate_dataset(dataset: Dataset, partition: Partition) -> Federated:
-    """Return the data set with its training rows copied into the client order of `partition`."""
+    """Return the data set in the client order of a partition. The training samples are copied."""
     order, offsets = partition.train
     labels = dataset.y_train.take(order, axis=0)
     ordered = replace(dataset, x_train=take_rows(dataset.x_train, order), y_train=labels)

@@ -1,4 +1,4 @@
-"""Data sets by name or by file."""
+"""Loading of data sets by name, from a file or from a folder."""
 
 import inspect
 from collections.abc import Callable
@@ -39,25 +39,27 @@ DATASETS: tuple[str, ...] = (DIGITS, *VISION, "agnews", *NATURAL)
 
 
 def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """Return the data set called `name`: one of `DATASETS`, or the data in a file or folder.
+    """Return the data set that `name` describes.
 
-    The values are raw: a run scales them later, and a model of `history.load_model()` expects raw values.
+    The values are not scaled: a run scales them later, and a model from `history.load_model()` expects unscaled values.
 
         data = fedraa.load_dataset("sales.csv")
         x_test, y_test = data.test
 
     Args:
-        name: A name in `DATASETS`. Or a file that ends in `.npz`, or in `.csv`, `.tsv` or `.txt` for a table, which
-            may be compressed (`.csv.gz`). Or `folder:PATH`, `npy:PATH` or `hf:PATH`, with options
-            `folder('PATH', size=64)` or `csv('FILE', target='COLUMN', client='COLUMN')`. Or
-            `package.module:callable`, which returns a Dataset or a FederatedDataset and gets `data_dir` if it has
-            such a parameter.
-        data_dir: The folder with the files of the data sets in `DATASETS`. Missing image files are downloaded to it.
-            digits needs no folder, because its files are part of scikit-learn.
-        targets: Checks and converts targets that are not labels.
+        name: One of these texts:
+            a name in `DATASETS`;
+            an `.npz` file, or a table in a `.csv`, `.tsv` or `.txt` file, which may be compressed (`.csv.gz`);
+            `folder:PATH`, `npy:PATH` or `hf:PATH`, or with options `folder('PATH', size=64)` or
+            `csv('FILE', target='COLUMN', client='COLUMN')`;
+            `package.module:callable`, a function that returns a Dataset or a FederatedDataset. It may have a parameter
+            `data_dir`.
+        data_dir: The folder with the files of a data set in `DATASETS`. Missing image data sets are downloaded to it.
+            digits needs no folder, because scikit-learn contains it.
+        targets: A function that checks and converts targets; None for labels of classes.
 
     Raises:
-        InputError: The name is unknown, `data_dir` is not used, or the data are missing or malformed.
+        InputError: The name is unknown, `data_dir` has no effect, or the data are missing or malformed.
     """
     if data_dir is not None:
         _refuse_unused_folder(name, data_dir)
@@ -89,9 +91,9 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
 
 
 def _refuse_unused_folder(name: str, data_dir: Path) -> None:
-    """Raise InputError for `data_dir`, because the data set `name` does not use it.
+    """Raise InputError if the data set `name` does not use `data_dir`.
 
-    Such a data set is part of a package, or in a file or folder that `name` contains.
+    Such a data set is part of a package, or `name` contains the path of its file or folder.
     """
     kind = name.partition("(")[0].partition(":")[0].strip()
     if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
@@ -110,9 +112,11 @@ def _load_builtin(name: str, data_dir: Path | None) -> Dataset:
 
 
 def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
-    """Return the data in files of the kind that `name` states, or None if it states no kind.
+    """Return the data set in files, or None if `name` does not describe files.
 
-    The targets of a table are classes if `classes` is set, and numbers otherwise. Options in `name` take precedence.
+    Args:
+        name: The text of the user, such as `folder:PATH`.
+        classes: True if the targets of a table are classes, False for numbers. An option in `name` has priority.
     """
     kind = name.partition("(")[0].strip()
     try:
@@ -133,7 +137,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
 
 
 def _is_table(name: str) -> bool:
-    """Return True for the name of a table in a text file, which may be compressed."""
+    """Return True if this is the name of a text file with a table. The file may be compressed."""
     lower = name.lower()
     for packed in PACKED:
         lower = lower.removesuffix(packed)
@@ -141,17 +145,18 @@ def _is_table(name: str) -> bool:
 
 
 def _unknown_form(path: str) -> InputError:
-    """Return the error about a path that does not state the kind of its data."""
+    """Return the error about an existing path for which the kind of its data is unknown."""
     field = f"dataset {path!r}"
     if Path(path).is_dir():
         expected = (
             f"the kind of its data: folder:{path} for images in train/CLASS and test/CLASS, npy:{path} for x_train.npy "
             f"and so on, or hf:{path} for a table of Hugging Face"
         )
-        return InputError(field, "it is a folder", expected=expected)
+        hint = "if it has CSV files, join them into one table, with a column client that names the file of each row"
+        return InputError(field, "it is a folder of unknown kind", expected=expected, hint=hint)
     hint = f"save a table with pandas: frame.to_csv('{Path(path).stem}.csv', index=False)"
     expected = f"a table in {', '.join(TABLES)}, or arrays in .npz"
-    return InputError(field, "it is a file of another kind", expected=expected, hint=hint)
+    return InputError(field, "a file of this kind cannot be read", expected=expected, hint=hint)
 
 
 def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
@@ -162,12 +167,12 @@ def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> D
             takes_folder = "data_dir" in inspect.signature(source).parameters
             arguments = {"data_dir": data_dir} if takes_folder else {}
             source = source(**arguments)
-    # A user-defined function may raise any exception.
+    # The user's function can raise any exception.
     except Exception as error:
         problem = f"{path} failed with {type(error).__name__}: {one_line(error)}"
         raise InputError("dataset", problem) from error
     if data_dir is not None and not takes_folder:
-        raise without_effect("data_dir", data_dir, f"dataset {path}, which takes no data_dir")
+        raise without_effect("data_dir", data_dir, f"dataset {path}, which has no parameter data_dir")
     if isinstance(source, FederatedDataset):
         return source
     return as_dataset(source, targets)
@@ -177,19 +182,19 @@ def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> D
 def _read_digits() -> npt.NDArray[np.float64]:
     """Return the table of the digits: one row per image, with the label in the last column.
 
-    It is read from the files of scikit-learn without an import, because importing scikit-learn takes longer than
+    The file is part of scikit-learn. It is read without importing scikit-learn, because the import takes longer than
     starting a worker.
     """
     package = find_spec("sklearn")
-    # fedraa depends on scikit-learn, so the package is installed.
+    # scikit-learn is installed, because fedraa depends on it.
     assert package is not None
     return np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
 
 
 def _load_digits() -> Dataset:
-    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in one fixed split, stratified by label.
+    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in a fixed split, stratified by label.
 
-    `digits_split.npy` holds the rows of scikit-learn's `train_test_split` with random_state 0.
+    The file `digits_split.npy` has the rows of scikit-learn's `train_test_split` with random_state 0.
     """
     table = _read_digits()
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)

@@ -1,4 +1,7 @@
-"""Reading of training samples to measure the scaling of inputs, if clients read their own samples."""
+"""Reading of some training samples before a run, to measure the scaling of inputs.
+
+It is needed if clients read their samples only when they train.
+"""
 
 import numpy as np
 
@@ -11,21 +14,21 @@ from fedraa.rng import generator
 MAX_SAMPLES = 8192
 MAX_BYTES = 256 * 2**20
 MIN_SAMPLES = 1024
-"""Number of samples that are read even if they exceed `MAX_BYTES`."""
+"""Minimum number of samples that are read, even if they need more than `MAX_BYTES` bytes."""
 MAX_CLIENTS = 64
-"""Maximum number of clients that make their samples to measure the scaling."""
+"""Maximum number of clients for which a function generates samples to measure the scaling."""
 
 
 def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
-    """Return the inputs of all training samples, or of a uniform sample of them if there are many.
+    """Return the inputs of all training samples, or of randomly drawn ones if there are many.
 
-    At most `MAX_SAMPLES` are read. Large samples are limited to `MAX_BYTES` in total, but at least `MIN_SAMPLES`
-    are read.
+    At most `MAX_SAMPLES` samples are read. If they need more than `MAX_BYTES` bytes, fewer are read, but at least
+    `MIN_SAMPLES`.
 
     Args:
-        samples: The training samples. If a function makes them, it is called for at most `MAX_CLIENTS` clients.
-        seed: The seed from which rows or clients are drawn.
-        name: The subject of the warning about a feature that loses significant digits.
+        samples: The training samples. If a function generates them, it is called for at most `MAX_CLIENTS` clients.
+        seed: The seed with which rows or clients are drawn.
+        name: The name of the data in the warning about a feature that loses significant digits.
     """
     if isinstance(samples, Made):
         return _read_clients(samples, seed, name)
@@ -51,10 +54,10 @@ def _read_clients(samples: Made, seed: int, name: str) -> Tree:
             with generators.seed_temporarily(seed, "scaling items", client):
                 x, y = samples(client)
                 x = map_tree(np.copy, take_rows(as_inputs(x, "" if parts else name), slice(MAX_SAMPLES)))
-        # A user-defined function may raise any exception.
+        # The user's function can raise any exception.
         except Exception as error:
             raise locate_error(error, f"client {client}") from error
-        # `ClientSource` raises an error later for a client if its samples differ in shape from the others.
+        # A client with samples of another shape is skipped here. `ClientSource` raises an error for it later.
         if not parts or _sample_shapes(x) == _sample_shapes(parts[0]):
             parts.append(x)
             count += len(y)

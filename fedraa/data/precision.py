@@ -1,4 +1,4 @@
-"""Warnings about values that lose their differences in float32."""
+"""Warnings about values that become equal when they are rounded to float32."""
 
 import math
 import warnings
@@ -14,17 +14,21 @@ Array = npt.NDArray[Any]
 MAX_ROWS = 8192
 MAX_VALUES = 2**24
 MIN_ROWS = 16
-"""Number of rows that are checked even if they hold more than `MAX_VALUES` values."""
+"""Minimum number of rows that are checked, even if they contain more than `MAX_VALUES` values."""
 MAX_ERROR = 1e-2
-"""Largest ratio of the rounding errors' standard deviation to that of the values that causes no warning."""
+"""A warning appears if (std of the rounding errors) / (std of the values) is above this ratio."""
 NOISE = 1e-14
-"""If the standard deviation is below this share of the largest value, values differ only by the rounding of float64."""
+"""If the standard deviation is below this share of the largest value, the values differ only by rounding in float64."""
 
 
 def warn_lost_digits(name: str, x: Array) -> None:
-    """Warn about `name` if the values of a channel (dimension 1) of x lose their differences in float32.
+    """Warn if the values of a channel (dimension 1) of x are too close together for float32.
 
-    At most about `MAX_ROWS` rows at equal distances are checked. Values that are not finite are ignored.
+    About `MAX_ROWS` rows at equal distances are checked. Values that are not finite are ignored.
+
+    Args:
+        name: The name of x in the warning.
+        x: The values before the conversion to float32.
     """
     may_lose = (x.dtype.kind == "f" and x.dtype.itemsize >= 8) or (x.dtype.kind in "iu" and x.dtype.itemsize >= 4)
     if not may_lose or not x.ndim or not x.size:
@@ -53,7 +57,7 @@ def warn_lost_digits(name: str, x: Array) -> None:
 
 
 def _column_deviation(values: Array, counted: Array) -> Array:
-    """Return the standard deviation of each column over the values for which `counted` is True."""
+    """Return the standard deviation of each column over the values at which the mask `counted` is True."""
     count = np.maximum(counted.sum(axis=0), 1)
     mean = np.where(counted, values, 0).sum(axis=0) / count
     deviation: Array = np.sqrt(np.square(np.where(counted, values - mean, 0)).sum(axis=0) / count)
@@ -61,11 +65,11 @@ def _column_deviation(values: Array, counted: Array) -> Array:
 
 
 def _describe_loss(exact: Array, rounded: Array) -> str:
-    """Return the second half of a warning's sentence: what rounding to float32 changes in the values of a channel."""
+    """Return the part of the warning that describes how rounding to float32 changes the values of a channel."""
     mean = float(exact.mean())
     spread = float(np.ptp(exact))
     remedy = "subtract its mean or first value" if abs(mean) > spread else "multiply it by a large number"
     return (
-        f"has values near {mean:.2g} that differ by {spread:.3g}, of which float32 keeps {len(np.unique(rounded))} of "
-        f"{len(np.unique(exact))} different ones; {remedy}"
+        f"has values near {mean:.2g} that differ by {spread:.3g}, but float32 keeps only {len(np.unique(rounded))} of "
+        f"{len(np.unique(exact))} different values; {remedy}"
     )

@@ -11,17 +11,17 @@ from fedraa.data.tree import Array, Tree
 from fedraa.errors import InputError
 
 BLOCK_VALUES = 2**24
-"""Number of values in one block. Statistics are computed block by block, to avoid a copy of a large array."""
+"""Number of values in a block. Statistics are computed block by block, so that large arrays are not copied."""
 
 Scaling = Tree
-"""A tree of the same structure as the inputs, with a ChannelScaling for each, or None if an input is not scaled."""
+"""A ChannelScaling, or None if the input is not scaled. For several inputs, a dict or tuple of these."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelScaling:
     """The mean and the standard deviation of each channel (dimension 1), float32 `[channels]`.
 
-    Samples without dimensions, `[n]`, form one channel.
+    Inputs `[n]`, with one number per sample, have one channel.
     """
 
     mean: npt.NDArray[np.float32]
@@ -34,24 +34,23 @@ class ChannelScaling:
         return scaled
 
     def apply_in_place(self, x: npt.NDArray[np.float32]) -> None:
-        """Replace x by (x - mean) / std."""
+        """Replace the values of x by (x - mean) / std."""
         x -= along_channels(self.mean, x.ndim)
         x /= along_channels(self.std, x.ndim)
 
 
 def along_channels(values: Any, ndim: int) -> Any:
-    """Return the array or tensor `values` [channels], reshaped to broadcast along dimension 1 of `ndim` dimensions."""
+    """Reshape `values` [channels] so that they broadcast along dimension 1 of an array with `ndim` dimensions."""
     if ndim < 2:
         return values.reshape(-1)
     return values.reshape((1, -1, *[1] * (ndim - 2)))
 
 
 def measure_scaling(x_train: Tree) -> Scaling:
-    """Return the scaling that gives these training samples mean 0 and variance 1 in each channel.
+    """Return the scaling with which these training inputs have mean 0 and variance 1 in each channel.
 
-    Floats and bytes are scaled, other integers and booleans are not. If there are several inputs, an input with only
-    the values 0 and 1 is a mask and is not scaled. A constant channel is only shifted. Samples that are not finite are
-    ignored.
+    Only floats and bytes are scaled. If there are several inputs, an input with only the values 0 and 1 counts as a
+    mask and is not scaled. A constant channel becomes 0. Samples that are not finite are ignored.
     """
     if isinstance(x_train, dict | tuple):
         return _mapped_inputs(_measure_unless_mask, x_train)
@@ -59,7 +58,7 @@ def measure_scaling(x_train: Tree) -> Scaling:
 
 
 def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
-    """Return the scaled samples x. Inputs without a scaling are returned without a copy."""
+    """Return the scaled inputs. An input without a scaling is returned without a copy."""
     if isinstance(scaling, dict):
         _check_names(scaling, x)
         return {name: apply_scaling(scaling[name], x[name]) for name in x}
@@ -71,7 +70,7 @@ def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
 
 
 def apply_scaling_in_place(scaling: Scaling, x: Tree) -> None:
-    """Scale the samples x in place. Every input that has a scaling must be float32."""
+    """Scale the inputs in place. Every input that has a scaling must be float32."""
     if isinstance(scaling, dict):
         for name, part in scaling.items():
             apply_scaling_in_place(part, x[name])
@@ -127,17 +126,17 @@ def _measure_channels(x: Array) -> ChannelScaling | None:
     deviation = _channel_deviation(x, mean, count, np.float32)
     with np.errstate(over="ignore"):
         if not (np.isfinite(deviation) & (deviation > 0)).all():
-            # Either the squares exceed float32, or a channel is constant. float64 distinguishes the two.
+            # The squares exceed float32, or a channel is constant. A computation in float64 shows which one is true.
             deviation = _channel_deviation(x, mean, count, np.float64)
     deviation[deviation == 0] = 1.0
     return ChannelScaling(mean, deviation)
 
 
 def _channel_deviation(x: Array, mean: Array, count: int, kind: Any) -> npt.NDArray[np.float32]:
-    """Return the root mean square distance from `mean` per channel.
+    """Return the standard deviation of each channel.
 
     Args:
-        x: The samples.
+        x: The inputs.
         mean: The mean of each channel.
         count: The number of finite values per channel.
         kind: The floating-point type of the squares.
@@ -158,7 +157,7 @@ def _iter_blocks(x: Array) -> Iterator[Array]:
 
 
 def _finite_blocks(x: Array) -> Iterator[npt.NDArray[np.float32]]:
-    """Yield the finite rows as float32, block by block."""
+    """Yield the rows without NaN or infinity as float32, block by block."""
     for block in _iter_blocks(x):
         with np.errstate(over="ignore"):
             values = block.astype(np.float32, copy=False)

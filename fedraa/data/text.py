@@ -1,4 +1,4 @@
-"""Texts as token ids, and AG News (Zhang et al. 2015)."""
+"""Conversion of texts to token ids, and the data set AG News (Zhang et al. 2015)."""
 
 import re
 import zlib
@@ -15,7 +15,7 @@ from fedraa.errors import InputError
 from fedraa.reading import refuse_no_file
 
 VOCABULARY = 10_000
-"""Number of token ids. Id 0 is padding, 1 stands for any rare word, and each of the others for one frequent word."""
+"""Number of token ids. Id 0 is padding, id 1 is any rare word, and every other id is one frequent word."""
 FIRST_WORD = 2
 """The id of the most frequent word."""
 LENGTH = 64
@@ -25,10 +25,11 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 def load_agnews(data_dir: Path) -> Dataset:
-    """Read `agnews/train.csv.gz` and `agnews/test.csv.gz` (columns label, 0 to 3, and text) in `data_dir`.
+    """Return AG News: texts as tokens, int64 [n, 64], and labels 0 to 3.
 
-    Words get ids by their frequency in the training rows, ties in alphabetical order. A text becomes its first
-    `LENGTH` words, padded with 0. Raises InputError for a missing or malformed file.
+    The files are `agnews/train.csv.gz` and `agnews/test.csv.gz` in `data_dir`, with the columns label and text. The
+    first `LENGTH` words of a text are used, and shorter texts are padded with 0. The id of a word is its rank by
+    frequency in the training texts. Raises InputError if a file is missing or malformed.
     """
     y_train, train = _read_split(data_dir / "agnews" / "train.csv.gz")
     y_test, test = _read_split(data_dir / "agnews" / "test.csv.gz")
@@ -43,14 +44,17 @@ def split_words(text: str) -> list[str]:
 
 
 def rank_words(words: Iterable[str]) -> dict[str, int]:
-    """Return an id from `FIRST_WORD` for each of the most frequent words; ties are in alphabetical order."""
+    """Return a token id for each of the most frequent words.
+
+    Ids ascend from `FIRST_WORD` by falling frequency. Words with the same frequency are in alphabetical order.
+    """
     counts = Counter(words)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - FIRST_WORD]
     return {word: index for index, word in enumerate(ranked, start=FIRST_WORD)}
 
 
 def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> npt.NDArray[np.int64]:
-    """Return the ids of the first `length` words of each text, [texts, length]. Rare words are 1, padding is 0."""
+    """Return the token ids of the first `length` words of each text, [texts, length]. Words without an id become 1."""
     tokens = np.zeros((len(texts), length), dtype=np.int64)
     for row, words in zip(tokens, texts, strict=True):
         row[: len(words)] = [ids.get(word, 1) for word in words[:length]]
@@ -58,7 +62,7 @@ def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: in
 
 
 def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
-    # Importing pandas is slow, and workers do without it.
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     field = f"dataset 'agnews': {path}"
@@ -72,7 +76,7 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
         raise InputError(field, f"it cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
-    # Without a copy, the array could be a read-only view of the column.
+    # The labels are copied, because a view of the column could be read-only.
     labels = frame["label"].to_numpy(np.int64, copy=True)
     wrong = labels[(labels < 0) | (labels >= _CLASSES)]
     if wrong.size:

@@ -1,4 +1,4 @@
-"""Validation data: a share of each client's training samples, used for evaluation and never for training."""
+"""Validation samples: a share of each client's training samples that is used only for evaluation."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,15 +14,15 @@ from fedraa.rng import generator
 
 
 def hold_back(data: Federated, share: float, seed: int) -> Federated:
-    """Return `data` with `share` of each client's training samples as its test samples.
+    """Replace the test samples by a random share of each client's training samples, and return the new data.
 
-    A client keeps at least one training sample. A client with several samples gives up at least one. The previous test
-    samples of `data` are discarded.
+    Every client keeps at least one training sample. If a client has several samples, at least one becomes a test
+    sample.
 
     Args:
         data: The data set, dealt to clients.
-        share: The share of each client's training samples.
-        seed: The seed from which the samples are drawn.
+        share: The share of each client's training samples that become test samples.
+        seed: The seed with which the samples are drawn.
 
     Raises:
         InputError: Every client has only one sample.
@@ -31,7 +31,7 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     if not any(len(places) for places in held):
         raise InputError(
             "validation",
-            "no client has a sample to spare, because each has only one",
+            "no client can give a sample, because each client has only one",
             got=share,
             hint="give more data, or fewer clients",
         )
@@ -58,12 +58,12 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
 
 
 def _draw_held_back(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """Return, for each client, the indices of its samples that are held back and of those that it keeps, ascending.
+    """Return the held-back and the kept samples of each client, as two tuples of ascending indices.
 
     Args:
         sizes: The number of training samples of each client.
-        share: The share to hold back.
-        seed: The seed of the choice.
+        share: The share of the samples to hold back.
+        seed: The seed with which the samples are drawn.
     """
     held, kept = [], []
     for client, size in enumerate(sizes.tolist()):

@@ -1,4 +1,4 @@
-"""Image data sets of torchvision, read from extracted files or archives, or downloaded."""
+"""Image data sets of torchvision. Missing files are downloaded."""
 
 import contextlib
 import importlib
@@ -23,7 +23,7 @@ Arrays = tuple[Images, Labels, Images, Labels]
 class _Source(NamedTuple):
     class_name: str
     archives: str
-    """Glob pattern of the files that torchvision downloads, relative to its root."""
+    """Glob pattern of the files that torchvision downloads, relative to the data folder."""
     options: dict[str, str]
 
 
@@ -38,16 +38,16 @@ VISION: tuple[str, ...] = tuple(_SOURCES)
 
 
 def load_vision(name: str, data_dir: Path) -> Dataset:
-    """Return one of `VISION`, float32 `[n, channels, height, width]` from 0 to 255.
+    """Return one of the data sets in `VISION`, with images as float32 `[n, channels, height, width]` from 0 to 255.
 
-    emnist consists of every fifth sample of EMNIST's split by class with 62 classes: the 20 % that Qu et al. 2022 use.
-    It needs 0.5 GB of memory. Raises InputError if the files are missing or damaged.
+    emnist has every fifth sample of EMNIST with 62 classes (the split `byclass`), as in Qu et al. 2022. It needs 0.5 GB
+    of memory. Raises InputError if the files are missing or damaged.
     """
     source = _SOURCES[name]
     try:
         _refuse_pipes(data_dir / source.archives.partition("/")[0])
         x_train, y_train, x_test, y_test = _load_arrays(source, data_dir)
-    # torchvision raises many types for damaged files.
+    # torchvision can raise any exception for a damaged file.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(
@@ -65,7 +65,7 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
 
 
 def _refuse_pipes(place: Path) -> None:
-    """Raise OSError if `place` is or contains a named pipe, because reading a pipe would block forever."""
+    """Raise OSError if the path is or contains a named pipe, because reading a pipe could block forever."""
     for path in (place, *place.rglob("*")):
         if path.is_fifo():
             raise OSError(f"{path} is a named pipe")
@@ -87,14 +87,14 @@ def _load_arrays(source: _Source, data_dir: Path) -> Arrays:
 
 def _read_torchvision(source: _Source, root: Path, *, download: bool) -> Arrays:
     make = getattr(importlib.import_module("torchvision").datasets, source.class_name)
-    # torchvision prints the names of the files that it downloads.
+    # torchvision prints the names of downloaded files to stdout, which is for the output of the command.
     with contextlib.redirect_stdout(sys.stderr):
         train, test = (make(root, train=train, download=download, **source.options) for train in (True, False))
     return *_convert_samples(train), *_convert_samples(test)
 
 
 def _convert_samples(split: Any) -> tuple[Images, Labels]:
-    """Return images `[n, channels, height, width]` and labels.
+    """Return the images `[n, channels, height, width]` and the labels of a data set of torchvision.
 
     torchvision stores grey images as a tensor `[n, h, w]` and colour images as an array `[n, h, w, c]`.
     """
@@ -106,8 +106,8 @@ def _convert_samples(split: Any) -> tuple[Images, Labels]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return True if the folder's permission bits allow writing.
+    """Return True if the permission bits of the folder allow writing.
 
-    The bits also count for root, which could write despite them.
+    The user root could write even without these bits, but they show that the folder should not change.
     """
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

@@ -1,1 +1,1 @@
-"""The devices: their compute speed, their availability, and the cost of a task on them."""
+"""The simulated devices of the clients: compute speed, links, memory, availability, and the cost of a task."""

@@ -1,4 +1,4 @@
-"""The end times of tasks, from their cost, random variation and the availability of devices."""
+"""The availability of devices over time, and the end times of tasks that follow from it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,16 @@ Spans = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Availability:
-    """The times at which devices are available: for each client, ascending spans [start, end) of the run's clock.
+    """The spans of time in which devices are available.
 
-    With a `period`, such as a day, the spans repeat. Without one, a device is never available after its last span. A
-    client without spans is always available. A device that becomes unavailable continues its task when it is available
-    again, so work is delayed but never lost. A client in `periods` has its own period.
+    A device that becomes unavailable continues its task when it is available again. So work is delayed, but never lost.
+
+    Attributes:
+        spans: For each client, ascending spans (start, end) on the run's clock, without the end. A client without an
+            entry is always available.
+        period: The time after which the spans repeat, such as a day. Without a period, a device is never available
+            after its last span.
+        periods: For some clients, a period that replaces `period`.
     """
 
     spans: dict[int, Spans]
@@ -32,7 +37,7 @@ class Availability:
         Args:
             client: The client.
             start: The start time of the task.
-            work: The duration that the device must be available.
+            work: The time for which the device must be available to finish the task.
         """
         spans = self.spans.get(client)
         if spans is None:
@@ -45,7 +50,7 @@ class Availability:
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
             if work > first:
-                # The work continues in later periods. Whole periods that it fills are skipped in one step.
+                # The task continues in later periods. Periods in which it does not end are skipped in one step.
                 skipped = max(0.0, float(np.ceil((work - first) / whole)) - 1)
                 work -= first + skipped * whole
                 base = (cycle + 1 + skipped) * period
@@ -58,7 +63,7 @@ class Availability:
         return float("inf")
 
     def find_start(self, client: int, now: float) -> float:
-        """Return the first time from `now` at which the device is available, or infinity."""
+        """Return the first time from `now` on at which the device is available; infinity if there is none."""
         spans = self.spans.get(client)
         if spans is None:
             return now
@@ -89,7 +94,13 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """Availability of every device for a `share` of each `period`. The start of this time is drawn per client."""
+    """Availability of every device once per period, for a share of the period.
+
+    Attributes:
+        share: The share of each period in which a device is available.
+        period: The length of a period, such as a day.
+        seed: The seed from which each device draws the time in the period at which it becomes available.
+    """
 
     share: float
     period: float
@@ -101,7 +112,7 @@ class Daily:
         Args:
             client: The client.
             start: The start time of the task.
-            work: The duration that the device must be available.
+            work: The time for which the device must be available to finish the task.
         """
         length = self.share * self.period
         since = self._since_start(client, start)
@@ -116,14 +127,14 @@ class Daily:
         return begin + left + (self.period - length) + whole * self.period + last
 
     def find_start(self, client: int, now: float) -> float:
-        """Return the first time from `now` at which the device is available."""
+        """Return the first time from `now` on at which the device is available."""
         since = self._since_start(client, now)
         if since < self.share * self.period:
             return now
         return now + self.period - since
 
     def _since_start(self, client: int, now: float) -> float:
-        """Return the time since the device last became available."""
+        """Return the time that has passed since the device last became available."""
         phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
         return (now - phase) % self.period
 
@@ -140,24 +151,30 @@ def availability_from(described: dict[str, Any]) -> Availability | Daily:
 
 @dataclass(frozen=True)
 class Timing:
-    """A model of the end times of tasks, which depend only on the seed and the arguments."""
+    """A model of the end times of tasks. They depend only on the seed and the arguments.
+
+    Attributes:
+        seed: The seed of the run.
+        jitter: Largest random deviation of a duration from the cost, as a share of the cost.
+        availability: The availability of the devices; None if all are always available.
+    """
 
     seed: int
     jitter: float
     availability: Availability | Daily | None = None
 
     def find_start(self, client: int, now: float) -> float:
-        """Return the first time from `now` at which the client's device is available, or infinity."""
+        """Return the first time from `now` on at which the client's device is available; infinity if there is none."""
         if self.availability is None:
             return now
         return self.availability.find_start(client, now)
 
     def due(self, client: int, turn: int, now: float, cost: float) -> float:
-        """Return the end time of a task. Its duration is uniform in cost * [1 - jitter, 1 + jitter].
+        """Return the end time of a task. Its duration is drawn uniformly from cost * [1 - jitter, 1 + jitter].
 
         Args:
             client: The client.
-            turn: The number of the task among those of the client.
+            turn: The number of earlier tasks of the client.
             now: The time at which the server sends the task.
             cost: The mean duration.
         """
@@ -174,17 +191,17 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     """Return the availability that a CSV file or `daily:SHARE` describes.
 
     Args:
-        path: A CSV file with the columns client, start, end and one row per span, or `daily:SHARE` for a Daily.
+        path: A CSV file with the columns client, start and end and one row per span, or the text `daily:SHARE`.
         clients: The number of clients.
         period: The time after which spans repeat, or None.
-        seed: The seed of a Daily.
+        seed: The seed of the random times with `daily:SHARE`.
 
     Raises:
         InputError: The file or the share is malformed.
     """
     if str(path).startswith("daily:"):
         return _parse_daily(str(path), period, seed)
-    # Importing pandas is slow, and workers do without it.
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     field = f"availability: {path}"
@@ -205,7 +222,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     if period is not None:
         limit = period
         expected += f" to the period {period:g}"
-    # The end of the last span of each client.
+    # For each client, the end of its last span so far.
     ends = dict.fromkeys(range(clients), 0.0)
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):
         if client not in ends or not ends[client] <= start < end <= limit:
@@ -221,7 +238,7 @@ def _parse_daily(text: str, period: float | None, seed: int) -> Daily:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise InputError("availability", got=text, expected="a share over 0 and at most 1, as in daily:0.3")
+        raise InputError("availability", got=text, expected="a share above 0 and at most 1, as in daily:0.3")
     if period is None:
         hint = "also give --availability-period"
         raise InputError("availability", "it needs the length of a day", got=text, hint=hint)

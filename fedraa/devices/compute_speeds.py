@@ -1,4 +1,4 @@
-"""Creation of the fleet from `compute`: tiers, a distribution, a file of devices, or a custom function."""
+"""Creation of the fleet (all devices) from the option `compute`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ from fedraa.errors import InputError
 from fedraa.rng import generator
 
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}
-"""The number of parameters of each distribution."""
+"""The number of values that each distribution needs."""
 FORMS = (
     "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, profiles('NAME:SHARE,...'), or "
     "fedscale('FILE', flops=F)"
@@ -34,14 +34,16 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     """Return the fleet that `--compute` describes.
 
     Args:
-        compute: One of these forms. Tiers `1:0.5,3:0.5` give compute speed:share in client order. Distributions
-            are `lognormal:SIGMA` (median 1), `uniform:LOW:HIGH` and `zipf:A`. A CSV file has one row per device, the
-            column compute, and optionally downlink, uplink, latency, memory and the columns WATTS.
-            `fedscale('FILE', flops=F)` is a FedScaleFleet, and `profiles('NAME:SHARE,...')` a ProfileFleet. A custom
-            function `(clients, rng)`, or its import path, returns compute as an array [clients], or a mapping of these
-            columns.
+        compute: One of these forms:
+            `1:0.5,3:0.5` (tiers): pairs SPEED:SHARE; the first clients have the first speed, and so on.
+            `lognormal:SIGMA` (with median 1), `uniform:LOW:HIGH` or `zipf:A`: speeds are drawn at random.
+            A CSV file: one row per device, with the column compute. It may also have the columns downlink, uplink,
+            latency, memory and the columns in `WATTS`.
+            `fedscale('FILE', flops=F)` for a FedScaleFleet, or `profiles('NAME:SHARE,...')` for a ProfileFleet.
+            A custom function `(clients, rng)`, or its import path. It returns the speeds as an array [clients], or a
+            mapping with the same columns as a CSV file.
         clients: The number of clients.
-        units: "relative", or any other value for physical units.
+        units: `relative` or `physical`.
         seed: The seed of the random numbers.
 
     Raises:
@@ -63,7 +65,12 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
 
 
 def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:
-    """Return the fleet with bandwidths that change with time. The mean replaces the bandwidth of the clients in it."""
+    """Return a copy of the fleet in which some clients have bandwidths that change with time.
+
+    Args:
+        fleet: The fleet.
+        links: The traces of the bandwidths by client. The mean of a trace replaces the client's constant bandwidth.
+    """
     downlink = fleet.downlink.copy()
     uplink = fleet.uplink.copy()
     for client, trace in links.items():
@@ -73,7 +80,7 @@ def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:
 
 
 def _is_own(compute: str) -> bool:
-    """Return True if the text names a function: one of FLEETS, or an import path."""
+    """Return True if the text describes a function: a name in FLEETS, or an import path."""
     name = compute.partition("(")[0].strip()
     if name in FLEETS.registered:
         return True
@@ -81,13 +88,13 @@ def _is_own(compute: str) -> bool:
 
 
 def _call_function(compute: object, clients: int, *, units: str, seed: int) -> dict[str, Floats]:
-    """Return the columns from a function, after the same checks as for a CSV file.
+    """Call a function that describes the devices, and return its columns after checking them.
 
     Args:
-        compute: The function, its name in FLEETS or its import path.
+        compute: The function, its name in FLEETS, or its import path.
         clients: The number of clients.
-        units: The units of the fleet.
-        seed: The seed of its random numbers.
+        units: `relative` or `physical`.
+        seed: The seed of the function's random numbers.
     """
     function = FLEETS.resolve(compute)
     if isinstance(function, FedScaleFleet | ProfileFleet) and units == "relative":
@@ -100,7 +107,7 @@ def _call_function(compute: object, clients: int, *, units: str, seed: int) -> d
         arrays = {str(column): np.asarray(values, np.float64) for column, values in columns.items()}
     except InputError:
         raise
-    # A user-defined function may raise any exception.
+    # The user's function can raise any exception.
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"compute: {name}", problem) from error
@@ -125,16 +132,16 @@ def _draw_speeds(spec: str, clients: int, seed: int) -> Floats:
             return rng.lognormal(0.0, values[0], clients)
         if name == "uniform":
             if values[0] > values[1]:
-                raise InputError("compute", got=spec, expected="a lower end up to the upper end")
+                raise InputError("compute", got=spec, expected="uniform:LOW:HIGH with LOW not above HIGH")
             return rng.uniform(values[0], values[1], clients)
         if values[0] <= 1:
-            raise InputError("compute", got=spec, expected="an exponent over 1")
+            raise InputError("compute", got=spec, expected="an exponent above 1")
         return 1.0 / rng.zipf(values[0], clients)
     return np.repeat(*_parse_tiers(spec, clients))
 
 
 def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients in each tier, int64 [tiers]; raise InputError if `compute` has no tiers."""
+    """Return the number of clients in each tier, int64 [tiers]. Raise InputError if `compute` does not have tiers."""
     if not isinstance(compute, str) or _is_own(compute) or compute.endswith(".csv"):
         problem = f"compute {text_of(compute)!r} has no tiers"
         raise InputError("resources", problem, hint="give tiers, as in --compute 1:0.5,3:0.5")
@@ -142,7 +149,7 @@ def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
 
 
 def _parse_tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return the compute speed of each tier and its number of clients."""
+    """Return the compute speed [tiers] and the number of clients [tiers] of each tier."""
     pairs = [part.split(":") for part in spec.split(",")]
     if any(len(pair) != 2 for pair in pairs):
         raise InputError("compute", got=spec, expected=FORMS)
@@ -150,7 +157,7 @@ def _parse_tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]
     shares = np.array([_parse_number(spec, share) for _, share in pairs])
     if (levels <= 0).any():
         problem = f"it has the compute speed {levels.min():g}"
-        raise InputError("compute", problem, got=spec, expected="speeds over 0")
+        raise InputError("compute", problem, got=spec, expected="speeds above 0")
     if (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
         problem = f"its shares sum to {shares.sum():g}"
         raise InputError("compute", problem, got=spec, expected="shares that sum to 1")

@@ -1,4 +1,4 @@
-"""The cost of tasks, from submodels, shards and devices, and the table c[n, j] that schedulers read."""
+"""The model of the cost of tasks: their duration, FLOPs, traffic and energy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ from fedraa.submodels.cost import Cost
 Widths = tuple[int, ...]
 # Number of bytes of one float32 parameter.
 BYTES = 4
-# Number of recent durations that determine a client's speed. Their median ignores outliers and adapts soon.
+# Number of recent observed durations of a client, of which the median counts. A median ignores outliers.
 REMEMBERED = 5
-# Maximum number of new tables while every client is observed once. A new table is expensive: it covers all clients.
+# While every client is observed once, the table of costs is recomputed at most this number of times. Each computation
+# covers all clients, so it is expensive.
 TABLES = 64
-# Number of recent tasks, of any clients, of which the fastest determines the speed of the workers.
+# Number of recent tasks of any clients. The fastest of them determines the speed of the workers.
 PACES = 20
 
 
@@ -31,13 +32,13 @@ class CostSettings:
     """The properties of a run that change its costs.
 
     Attributes:
-        unit: The length of one cost unit on the run's clock: seconds on the wall clock, 1 on the virtual clock.
-        stem: The client's part of a split model, or None. Only this part is trained and sent by the client, and its
-            cost follows from its FLOPs. Activations and gradients also cross the network.
-        frozen: True if a frozen base is always computed in full. Relative work is then measured in FLOPs, not in
-            parameters.
-        server: The speed of the server for its part of a split model, relative to the fastest device.
-        download: The compressor of models that the server sends.
+        unit: The length of one time unit on the run's clock: seconds on the wall clock, 1 on the virtual clock.
+        stem: The client's part of a split model; None without a split. The client trains and sends only this part,
+            and also exchanges activations and their gradients with the server.
+        frozen: True if the model has frozen layers, which every task computes as a whole. The work of a submodel is
+            then measured in FLOPs, not in parameters.
+        server: The speed of the server for its part of a split model, as a multiple of the fastest device's speed.
+        download: The compressor of the models that the server sends.
     """
 
     unit: float = 1.0
@@ -48,27 +49,28 @@ class CostSettings:
 
 
 def training_time(duration: float, cost: float, waited: float) -> float:
-    """Return the time that a task took its device, without the time in which the task waited for a worker.
+    """Return the observed duration of a task on the wall clock, without the time that it waited for a worker.
 
-    It is at least the modelled duration, for which an update is held back, unless the task returned earlier.
+    The server holds an update back until the modelled duration has passed. Therefore the result is at least the
+    modelled duration, unless the update arrived earlier.
 
     Args:
-        duration: Time from the dispatch of the task to its update.
+        duration: The time from the dispatch of the task to its update.
         cost: The modelled duration of the task.
-        waited: Time in which no worker trained the task.
+        waited: The time that the task waited for a worker.
     """
     return min(duration, max(cost, duration - waited))
 
 
 class CostModel(Stateful):
-    """A model of the duration, FLOPs and bytes of any task. FLOPs are only those on the client.
+    """A model of the duration, the FLOPs, the bytes and the energy of any task. It counts only FLOPs of clients.
 
     Args:
         fleet: The devices.
         sizes: The number of training samples of each client, [N].
         solver: The settings of local training.
-        measure: A function that returns the cost of a submodel shape.
-        full: The shape of the full model.
+        measure: A function that returns the cost of a submodel from its widths (kept units of each width group).
+        full: The widths of the full model.
         settings: The properties of the run that change its costs.
     """
 
@@ -98,7 +100,7 @@ class CostModel(Stateful):
         self.download = COMPRESSOR.resolve(settings.download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
-        # Seconds of a worker per sample pass in recent tasks.
+        # For each recent task, the seconds that a worker needed for a forward and backward pass of one sample.
         self._paces: list[float] = []
 
     def load(
@@ -111,8 +113,8 @@ class CostModel(Stateful):
         """Return the load of one task on a device, in the fleet's units.
 
         Args:
-            widths: The shape of the submodel.
-            passed: The number of forward and backward passes of a sample; SAM passes each sample twice.
+            widths: The widths of the submodel.
+            passed: The number of samples times the passes of each sample; SAM needs two passes of a sample.
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
         """
@@ -138,18 +140,19 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, this does not use observed durations. On the wall clock an update is held back for this
-        duration. With observed durations, one delay would therefore be simulated and observed again and again.
+        In contrast to `table`, it does not depend on observed durations. On the wall clock, the server holds an update
+        back for this duration. If it depended on observed durations, a delay would be simulated and then observed
+        again.
 
         Args:
-            widths: The shape of the submodel.
+            widths: The widths of the submodel.
             client: The client.
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
-            now: The time on the run's clock at which the server sends the task. It matters only for links that change
-                with time. None: their means.
-            steps: The local steps of a task that was cut short; None for a whole task.
-            work: FLOPs of the task, as a share of those for training the whole submodel.
+            now: The time on the run's clock at which the server sends the task, for links that change with time. None
+                to use the mean bandwidths.
+            steps: The number of local steps if the task ends early; None for a whole task.
+            work: The FLOPs of the task as a share of the FLOPs of training the whole submodel.
         """
         return self._times(widths, client, (down, up), now, steps, work).total * self._unit
 
@@ -163,9 +166,9 @@ class CostModel(Stateful):
         steps: int | None = None,
         work: float = 1.0,
     ) -> float | None:
-        """Return the modelled energy of one task in joules, before jitter, or None if the devices have no watts.
+        """Return the modelled energy of one task in joules, before jitter. Return None if no power is known.
 
-        The arguments are those of `cost`. The energy is that of the modelled device on any clock.
+        `cost` documents the arguments. It is the energy of the modelled device even on the wall clock.
         """
         if not self.fleet.watts:
             return None
@@ -182,7 +185,7 @@ class CostModel(Stateful):
     ) -> TaskTimes:
         """Return the duration of each phase of one task in time units.
 
-        `traffic` has the bytes down and up. The other arguments are those of `cost`.
+        `traffic` has the bytes that the client receives and sends. `cost` documents the other arguments.
         """
         passed = self._sample_passes(widths, client, steps) * work
         start = None
@@ -191,10 +194,10 @@ class CostModel(Stateful):
         return self.fleet.times(self.load(widths, passed, *traffic), client, start, float(self._server_time(passed)))
 
     def _work_share(self, cost: Cost) -> float:
-        """Return the work of training a submodel, as a fraction of the work for the full model.
+        """Return the work of training a submodel as a share of the work of training the full model.
 
-        The fraction is that of parameters, as in the papers. For a split model or a frozen base it is that of FLOPs,
-        because a stem has few parameters but a large share of the FLOPs.
+        It is the submodel's share of the parameters, as in the papers. For a split model or a model with frozen layers
+        it is the share of the FLOPs, because a part with few parameters can need a large share of the FLOPs.
         """
         if self._stem is not None and self._stem.server_flops:
             return cost.flops / (cost.flops + self._stem.server_flops)
@@ -203,11 +206,11 @@ class CostModel(Stateful):
         return cost.params / self._full.params
 
     def _reference_share(self, passed: Floats | float) -> Floats | float:
-        """Return the number of samples as a fraction of the reference task's number."""
+        """Return `passed` as a share of the reference task, which is 5 epochs on the mean number of samples."""
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
     def _server_time(self, passed: Floats | float) -> Floats | float:
-        """Return the time for `passed` samples in the server's part of a split model, in time units."""
+        """Return the time in time units that the server's part of a split model needs for `passed` sample passes."""
         if self._stem is None or not self._stem.server_flops:
             return 0.0
         flops = self._stem.server_flops * passed
@@ -220,22 +223,22 @@ class CostModel(Stateful):
         return flops / self._server
 
     def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the FLOPs of one task on the client. `steps` are those of a task that was cut short."""
+        """Return the FLOPs of one task on the client. `steps` is the number of local steps if the task ends early."""
         return self._trained_cost(widths).flops * self._sample_passes(widths, client, steps)
 
     def count_steps(self, widths: Widths, client: int) -> int:
-        """Return the local steps of one whole task."""
+        """Return the number of local steps of one whole task."""
         steps = self.steps(widths, client)
         if steps is None:
             return self._solver.count_steps(int(self._sizes[client]))
         return steps
 
     def path_length(self, lr: float, steps: int) -> float:
-        """Return the length of a path of local steps by gradients of length 1, given their mean learning rate."""
+        """Return the length of a path of `steps` local steps with the mean rate `lr` and gradients of length 1."""
         return self._solver.path_length(lr, steps)
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of training samples in one task. `steps` are those of a task that was cut short."""
+        """Return the number of training samples in one task. `steps` is its number of local steps if it ends early."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -244,22 +247,24 @@ class CostModel(Stateful):
         return float(self._solver.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
-        """Return the local steps of one task if they follow from costs (`auto`), otherwise None."""
+        """Return the number of local steps of one task if it follows from costs (`auto`), otherwise None."""
         auto = self._solver.auto
         if auto is None:
             return None
         return int(self._auto_steps(auto, widths, np.array([client]))[0])
 
     def step_rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
-        """Return the local steps per unit of time [N], as the mean over the shapes that fit the client's memory.
+        """Return the local steps per time unit of each client [N], as the mean over the submodels that fit its memory.
 
-        `table` [N, M] is the time between the starts of two successive tasks.
+        Args:
+            shapes: The widths of the M submodels.
+            table: The time from the start of a client's task to the start of its next one, by submodel [N, M].
         """
         held = np.isfinite(table)
         return np.asarray((self.all_steps(shapes) / table).sum(axis=1) / np.maximum(1, held.sum(axis=1)))
 
     def all_steps(self, shapes: Sequence[Widths]) -> Floats:
-        """Return the local steps of one task for every client and shape, [N, M]."""
+        """Return the number of local steps of one task for every client and submodel, [N, M]."""
         auto = self._solver.auto
         if auto is None:
             return np.repeat(self._by_size(self._solver.count_steps)[:, None], len(shapes), axis=1)
@@ -267,23 +272,24 @@ class CostModel(Stateful):
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
-        """Return the bytes of an uncompressed submodel, in one direction, without its personal layers."""
+        """Return the bytes of a submodel in one direction, without compression and without its personal layers."""
         cost = self._trained_cost(widths)
         return cost.bytes - BYTES * cost.personal
 
     def activation_bytes(self, client: int) -> int:
         """Return the bytes of activations that the client of a split model sends in one task.
 
-        The gradients that it receives have the same size.
+        The client receives gradients of the same size.
         """
         if self._stem is None:
             return 0
         return BYTES * self._stem.activations * int(self._solver.passed_samples(int(self._sizes[client])))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
-        """Return c[n, j] [N, M], the duration of one task of client n on shape j, scaled by observed durations.
+        """Return the table c[n, j] [N, M]: the expected duration of one task of client n on submodel j.
 
-        It is infinite if the shape does not fit the client's memory. Links that change with time have their means.
+        It is the modelled duration, scaled by the client's observed durations if there are any. It is infinite if the
+        submodel does not fit in the client's memory. Links that change with time count with their mean bandwidths.
         """
         columns = []
         for widths in shapes:
@@ -298,13 +304,13 @@ class CostModel(Stateful):
         return table
 
     def expected_durations(self, shapes: Sequence[Widths]) -> Floats:
-        """Return the modelled duration of one task of every client [N].
+        """Return the expected duration of one task of every client [N].
 
-        It is the mean over the shapes that the client can hold. Without shapes it is that of the full model. A client
-        that can hold none of them gets the longest duration of the other clients.
+        It is the mean over the submodels that fit in the client's memory. A client without such a submodel gets the
+        longest duration of the other clients.
 
         Args:
-            shapes: The submodels from which a scheduler chooses.
+            shapes: The widths of the submodels from which a scheduler chooses; empty for the full model.
         """
         table = self.table(shapes or [self._full_widths])
         held = np.isfinite(table)
@@ -313,18 +319,19 @@ class CostModel(Stateful):
         return np.asarray(durations)
 
     def observe(self, widths: Widths, client: int, real: float, seconds: float = 0.0) -> bool:
-        """Record a real duration of a task; return True if the cost table changed.
+        """Record the observed duration of a task. Return True if the table of costs has changed.
 
-        The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of real to modelled
-        durations. A machine may need longer for a task than the fastest devices do. This is no slowness of a device, so
-        that the modelled duration is at least the time that the fastest of the recent tasks would have taken for these
-        samples. If there are more than `TABLES` clients, the table changes only after several observations.
+        The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of observed to modelled
+        durations. A worker may need longer for a task than the modelled duration of a fast device. This does not show
+        that the device is slow. Therefore the modelled duration in a ratio is at least the duration of the task at the
+        pace of the fastest recent task of any client. With more than `TABLES` clients, the table changes only after
+        several observations.
 
         Args:
-            widths: The shape of the submodel.
+            widths: The widths of the submodel.
             client: The client.
-            real: The duration on the run's clock.
-            seconds: The worker's real time.
+            real: The observed duration on the run's clock.
+            seconds: The real time in seconds that the worker needed.
         """
         passes = self._sample_passes(widths, client)
         self._paces.append(seconds / passes)
@@ -341,10 +348,7 @@ class CostModel(Stateful):
         return True
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of sample passes, forward and backward, in one task on the client.
-
-        `steps` are those of a task that was cut short.
-        """
+        """Return (samples) * (passes per sample) in one task. `steps` is its number of local steps if it ends early."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -353,28 +357,22 @@ class CostModel(Stateful):
         return float(self._solver.passed_in(steps, shard))
 
     def _all_passed(self, widths: Widths) -> Floats:
-        """Return the number of sample passes in one task for every client, [N]."""
+        """Return the number of samples times the passes per sample in one task of every client, [N]."""
         auto = self._solver.auto
         if auto is None:
             return self._by_size(self._solver.passed_samples)
         return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
     def _by_size(self, of: Callable[[int], float]) -> Floats:
-        """Return `of(size)` for the data size of every client, [N].
+        """Call a function with the number of samples of every client, and return the results [N].
 
-        The function is called once for each distinct size.
+        The function is called only once for equal numbers.
         """
         sizes, shard = np.unique(self._sizes, return_inverse=True)
         return np.array([of(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps of one task on each of the clients, [n].
-
-        Args:
-            auto: The rule that derives the number from the costs.
-            widths: The shape of the submodel.
-            clients: The clients, [n].
-        """
+        """Return the number of local steps of one task of each client [n], which `auto` computes from the costs."""
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
@@ -389,10 +387,10 @@ class CostModel(Stateful):
         return self._measure(widths)
 
     def moved_bytes(self, widths: Widths) -> tuple[int, int]:
-        """Return the bytes down and up of a dense submodel after compression."""
+        """Return the bytes that a client receives and sends for a dense submodel, after compression."""
         sent = self.sent(widths)
         return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
 
     def _duration_ratio(self, client: int) -> float:
-        """Return the median ratio of the client's real durations to the modelled ones."""
+        """Return the median ratio of the client's observed durations to the modelled durations; at first 1."""
         return float(np.median(self._ratios.get(client, [1.0])))

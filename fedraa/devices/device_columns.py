@@ -1,4 +1,4 @@
-"""Reading and checks of a table of devices with one row per client."""
+"""Functions that read and check a table of devices, which has one row per client."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +12,8 @@ from fedraa.reading import refuse_no_file
 
 
 def read_csv(path: Path, clients: int) -> dict[str, Floats]:
-    """Return the columns of a CSV file with one row per device; raise InputError if it is malformed."""
-    # Importing pandas is slow, and workers do without it.
+    """Return the columns of a CSV file with one row per device. Raise InputError if the file is malformed."""
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     try:
@@ -37,7 +37,7 @@ def check_columns(source: str, columns: list[str]) -> None:
         expected = f"compute and optionally downlink, uplink, latency, memory, {', '.join(WATTS)}"
         raise InputError(f"compute: {source} columns", got=columns, expected=expected)
     if set(columns) & set(WATTS) and "watts_train" not in columns:
-        raise InputError(f"compute: {source} columns", got=columns, expected="watts_train with other watts")
+        raise InputError(f"compute: {source} columns", got=columns, expected="watts_train, if there are other watts")
 
 
 def check_values(source: str, column: str, values: Floats, where: Callable[[int], str], raw: list[object]) -> None:
@@ -46,12 +46,12 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
     Args:
         source: The file or the function, for errors.
         column: The name of the column.
-        values: The values of the column, with NaN for anything that is not a number.
+        values: The values of the column. NaN stands for a value that is not a number.
         where: A function that returns the name of a device from its index.
         raw: The values before conversion to numbers, for errors.
     """
     too_low = values <= 0
-    expected = "a number over 0"
+    expected = "a number above 0"
     if column in ("latency", *WATTS):
         too_low = values < 0
         expected = "a number from 0"
@@ -63,7 +63,7 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
 
 
 def split_clients(shares: Floats, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients of each share, int64 [shares]. The shares sum to 1."""
+    """Divide the clients in shares that sum to 1. Return the number of clients of each share, int64 [shares]."""
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(np.int64)
     ends[-1] = clients
     return np.diff(ends, prepend=0)

@@ -1,9 +1,10 @@
-"""Devices of FedScale (Lai et al. 2022, https://github.com/SymbioticLab/FedScale): its two files of traces.
+"""Devices from the two trace files of FedScale (Lai et al. 2022, https://github.com/SymbioticLab/FedScale).
 
-`client_device_capacity` is a pickle of a dict: device -> {"computation": milliseconds of one inference per sample,
-"communication": kbit/s in both directions}. `client_behave_trace` is a pickle of a dict: device -> {"duration",
-"inactive": [...], "finish_time", "active": [...], "model"} in seconds. A device is available from `active[k]` to
-`inactive[k]`, both included, and its trace repeats after `finish_time`. The two files describe different devices.
+The file `client_device_capacity` is a pickled dict: device -> {"computation": milliseconds for the inference of one
+sample, "communication": kbit/s in both directions}. The file `client_behave_trace` is a pickled dict: device ->
+{"duration", "inactive": [...], "finish_time", "active": [...], "model"} with times in seconds. A device is available
+from `active[k]` to `inactive[k]`, including both seconds, and its trace repeats after `finish_time`. The two files
+describe different devices.
 """
 
 import pickle
@@ -22,7 +23,7 @@ from fedraa.reading import opened
 from fedraa.rng import generator
 
 Floats = npt.NDArray[np.float64]
-# NumPy's numbers need these functions. A pickle must not call any other.
+# Unpickling numbers of NumPy needs these functions. For safety, a pickle may not call any other function.
 _ALLOWED = {
     ("numpy", "dtype"),
     ("numpy.core.multiarray", "scalar"),
@@ -32,16 +33,16 @@ _ALLOWED = {
 
 @dataclass(frozen=True)
 class FedScaleFleet:
-    """Devices drawn from FedScale's file `client_device_capacity`, in physical units.
+    """Devices that are drawn from FedScale's file `client_device_capacity`, in physical units.
 
-    A device with the inference time c ms has the compute speed `flops` / c * 1000 FLOP/s. Training on a sample costs
-    three inferences. So a task of s samples on a model with `flops` per inference takes 3 * s * c / 1000 seconds, as in
-    FedScale. A link of k kbit/s moves k * 1000 / 8 bytes/s down and up. Clients get different devices, unless there are
-    more clients than devices.
+    A device with an inference time of c milliseconds has the compute speed `flops` / c * 1000 FLOP/s. Training on a
+    sample costs three inferences. So a task with s samples takes 3 * s * c / 1000 seconds on the model that was timed,
+    as in FedScale. A link of k kbit/s moves k * 1000 / 8 bytes/s in each direction. Clients get different devices,
+    unless there are more clients than devices.
 
     Args:
         path: The file.
-        flops: The FLOPs of one inference of the model that was timed, per sample.
+        flops: The FLOPs for the inference of one sample, for the model that FedScale timed.
     """
 
     path: str
@@ -57,17 +58,17 @@ class FedScaleFleet:
 
 
 def read_fedscale_availability(path: Path, clients: int, seed: int) -> Availability:
-    """Return the available times of devices drawn from FedScale's file `client_behave_trace`, in seconds.
+    """Return the availability of devices that are drawn from FedScale's file `client_behave_trace`, in seconds.
 
     Clients get different devices, unless there are more clients than devices.
 
     Args:
         path: The file.
         clients: The number of clients.
-        seed: The seed from which devices are drawn.
+        seed: The seed with which devices are drawn.
 
     Raises:
-        InputError: The file is malformed; the error names the device.
+        InputError: The file is malformed. The error names the device.
     """
     devices = _read_devices(path)
     drawn = _draw_devices(list(devices), clients, generator(seed, "fedscale"))
@@ -79,7 +80,7 @@ def read_fedscale_availability(path: Path, clients: int, seed: int) -> Availabil
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler of plain values. It calls no function of the file, except those of NumPy's numbers."""
+    """An unpickler that reads only plain values and numbers of NumPy, and raises an error for any other object."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -91,42 +92,42 @@ def _read_devices(path: Path) -> dict[Any, Any]:
     try:
         with opened(path) as stream:
             devices = _Unpickler(stream).load()
-    # A damaged pickle raises exceptions of many types.
+    # A damaged pickle can raise any exception.
     except Exception as error:
         raise InputError(str(path), f"it cannot be read as a pickle of numbers ({error})") from None
     if not isinstance(devices, dict) or not devices:
-        raise InputError(str(path), got=devices, expected="a dict of devices, as FedScale has it")
+        raise InputError(str(path), got=devices, expected="a dict of devices, as in FedScale")
     return devices
 
 
 def _draw_devices(devices: list[Any], clients: int, rng: np.random.Generator) -> list[Any]:
-    """Return a random device for each client, all different if there are enough."""
+    """Return a random device for each client. If there are enough devices, all are different."""
     places = rng.choice(len(devices), clients, replace=clients > len(devices))
     return [devices[place] for place in places.tolist()]
 
 
 def _read_number(path: Path, device: object, entry: Any, name: str) -> float:
-    """Return a positive number of a device; raise InputError if there is none.
+    """Return a positive number from the entry of a device. Raise InputError if there is no such number.
 
     Args:
-        path: The file for errors.
-        device: The device.
+        path: The file, for errors.
+        device: The device, for errors.
         entry: The entry of the device in the file.
         name: The key of the number.
     """
     value: Any = entry.get(name) if isinstance(entry, dict) else None
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not is_number or not 0 < float(value) < np.inf:
-        raise InputError(f"{path}: device {device} {name}", got=value, expected="a number over 0")
+        raise InputError(f"{path}: device {device} {name}", got=value, expected="a number above 0")
     return float(value)
 
 
 def _read_spans(path: Path, device: object, entry: Any) -> tuple[Spans, float]:
-    """Return the spans of a device as [start, end), and the time after which they repeat.
+    """Return the spans (start, end) in which a device is available, and the time after which they repeat.
 
     Args:
-        path: The file for errors.
-        device: The device.
+        path: The file, for errors.
+        device: The device, for errors.
         entry: The entry of the device in the file.
     """
     field = f"{path}: device {device}"
@@ -136,11 +137,12 @@ def _read_spans(path: Path, device: object, entry: Any) -> tuple[Spans, float]:
     except (TypeError, ValueError):
         raise InputError(field, got=entry, expected="lists of numbers active and inactive") from None
     if starts.ndim != 1 or starts.shape != ends.shape or not starts.size:
-        raise InputError(field, "active and inactive are no lists of the same length", expected="one span or more")
+        raise InputError(field, "active and inactive are not lists of equal length", expected="one span or more")
     times = np.column_stack((starts, ends)).ravel()
     if not (np.diff(times) >= 0).all() or times[0] < 0 or not times[-1] <= period:
         raise InputError(field, "its times are not ascending", expected=f"spans from 0 to finish_time, {period:g}")
-    # The last second of a span is included. Spans must not overlap, and they end with the period.
+    # A span includes its last second, so its end is one second later. Spans must not overlap, and must end within the
+    # period.
     ends = np.minimum(ends + 1, np.append(starts[1:], period))
     spans = [(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if start < end]
     if not spans:

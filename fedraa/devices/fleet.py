@@ -1,10 +1,10 @@
-"""The devices: compute speed, bandwidth, latency, memory and power of every client, and the cost of a task on them.
+"""The fleet: the compute speed, bandwidth, latency, memory and power of every client's device.
 
-There are two systems of units; `relative` selects one:
+A fleet has one of two systems of units:
 
-- Relative units, the default. Compute 1 trains the full model on an average shard for `REFERENCE_EPOCHS` local
-  epochs in time 1. Bandwidth 1 moves the full model in time 1. Memory 1 holds the training state of the full model.
-- Physical units: FLOP/s, bytes/s, seconds, bytes. Only these devices may have watts.
+- Relative units (the default): a device of compute speed 1 trains the full model for 5 epochs on the mean number of
+  samples in time 1. Bandwidth 1 moves the full model in time 1. Memory 1 holds the training state of the full model.
+- Physical units: FLOP/s, bytes/s, seconds and bytes. Only devices in physical units can have a power in watts.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,24 @@ from fedraa.devices.link_traces import LinkTrace
 
 Floats = npt.NDArray[np.float64]
 
-# Number of local epochs in a task of relative cost 1, as in the Fed-RAA paper.
+# In relative units, a task of cost 1 has this number of local epochs, as in the Fed-RAA paper.
 REFERENCE_EPOCHS = 5
 COLUMNS = {"compute": None, "downlink": np.inf, "uplink": np.inf, "latency": 0.0, "memory": np.inf}
-# The optional columns of the power [W] while a device trains, receives, sends, and waits within a task.
+# Optional columns: the power in watts while a device trains, receives, sends, and waits during a task.
 Power = Literal["watts_train", "watts_down", "watts_up", "watts_idle"]
 WATTS: tuple[str, ...] = get_args(Power)
 
 
 class TaskTimes(NamedTuple):
-    """The duration of each phase of one task, in time units. `server` is the time that a split model's server needs."""
+    """The duration of each phase of one task, in time units.
+
+    Attributes:
+        latency: The latency of the link.
+        down: The download of the submodel.
+        train: The local training.
+        up: The upload of the update.
+        server: The computation of the server's part of a split model.
+    """
 
     latency: float
     down: float
@@ -43,11 +51,13 @@ class TaskTimes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """The load of tasks on a device, in the fleet's units. The fields are scalars or arrays that broadcast to [N, M].
+    """The load of tasks on devices, in the fleet's units. The fields are numbers, or arrays that broadcast to [N, M].
 
-    In relative units `work` is a fraction of the reference task, `down` and `up` are fractions of the full model, and
-    `memory` is a fraction of the full model's training state. In physical units `work` is FLOPs and the others are
-    bytes.
+    Attributes:
+        work: The FLOPs; in relative units, the share of the reference task (the full model, 5 epochs, mean samples).
+        down: The bytes that the client receives; in relative units, the share of the full model.
+        up: The bytes that the client sends; in relative units, the share of the full model.
+        memory: The bytes of the training state; in relative units, the share of the full model's training state.
     """
 
     work: Floats | float
@@ -58,10 +68,17 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """The devices of all clients, as float64 arrays [N] in the units of this module.
+    """The devices of all clients. Arrays are float64 [N], in the units that the module describes.
 
-    `watts` holds those columns of `WATTS` that are known. A client in `links` has bandwidths that change with time.
-    Its `downlink` and `uplink` are their means.
+    Attributes:
+        compute: Compute speed.
+        downlink: Bandwidth from the server to the client. If it changes with time, it is the mean.
+        uplink: Bandwidth from the client to the server. If it changes with time, it is the mean.
+        latency: Time that every task needs in addition to its transfers and its training.
+        memory: Memory for the training state.
+        relative: True for relative units, False for physical units.
+        watts: The known columns of `WATTS`, by name.
+        links: The bandwidths over time, by client.
     """
 
     compute: Floats
@@ -79,7 +96,9 @@ class Fleet:
     def cost(self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)) -> Floats:
         """Return latency + down/downlink + work/compute + up/uplink, in time units.
 
-        If `clients` is an array [n, 1] and the loads broadcast to [n, M], the result is the table c[n, j].
+        Args:
+            load: The load of a task, as numbers or arrays.
+            clients: The clients. With an array [n, 1] and loads that broadcast to [n, M], the result is a table [n, M].
         """
         return np.asarray(
             self.latency[clients]
@@ -89,14 +108,14 @@ class Fleet:
         )
 
     def times(self, load: Load, client: int, start: float | None = None, server: float = 0.0) -> TaskTimes:
-        """Return the duration of each phase of one task: latency, download, training, upload.
+        """Return the duration of each phase of one task.
 
         Args:
-            load: The load of the task, as scalars.
+            load: The load of the task, as numbers.
             client: The client.
-            start: The time at which the server sends the task. It selects the bandwidths of a client in `links`. None:
-                the means of the bandwidths.
-            server: The time that the server of a split model needs.
+            start: The time at which the server sends the task, for bandwidths that change with time. None to use the
+                mean bandwidths.
+            server: The time that the server's part of a split model needs.
         """
         latency = float(self.latency[client])
         train = float(load.work / self.compute[client])
@@ -110,10 +129,10 @@ class Fleet:
         return TaskTimes(latency, down, train, up, server)
 
     def energy(self, times: TaskTimes, client: int) -> float | None:
-        """Return the joules of a task: power x time over its phases (None: no power is known).
+        """Return the energy of a task in joules: the sum of power times duration of its phases.
 
-        A phase without a known power does not count. While the device waits for the network or the server, it has the
-        power `watts_idle`.
+        A phase without a known power counts as 0. During the latency and the server's computation, the device has the
+        power `watts_idle`. Return None if no power is known at all.
 
         Args:
             times: The duration of each phase, in seconds.
@@ -128,8 +147,5 @@ class Fleet:
     def fits_memory(
         self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)
     ) -> npt.NDArray[np.bool_]:
-        """Return True if the training state of a task fits into the device's memory.
-
-        Arguments broadcast as in `cost`.
-        """
+        """Return True if the training state of a task fits in the device's memory. Arrays broadcast as in `cost`."""
         return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))

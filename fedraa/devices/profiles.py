@@ -1,7 +1,7 @@
 """Profiles of sixteen real devices, with the source of each number.
 
-A number that no source states is None. `compute` is a rate of a benchmark, so that a task on a real device takes
-longer. Rates of HPL are in double precision, and training in single precision is then up to twice as fast.
+If no source states a number, it is None. The compute speed is the result of a benchmark; real training is slower. The
+benchmark HPL computes in double precision, and training in single precision can be up to twice as fast.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ class DeviceProfile:
     """A real device.
 
     Attributes:
-        kind: The class of the device, and the benchmark of its speed.
-        compute: The measured rate of the benchmark, in FLOP/s.
-        source: The address of the measurement.
-        watts: The mean power during the benchmark [W], from the same source.
-        memory: The memory that training can use, in bytes.
+        kind: The kind of device, and the benchmark that measured its speed.
+        compute: The speed in the benchmark, in FLOP/s.
+        source: The web address of the measurement.
+        watts: The mean power during the benchmark in watts, from the same source; None if it is unknown.
+        memory: The memory that training can use, in bytes; None if it is unknown.
     """
 
     kind: str
@@ -65,9 +65,10 @@ PROFILES: Mapping[str, DeviceProfile] = {
 
 @dataclass(frozen=True)
 class ProfileFleet:
-    """Devices of the named profiles, in physical units and in the order of the clients.
+    """Devices with profiles of `PROFILES`, in physical units. The first clients have the first profile, and so on.
 
-    The links are those of `--links`, or infinite. The devices have `watts_train` if all profiles of the fleet have it.
+    Bandwidths are infinite, unless `--links` sets them. The devices have the column `watts_train` if the power of all
+    their profiles is known.
 
     Args:
         shares: The profiles and their shares of the clients, such as `raspberry-pi-5:0.75,macbook-neo:0.25`.

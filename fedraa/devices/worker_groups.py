@@ -1,4 +1,4 @@
-"""Worker groups: identical workers that train the clients of one tier of devices."""
+"""Worker groups. All workers of a group have the same Ray resources, and train the clients of one tier of devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,19 @@ FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """A number of identical workers, and the amount of each Ray resource that one worker needs."""
+    """A group of identical workers.
+
+    Attributes:
+        workers: The number of workers.
+        needs: The amount of each Ray resource that one worker needs, by name.
+    """
 
     workers: int
     needs: Mapping[str, float]
 
 
 def parse_group(text: str) -> WorkerGroup:
-    """Return the worker group that `text` describes; raise InputError if it is malformed.
+    """Return the worker group that a text describes. Raise InputError if the text is malformed.
 
     For example, `2:CPU=1,GPU=0.5` describes two workers, each with one core and half a GPU.
     """
@@ -37,7 +42,7 @@ def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: in
 
     Args:
         groups: The worker groups, in the order of the tiers.
-        compute: The setting `compute`, with tiers.
+        compute: The option `compute`, which must have tiers.
         clients: The number of clients.
 
     Raises:
@@ -45,8 +50,8 @@ def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: in
     """
     sizes = tier_sizes(compute, clients)
     if len(sizes) != len(groups):
-        problem = f"it has {len(groups)} kinds of workers, and compute has {len(sizes)} tiers"
-        raise InputError("resources", problem, hint="give one for every tier, in their order")
+        problem = f"it has {len(groups)} groups of workers, but compute has {len(sizes)} tiers"
+        raise InputError("resources", problem, hint="give one group for every tier, in the order of the tiers")
     return np.repeat(np.arange(len(groups)), sizes)
 
 
@@ -56,5 +61,5 @@ def _parse_amount(text: str, amount: str) -> float:
     except ValueError:
         value = np.nan
     if not 0 <= value < np.inf:
-        raise InputError("resources", f"{amount!r} is no amount", got=text, expected=FORM)
+        raise InputError("resources", f"{amount!r} is not an amount", got=text, expected=FORM)
     return value

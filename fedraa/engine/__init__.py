@@ -1,1 +1,1 @@
-"""One run: built from an experiment, stepped by a loop over a clock and an executor."""
+"""The execution of one run: it is built from an experiment, and a loop steps it with a clock and an executor."""

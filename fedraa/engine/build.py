@@ -1,4 +1,4 @@
-"""Build a run from an experiment. All mistakes of an experiment are found here, before the start."""
+"""Build a run from an experiment, and raise an error for every mistake in the experiment before the run starts."""
 
 import sys
 from collections.abc import Callable
@@ -120,7 +120,7 @@ def build_run(
         fleet = with_links(fleet, read_links(experiment.links, experiment.client_count))
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment, clients=experiment.client_count, seed=experiment.seed)
-    doing(f"dealing the data to {experiment.client_count} clients")
+    doing(f"dividing the data among {experiment.client_count} clients")
     data = deal_samples(dataset, make_dealing(experiment, experiment, experiment.seed))
     able = int((np.diff(data.test_offsets) > 0).sum())
     _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)
@@ -264,7 +264,7 @@ def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able:
             raise InputError(switch, "no client that trains has its own test samples", hint="leave it out")
         count = getattr(options, field)
         if count is not None and count > able:
-            expected = f"at most {able}, the number of the {clients} clients with their own test samples"
+            expected = f"at most {able}, because {able} of {clients} clients have their own test samples"
             raise InputError(field, got=count, expected=expected)
 
 
@@ -275,8 +275,8 @@ def _write_line(text: str) -> None:
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
     """Return the options with values for the partition and the number of clients, if these are not set.
 
-    If `dirichlet` is set, the partition is that of Dirichlet. Otherwise the partition is `natural` if
-    the dataset assigns its samples to clients, and `iid` if not.
+    If `dirichlet` is set, the partition is `dirichlet`. Otherwise the partition is `natural` if the dataset assigns its
+    samples to clients, and `iid` if not.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition = options.partition
@@ -293,19 +293,19 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
-    """Return the dataset that the options name. Its targets are labels, or the objective converted them."""
+    """Load the dataset that the options name. If the targets are not class labels, the objective checks them."""
     return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
 
 
 def target_check(objective: Objective) -> Targets | None:
-    """Return the check of a data set's targets, or None if the targets are labels."""
+    """Return the objective's function that checks and converts targets, or None if the targets are class labels."""
     if objective.classifies:
         return None
     return objective.targets
 
 
 def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> Dealing:
-    """Return the settings for dealing the dataset to the clients.
+    """Return the settings for dividing the dataset among the clients.
 
     Args:
         problem: The options of the dataset and the objective.
@@ -332,7 +332,7 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
 
 
 def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
-    """Return the model of the time that tasks take.
+    """Return the timing model, which gives the duration of each task.
 
     Args:
         options: The options of the devices.

@@ -11,11 +11,11 @@ CHECKPOINT_PAUSE_FACTOR = 20
 
 
 class CheckpointTimer:
-    """A timer of checkpoints: one at the start, and then one after `every` steps, or after a pause in real time.
+    """A timer of checkpoints. The first is due at the start, each further one after `every` steps or after a pause.
 
     Args:
-        every: The number of server steps between checkpoints. With None, the pause is `CHECKPOINT_INTERVAL_S`, or
-            `CHECKPOINT_PAUSE_FACTOR` times the duration of the last checkpoint if that is longer.
+        every: The number of server steps between checkpoints. None: a pause in real time separates them. The pause is
+            the larger of `CHECKPOINT_INTERVAL_S` and `CHECKPOINT_PAUSE_FACTOR` times the last checkpoint's duration.
     """
 
     def __init__(self, every: int | None) -> None:
@@ -42,7 +42,7 @@ class CheckpointTimer:
         """Begin the pause.
 
         Args:
-            seconds: The duration of the newest checkpoint on the disk. A thread may have written it.
+            seconds: The time that it took to write the newest checkpoint on the disk.
         """
         now = time.monotonic()
         longest = max(seconds, now - self._started_at)

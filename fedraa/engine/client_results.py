@@ -1,4 +1,4 @@
-"""The rows of clients.csv: the results of each client at the evaluations that the user selects."""
+"""The rows of clients.csv: the metrics of single clients in those evaluations that the user selects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ Columns = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Evaluating:
-    """An evaluation in progress: the step and the time of its model, and the `counts` of each client at that time."""
+    """An evaluation in progress, with the step and the time of its model.
+
+    `counts` is the result of `ClientResults.snapshot_clients` at this time.
+    """
 
     step: int
     t: float
@@ -34,11 +37,11 @@ class Evaluating:
 
 
 class ClientResults(Stateful):
-    """A writer of the results of each client, at every n-th evaluation and always at the last.
+    """A writer of the results of each client. It writes at every n-th evaluation and at the last.
 
     Args:
-        data: The clients' data; only sizes and names are used.
-        every: Write at every n-th evaluation, including the first. With None, write only at the last.
+        data: The clients' data; only the numbers of samples and the names of the clients are used.
+        every: The n of "every n-th evaluation", which includes the first. With None, write only at the last.
         write: Called with the step, the time and the columns of one evaluation. With None, nothing is written.
     """
 
@@ -81,7 +84,7 @@ class ClientResults(Stateful):
         self._evaluations += 1
 
     def finish(self) -> None:
-        """Write the results of the last evaluation, unless they are written."""
+        """Write the results of the last evaluation, unless they are already written."""
         if self._unwritten is not None:
             assert self._write is not None
             self._write(self._unwritten["step"], self._unwritten["t"], self._make_columns(self._unwritten))

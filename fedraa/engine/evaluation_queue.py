@@ -1,4 +1,4 @@
-"""Evaluations that run in parallel with training, and the target that ends the run."""
+"""Evaluations that run in parallel with training, and the check whether a model reached the target."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class EvaluationQueue:
         main_metric: The metric that the progress of the run shows.
         target: The target that ends the run. With a target, training waits for each evaluation.
         client_results: Writes the results of each client.
-        personal_clients: The clients whose kept values an evaluation needs, because they have personal models.
+        personal_clients: The clients with personal models. An evaluation needs their kept values.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class EvaluationQueue:
         self.main_value: float | None = None
         """The main metric in the last finished evaluation."""
         self.time_to_target: float | None = None
-        """The time of the model that reached the target."""
+        """The time on the run's clock at which the model reached the target, or None."""
         self._executor = executor
         self._log = log
         self._every = every
@@ -124,6 +124,6 @@ class EvaluationQueue:
         for pending in state["pending"]:
             result = self._executor.evaluate(pending["params"], pending["kept"])
             self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
-        # A run that is extended has a harder target, which the last value may not reach.
+        # An extended run may have a harder target. The last value counts only if it reaches the new target.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):
             self.time_to_target = state["time_to_target"]

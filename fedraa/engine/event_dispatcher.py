@@ -1,4 +1,4 @@
-"""Delivery of a run's events to its callbacks. It happens after each step of the loop, when all state is consistent."""
+"""The delivery of a run's events to its callbacks, after each step of the loop, when all state is consistent."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ class EventDispatcher:
         if line["kind"] in self._listeners.subscribed:
             self._undelivered.append(line)
 
-    def tell(self) -> str | None:
+    def deliver(self) -> str | None:
         """Deliver queued events. Return the name of the callback that requested a stop, or None.
 
         Raises:
-            CallbackRaised: A callback failed. Its event and the later ones stay in the queue.
+            CallbackRaised: A callback failed. The event at which it failed and all later events stay in the queue.
         """
         asking = None
         while self._undelivered:
@@ -44,9 +44,9 @@ class EventDispatcher:
         return int(str(self._undelivered[0]["seq"]))
 
     def replay_events(self, lines: Iterable[Mapping[str, object]], next_undelivered: int | None) -> None:
-        """Replay the events of a resumed run's log.
+        """Show the callbacks all events in the log of a resumed run.
 
-        Queue the events that were not delivered before the interruption.
+        Queue those events again that were not delivered before the interruption.
         """
         for line in lines:
             if line["kind"] not in self._listeners.subscribed:

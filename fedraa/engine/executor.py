@@ -15,15 +15,16 @@ from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
-# Errors of torch by their class names, because their modules differ between versions.
+# Names of torch's error classes that do not come from the client. The modules of these classes differ by version.
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",
 )
 
 
-# The local executor trains tasks ahead for at most AHEAD_S seconds, and until their updates take AHEAD_BYTES of memory.
-# Short tasks are faster in a row, because the server and training displace each other's data from the caches.
+# The local executor trains tasks before the loop waits for them, for at most AHEAD_S seconds at a time, and until their
+# updates take AHEAD_BYTES of memory. Several short tasks in a row are faster than alternating training and server
+# updates, which displace each other's data from the processor's caches.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**23
 
@@ -37,14 +38,14 @@ class PendingEvaluation(Protocol):
 
     @property
     def kept(self) -> State:
-        """The values that clients with personal models keep, as they stood; read-only."""
+        """The values that clients with personal models kept when the evaluation was started; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
         """Return the evaluation, or None if it is not ready within `timeout` seconds."""
 
 
 class Executor(Protocol):
-    """The trainer of tasks. Each task has an Update as its outcome, or a Fault, which the loop handles."""
+    """The trainer of tasks. The outcome of each task is an Update, or a Fault, which the loop handles."""
 
     workers: int
 
@@ -61,23 +62,24 @@ class Executor(Protocol):
         """Queue the task for training; tasks due earlier go first."""
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        """Return the outcome of this task, or a fault without a task.
+        """Return the outcome of this task, or a fault of a worker that had no task.
 
-        Return None if there is none within `timeout` seconds.
+        Return None if neither arrives within `timeout` seconds.
         """
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
 
     def cancel(self, task: int) -> None:
-        """Forget a submitted task. Its outcome is not returned any more."""
+        """Cancel a submitted task. Its outcome will not be returned."""
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
-        """Start an evaluation of the full model [d], which may change in the meantime.
+        """Start an evaluation of the full model [d].
 
         Args:
-            params: The model.
-            kept: The values that clients with personal models keep; empty without such models. They do not change.
+            params: The model. The caller may change it while the evaluation runs.
+            kept: The values that clients with personal models keep; empty without such models. The caller must not
+                change them while the evaluation runs.
         """
 
     def busy(self) -> tuple[int, int]:
@@ -110,14 +112,14 @@ def may_be_client_fault(error: BaseException) -> bool:
 
 
 class _Dropped(BaseException):
-    """The interruption of training."""
+    """The exception that interrupts training after a request to stop."""
 
 
 class LocalExecutor:
-    """An executor in this process. It trains a task, or a `stack` of tasks, when the loop waits for an outcome.
+    """An executor in this process. It trains one task, or up to `stack` tasks at once, when the loop waits.
 
-    On the virtual clock the executor also trains short tasks before the loop waits for them, in the order in which they
-    are due.
+    On the virtual clock the executor also trains short tasks before the loop waits for them. It trains first those that
+    are due first.
     """
 
     workers = 1
@@ -131,8 +133,7 @@ class LocalExecutor:
         # A heap of tasks that may be trained ahead.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # Tasks of a stack (tasks that are trained together) whose training failed. They are trained one by one, to find
-        # the task that fails.
+        # If several tasks that are trained together fail, each of them is trained alone, to find the one that fails.
         self._alone: set[int] = set()
         self._training = False
 
@@ -180,11 +181,11 @@ class LocalExecutor:
                 self._train_stack(number)
 
     def _has_room(self, task: Task) -> bool:
-        """Return True if the memory limit allows one more update, if all updates are as large as this task's."""
+        """Return True if the memory limit allows one more update, assuming that all are as large as this task's."""
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
     def _train_stack(self, task: int) -> None:
-        """Train this task, and in the same stack the next tasks with submodels of the same shape."""
+        """Train this task together with the next tasks that have submodels of the same shape."""
         first = self._tasks[task]
         apart = self._alone | self._trained.keys() | {task}
         alike = (other for number, other in self._tasks.items() if number not in apart and other.widths == first.widths)
@@ -200,7 +201,7 @@ class LocalExecutor:
             self._trained |= zip(numbers, outcomes, strict=True)
 
     def train_together(self, trainer: TaskTrainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
-        """Return the outcomes of tasks that are trained together, or None if one of several failed."""
+        """Train tasks together and return their outcomes. Return None if there are several and one of them failed."""
         try:
             with trap_system_exit():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
@@ -234,7 +235,7 @@ class LocalExecutor:
         try:
             return Evaluated(params.copy(), kept, self._evaluator.evaluate(params, kept))
         except ValueError:
-            # An error about a component of the user.
+            # This error already names the user's component that caused it.
             raise
         # The user's metrics may raise any exception.
         except Exception as error:

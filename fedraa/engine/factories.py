@@ -1,4 +1,4 @@
-"""The server, the cost model and the worker of a run, made from its RunSpec."""
+"""Functions that make the server, the cost model and the worker of a run from its RunSpec."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         spec: The run.
         record: Writes an event to the log.
         store: Keeps the parameters of an asynchronous server. None: the server keeps them.
-        share: Places the buffers that the server sends, if there is no `store`.
+        share: Makes a buffer that several tasks share from the parameters to send. Unused with a `store`.
     """
     experiment = spec.experiment
     method = spec.method
@@ -93,7 +93,7 @@ def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
 
 
 def _count_at_work(spec: RunSpec) -> int:
-    """Return the number of clients that train at the same time: by the concurrency, or as expected in a round."""
+    """Return the number of clients that train at the same time. With rounds, this is the expected size of a cohort."""
     participation = participation_of(spec.method.schedule)
     if participation is None:
         return spec.at_a_time
@@ -115,7 +115,7 @@ def make_cost_model(spec: RunSpec) -> CostModel:
 
 
 def make_worker_spec(spec: RunSpec) -> WorkerSpec:
-    """Return the inputs of a worker."""
+    """Return the description from which a worker is made."""
     experiment = spec.experiment
     method = spec.method
     return WorkerSpec(

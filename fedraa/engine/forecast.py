@@ -1,4 +1,4 @@
-"""A forecast of an asynchronous run: its updates and their times follow from the costs of tasks, without training."""
+"""A forecast of an asynchronous run. The order and the times of its updates follow from the costs, without training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class Forecast:
     Attributes:
         time: Time of the last update on the run's clock.
         steps: Server updates.
-        tasks: Updates per fragment.
+        tasks: Number of updates of each fragment.
         staleness_mean: Mean staleness, counted in versions of the fragment.
         staleness_max: Largest staleness.
-        clients: The client of each update.
+        clients: The client of each update, in the order of the updates.
     """
 
     time: float
@@ -44,16 +44,16 @@ def dry_run(
     steps: int,
     time: float | None = None,
 ) -> Forecast:
-    """Run the decisions of an asynchronous run on the virtual clock, with the same random draws and without training.
+    """Simulate an asynchronous run on the virtual clock without training. The random draws are those of the real run.
 
-    Losses are unknown and stay infinite. A custom rule is not called. The forecast assumes that it makes a version
-    every `per_step` updates.
+    Losses are unknown and stay infinite. A custom rule is not called. The forecast assumes that every `per_step`
+    updates make a new version of the model.
 
     Args:
         ledger: The state of scheduling decisions at the start of the run.
         rule: The rule by which the server applies updates.
-        timing: The model of the time that tasks take.
-        cost: Returns the cost of a task that is sent at this time.
+        timing: The timing model, which gives the duration of each task.
+        cost: A function of a dispatch and its time. It returns the cost of the task.
         steps: The run ends after this number of server updates.
         time: The run ends at this time. It also ends when no client is left that may train.
     """

@@ -1,9 +1,9 @@
-"""The event loop, on the virtual or the wall clock, with any executor.
+"""The event loop of a run, on the virtual or the wall clock, with any executor.
 
-A task sent at t is due at t + cost * jitter on the run's clock. On the virtual clock updates are applied in the order
-in which they are due; the loop waits for a worker only if the next update is missing. On the wall clock an update is
-applied once it has arrived and is due: a worker that is faster than its device is held back, a slower one is not. An
-update that arrives or is due after the deadline of its round is lost.
+A task that is sent at time t is due at t + cost * jitter on the run's clock. On the virtual clock, updates are applied
+in the order in which they are due. The loop waits for a worker only if the next update is missing. On the wall clock,
+an update is applied as soon as it has arrived and is due. Thus the update of a worker that is faster than the simulated
+device waits until it is due. An update that arrives or is due after the deadline of its round is lost.
 """
 
 from collections import deque
@@ -44,10 +44,10 @@ class Loop:
         server: The server.
         executor: Trains the tasks and evaluates the models.
         log: Receives the events.
-        options: The settings.
+        options: The settings of the loop.
         save: Writes a checkpoint. Returns the seconds that the last finished checkpoint took.
         stop: Ends the loop after the current step when it is set.
-        announcer: Delivers the events after each step.
+        dispatcher: Delivers the events after each step.
         client_results: Writes the results of each client.
     """
 
@@ -60,7 +60,7 @@ class Loop:
         *,
         save: Callable[[], float],
         stop: Event,
-        announcer: EventDispatcher | None = None,
+        dispatcher: EventDispatcher | None = None,
         client_results: ClientResults | None = None,
     ) -> None:
         self.phase = LoopState.RUNNING
@@ -87,7 +87,7 @@ class Loop:
         self._checkpoints = CheckpointTimer(options.checkpoint_every)
         self._save = save
         self._stop_request = stop
-        self._announcer = announcer or EventDispatcher()
+        self._dispatcher = dispatcher or EventDispatcher()
         self._waiting_clients: deque[int] = deque()
         self._tasks = TasksInFlight()
         self._failures = TaskFailures()
@@ -107,7 +107,7 @@ class Loop:
             "evaluations": self.evaluations.state(),
             "checkpoints": self._checkpoints.state(),
             "bounds": self._bounds.state(),
-            "next_undelivered": self._announcer.next_undelivered,
+            "next_undelivered": self._dispatcher.next_undelivered,
             "stop_source": self.stop_source,
             "times": self.times.state(),
         }
@@ -136,7 +136,7 @@ class Loop:
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
             self._take_step()
             self._deliver_events()
-        # A stopped run is saved here. A draining run has been saved when it began to drain.
+        # A run that is stopped while it trains is saved here. A draining run was saved when it began to drain.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
@@ -162,7 +162,7 @@ class Loop:
             self.stop_reason = reason
             self.phase = LoopState.FINISHED
 
-        # 3. Waiting clients get work before time moves on.
+        # 3. Dispatch: every waiting client gets a task before time moves on.
         elif self._waiting_clients:
             self._dispatch_next(self._waiting_clients[0])
 
@@ -184,12 +184,12 @@ class Loop:
 
     def _deliver_events(self) -> None:
         """Deliver new events to the callbacks. One of them may request the end while the run is not draining."""
-        stop_source = self._announcer.tell()
+        stop_source = self._dispatcher.deliver()
         if self.stop_source is None and self.phase is LoopState.RUNNING:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the reason to end now, or None. The order is: a callback, a target, steps, time, participations."""
+        """Return the reason to end now, or None. The order is: callback, target, steps, time, participations."""
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:
@@ -206,18 +206,18 @@ class Loop:
     def _time_is_up(self) -> bool:
         """Return True if the time limit has passed, or if the next update on the virtual clock is after it."""
         limit = self._limits.time
-        # An evaluation that is due is made first, because its model is from before the limit.
+        # An evaluation that is due comes first, because its model was reached before the limit.
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:
             return self.clock.elapsed_seconds() > limit
-        # While a client waits, the limit is not yet decided: its next task may be due before the limit.
+        # While a client waits for a task, the run cannot end, because this task may be due before the limit.
         if self._waiting_clients or not self._tasks:
             return False
         return min(self._tasks.next_due, self.server.closes_at) > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
-        """Save a checkpoint, from which the run can be extended as if its limit had always been larger. Then drain."""
+        """Save a checkpoint, from which the run can be extended with a larger limit. Then only finish evaluations."""
         with self.times.server.on("save"):
             self._save()
         self.phase = LoopState.DRAINING
@@ -251,7 +251,7 @@ class Loop:
         self.executor.submit(task, due)
 
     def _write_checkpoint(self) -> None:
-        """Save a checkpoint. Log it only if it is due by its step, because the log must not depend on real time."""
+        """Save a checkpoint. Log it only if its step made it due, because the log must not depend on real time."""
         with self.times.server.on("save"):
             if self._checkpoints.every is not None:
                 self.log.record("checkpoint", self.clock.now, step=self.server.step)
@@ -259,7 +259,7 @@ class Loop:
             self._checkpoints.finish(self._save())
 
     def _next_finished(self) -> tuple[Task, Outcome] | None:
-        """Return the next task in time with its outcome, or None if the outcome is missing."""
+        """Return the task with the update that is applied next, and its outcome, or None if the outcome is missing."""
         if self.clock.wall:
             return self._next_on_wall_clock()
         return self._next_on_virtual_clock()
@@ -324,7 +324,7 @@ class Loop:
         self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the outcome if it is an accepted update or a fault of the client. Handle others, and return None.
+        """Return the outcome if it is an accepted update or a fault of the client. Handle any other and return None.
 
         Args:
             outcome: The outcome that the executor returned.
@@ -383,17 +383,17 @@ class Loop:
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()
-        self._announcer.progress(
+        self._dispatcher.progress(
             Progress(
                 step=self.server.step,
                 t=self.clock.now,
-                accuracy=self.evaluations.main_value,
+                metric=self.evaluations.main_value,
                 in_flight=len(self._tasks),
                 limits=self._limits,
                 staleness=self.server.task_table.staleness,
                 busy=busy,
                 workers=workers,
-                figure=self.evaluations.main_metric,
-                mixed=commit_seconds,
+                metric_name=self.evaluations.main_metric,
+                commit_seconds=commit_seconds,
             )
         )

@@ -16,11 +16,11 @@ class LoopOptions:
         limits: The limits of the run.
         eval_every: The number of server steps between evaluations.
         checkpoint_every: The number of server steps between checkpoints; None if a pause in real time separates them.
-        timing: The model of the time that tasks take.
+        timing: The timing model, which gives the duration of each task.
         wall: True for the wall clock, False for the virtual clock.
         max_update_norm: The largest norm of an update that is accepted.
         main_metric: The metric that the progress of the run shows.
-        personal_clients: The clients whose kept values an evaluation needs.
+        personal_clients: The clients with kept values that an evaluation needs.
     """
 
     limits: Limits

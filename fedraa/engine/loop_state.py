@@ -1,10 +1,10 @@
-"""The state of a run, and the reasons of its end."""
+"""The states of a run, and the reasons for which it ends."""
 
 from enum import Enum, auto
 from typing import Final, Literal
 
 StopReason = Literal["steps", "time", "accuracy", "target", "callback", "participations"]
-# The reason of an end that a callback requested.
+# The reason if a callback requested the end of the run.
 CALLBACK: Final = "callback"
 
 

@@ -1,4 +1,4 @@
-"""A check before the start that compares the memory that a run certainly needs with the free memory of the machine."""
+"""A check before the start: does the memory that a run certainly needs fit into the free memory of the machine?"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ MEMORY_INFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class Free:
-    """The free bytes of this machine's memory and of its GPU's memory. The latter is None without a GPU."""
+    """The free bytes of this machine's main memory, and of its GPU's memory (`gpu`, None without a GPU)."""
 
     memory: float
     gpu: float | None
@@ -57,7 +57,7 @@ class Need:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Need":
-        """Return lower bounds of the needs. An accepted run may still need more memory."""
+        """Return lower bounds of the memory that a run needs. The real need may be larger."""
         experiment = spec.experiment
         update = spec.method.update
         size = spec.params.nbytes
@@ -81,12 +81,13 @@ class Need:
             largest = max(spec.measure(part.widths).params for part in spec.submodels)
             task = max(task, LOCAL_NOISE_BYTES * largest)
         dataset = spec.data.dataset
-        # The server holds the model, a copy for the evaluation, a copy for a step, and the average of the model if set.
+        # The server holds the model, a copy for the evaluation, and a copy for a step. With Polyak averaging it also
+        # holds the averaged model.
         copies = 4 if spec.method.schedule.polyak_fraction else 3
         server = copies * size + remembered
         if experiment.engine != "ray":
             return cls(server=server, per_client=per_client, data=0.0, worker=task, task=task)
-        # Processes share the arrays and files of a source of samples. Every worker has a copy of its other contents.
+        # All processes share the arrays and files of a data source. Every worker copies the source's other contents.
         source = inspect_contents(spec.data.source)
         stored = sum(count_bytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
@@ -95,9 +96,9 @@ class Need:
 
 
 def check_memory(spec: RunSpec, free: Free | None = None) -> None:
-    """Raise InputError for a run that does not fit into memory, with the smallest change that fits.
+    """Raise InputError for a run that does not fit into memory. The error suggests the smallest change that fits.
 
-    The memory of a running cluster is not known here, and not checked.
+    The memory of a running Ray cluster is unknown and therefore not checked.
     """
     experiment = spec.experiment
     if cluster_address(experiment) is not None:
@@ -139,9 +140,9 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
 
 
 def free_memory() -> float:
-    """Return the bytes that new processes may take: the smaller of the machine's and the control group's.
+    """Return the bytes that new processes may take: the minimum of what the machine and the control group have left.
 
-    Only Linux reports these values. On other systems the result is infinity, and no run is refused.
+    Only Linux reports these values. On other systems the result is infinity, so that no run is refused.
     """
     return min(_available_bytes(), _group_left())
 

@@ -20,7 +20,7 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 from fedraa.submodels.tracing.trace_cache import trace_once
 from fedraa.submodels.whole import check_updates, take_whole
 
-# Methods that train the whole model, which an error message suggests.
+# Methods that train the whole model. An error message suggests them if a model cannot be cut.
 WELL_KNOWN = ("fedavg", "fedprox", "fedbuff", "fedasync")
 
 
@@ -50,14 +50,14 @@ def trace_model(
     tell: Callable[[str], None] | None = None,
     cut_layers: Sequence[str] | None = None,
 ) -> Traced:
-    """Return the model as a Traced, with width groups only if the method cuts models.
+    """Return the model as a Traced. It has width groups (units that can be cut) only if the method cuts models.
 
     Args:
         method: The method that trains the model.
         model: The model, without wrappers.
-        pair: Two samples.
+        pair: Two samples, with which the model is called.
         tell: Called with a line of text if tracing takes long.
-        cut_layers: Names or patterns of the layers whose units are cut; None for all.
+        cut_layers: Names or patterns of the layers that are cut; None for all.
 
     Raises:
         Uncuttable: The method cuts models, but this model can only be trained whole.
@@ -80,7 +80,7 @@ def trace_model(
 
 @contextmanager
 def naming_whole_methods(method: Method) -> Iterator[None]:
-    """If code in the block raises Uncuttable, raise it again with a hint that names methods for whole models."""
+    """Add a hint to an Uncuttable error of the block: the names of methods that train the whole model."""
     try:
         yield
     except Uncuttable as error:
@@ -95,7 +95,7 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
 
 @contextmanager
 def _naming_the_model() -> Iterator[None]:
-    """Change the field of errors about a module or an example to `model`, the option that the user knows."""
+    """Give errors about a module or an example the field `model`, which is the name of the user's option."""
     try:
         yield
     except InputError as error:

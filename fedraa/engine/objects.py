@@ -1,4 +1,4 @@
-"""Objects that the user passed to a run, such as a module. The configuration file cannot recreate them."""
+"""Objects that the user passed to a run, such as a module. They cannot be recreated from config.json."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return the module and the dataset if they are objects. Return the experiment's fields, with names otherwise.
+    """Return (model, dataset, fields). The first two are None unless they are objects; names move into the fields.
 
     If `dataset` is a function that returns a dataset, it is called here.
 
@@ -63,9 +63,9 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
 def objects_of(
     fields: Mapping[str, object], model: nn.Module | None, dataset: Dataset | FederatedDataset | None
 ) -> tuple[str, ...]:
-    """Return the fields that hold objects which the configuration cannot recreate.
+    """Return the names of the fields with objects that cannot be recreated from config.json.
 
-    These are the model, the dataset, and components with a description that lacks a value from which they were made.
+    These are the model, the dataset, and components whose description does not contain all of their arguments.
 
     Args:
         fields: The fields of the experiment.
@@ -78,19 +78,19 @@ def objects_of(
 
 
 def object_names(model: nn.Module | None, dataset: Dataset | FederatedDataset | None) -> dict[str, str]:
-    """Return the names of these objects, which replace the defaults of their fields in the written experiment."""
+    """Return the texts that config.json has in the fields `model` and `dataset` if these are objects."""
     names: dict[str, str] = {}
     if model is not None:
         names["model"] = f"{type(model).__name__} ({_MARK})"
     if dataset is not None:
-        # With a colon the name would read as an import path.
+        # A name with a colon would be taken for an import path.
         name = str(dataset.name).replace(":", " ")
         names["dataset"] = f"{name} ({_MARK})"
     return names
 
 
 def _is_written_whole(part: object) -> bool:
-    """Return True if `describe` records every value from which the component was made."""
+    """Return True if the description of a component contains every argument with which the component was made."""
     if isinstance(part, tuple | list):
         return all(map(_is_written_whole, part))
     if isinstance(part, Mapping):

@@ -1,4 +1,4 @@
-"""The personal model of one client of a run, as a module that takes inputs in the form of the user's data."""
+"""The personal model of one client of a run, as a module that takes unscaled inputs, as the data set has them."""
 
 import os
 from collections.abc import Callable
@@ -33,22 +33,23 @@ def load_personal_model(
     trust: bool = False,
     **fields: object,
 ) -> nn.Module:
-    """Return the personal model of a client at the last checkpoint of a run, which is that of its end if it has ended.
+    """Return the personal model of a client at the last checkpoint of a run.
 
         net = fedraa.load_personal_model("runs/ditto", client=3)
         predicted = net(images).argmax(1)
 
-    The module is in evaluation mode and takes inputs as the data set holds them. It is the model that evaluations
-    measure: the one that the client keeps, or, with `personalised` of a method without personal models, the global
-    model after training on the client's samples. A client that has never trained has the global model.
+    The module is in evaluation mode and takes unscaled inputs, as the data set has them. If the run has ended, the last
+    checkpoint is that of its end. If the method keeps personal models, the result is the model that the client keeps.
+    For other methods with the option `personalised`, it is the global model after training on the client's samples.
+    A client that has never trained has the global model.
 
     Args:
         directory: The run directory.
         client: The number of the client, from 0.
         model: The model, if the run was started with an object.
         dataset: The dataset, if the run was started with an object. Otherwise it is loaded again.
-        trust: True to allow the import of other code that the run directory names.
-        **fields: Components that are objects.
+        trust: True to allow the import of user code that the run directory names.
+        **fields: Components that were passed to the run as objects.
 
     Raises:
         ValueError: The run has no personal models, no such client or no checkpoint, or an object is missing.

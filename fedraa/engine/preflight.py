@@ -1,4 +1,4 @@
-"""Checks before the start of a run: clients without work, models that cannot be batched, missing memory."""
+"""Checks before the start of a run, such as: can every client get a task, and can the model train on its batches?"""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ from schedulers import TOLERANCE, delay_bound
 
 # Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
-# For each array that clients can send, the field of LocalTraining that makes them send it.
+# The arrays that clients can send besides the parameters, and the field of LocalTraining that makes them send each.
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient"}
 
 
@@ -67,7 +67,7 @@ def check_runnable(spec: RunSpec) -> None:
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
     server = make_server(spec, _discard_event)
-    # The first task and the state of a checkpoint show errors of custom components before the run.
+    # Making the first task and the state of a checkpoint runs the custom components, so that their errors appear here.
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
@@ -110,19 +110,19 @@ def _check_feasible(spec: RunSpec) -> None:
 
 
 def _check_all_return(spec: RunSpec) -> None:
-    """Raise InputError if some clients may never return an update. The method waits for them."""
+    """Raise InputError if some clients may never return an update, although the method waits for all clients."""
     availability = spec.timing.availability
     if availability is not None and availability.period is None:
-        problem = f"it does not repeat without a period, and {spec.experiment.method} waits for every client"
+        problem = f"without a period the trace does not repeat, and {spec.experiment.method} waits for every client"
         raise InputError("availability", problem, got=spec.experiment.availability, hint="give --availability-period")
     tasks = spec.experiment.max_participations
     if tasks is not None:
-        problem = f"{spec.experiment.method} waits for every client, and some have had their tasks before others"
+        problem = f"{spec.experiment.method} waits for every client, but some clients reach this limit before others"
         raise InputError("max_participations", problem, got=tasks, hint="leave it out, or give another method")
 
 
 def _check_inputs(spec: RunSpec) -> None:
-    """Raise InputError if an option needs samples with one input, or with a float input, and the data differ."""
+    """Raise InputError if a setting needs samples with one input, or with float inputs, and the data have others."""
     method = spec.experiment.method
     inputs = list_leaves(spec.example)
     name = spec.data.dataset.name
@@ -140,7 +140,7 @@ def _check_inputs(spec: RunSpec) -> None:
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if no client has enough samples for a minibatch, or if one that lacks them would end the run."""
+    """Raise InputError if no client has enough samples for a minibatch, or if one with too few would end the run."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__
@@ -162,7 +162,7 @@ def _check_small_batches(spec: RunSpec) -> None:
     if len(small) and spec.experiment.on_bad_client == "stop":
         raise InputError(
             "on_bad_client",
-            f"it would end the run at {_name_clients(small, spec.data.names)}, with one training sample each, on which "
+            f"the run would end at {_name_clients(small, spec.data.names)}, with one training sample each, on which "
             f"{kind} cannot be trained",
             got="stop",
             hint="give skip, or another partition",
@@ -177,7 +177,7 @@ def _check_local_schedule(spec: RunSpec) -> None:
 
 
 def _check_adapters(spec: RunSpec) -> None:
-    """Raise InputError for an aggregator of low-rank adapters that the user sets for a model without any."""
+    """Raise InputError if the user sets an aggregator of low-rank adapters, and the model has no adapters."""
     aggregator = chosen_value(spec.experiment, "aggregator")
     if aggregator is not None and _lacks_adapters(spec):
         raise without_effect(
@@ -189,7 +189,10 @@ def _check_adapters(spec: RunSpec) -> None:
 
 
 def _check_robust(spec: RunSpec) -> None:
-    """Raise InputError if a robust aggregator gets too few clients at a time, or lacks an honest root client."""
+    """Raise InputError if a robust aggregator gets the deltas of too few clients, or if its root client is missing.
+
+    The root client of FLTrust holds trusted data. It must be honest and train in every round.
+    """
     description = getattr(spec.method.update, "aggregator", None)
     if description is None:
         return
@@ -206,23 +209,23 @@ def _check_robust(spec: RunSpec) -> None:
     elif isinstance(participation, Bernoulli):
         voters = round(participation.share * clients)
     if voters < aggregator.min_clients:
-        problem = f"{text_of(aggregator)} needs {aggregator.min_clients} clients at once to protect; it gets {voters}"
+        problem = f"{text_of(aggregator)} protects only with {aggregator.min_clients} or more clients; it gets {voters}"
         raise InputError("aggregator", problem, hint="give more clients, or another aggregator")
     every_client = isinstance(participation, All)
     if isinstance(aggregator, FLTrust) and spec.attack is not None and aggregator.root in spec.attack.attackers:
-        problem = f"client {aggregator.root} holds the root data of FLTrust, and the seed draws it as an attacker"
+        problem = f"client {aggregator.root} holds the root data of FLTrust, but this seed makes it an attacker"
         raise InputError("aggregator", problem, hint="give another root, such as fltrust(root=1), or another seed")
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
         raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
     deadline = getattr(spec.method.schedule, "deadline", None)
     if isinstance(aggregator, FLTrust) and deadline is not None:
-        problem = f"a round without client {aggregator.root}, which holds the root data, does not move the model"
+        problem = f"a round has no effect if client {aggregator.root}, which holds the root data, is late"
         raise InputError("deadline", problem, got=deadline, hint="leave it out, or give another aggregator")
 
 
 def _check_attack(spec: RunSpec) -> None:
-    """Raise InputError if too few clients are honest, or attackers cannot replace deltas by those of other clients."""
+    """Raise InputError if too few clients are honest, or if the attack cannot get the deltas of other clients."""
     if spec.attack is None:
         return
     count = spec.experiment.personalised
@@ -242,40 +245,40 @@ def _check_attack(spec: RunSpec) -> None:
 
 
 def _check_privacy(spec: RunSpec) -> None:
-    """Raise InputError for privacy without its library, and for a model whose buffers are estimated on private data."""
+    """Raise InputError if the library for privacy is missing, or if the model has statistics of private samples."""
     if spec.privacy is None:
         return
     refuse_missing_library()
     if has_statistics(spec.traced.module) or spec.state.changes:
         kind = type(spec.traced.module).__name__
-        problem = f"{kind} has statistics of training samples, as batch norm has, which are not private"
+        problem = f"{kind} stores statistics of training samples, as batch norm does, and these are not private"
         raise InputError("model", problem, hint="give a model with group norm or without normalisation")
 
 
 def _lacks_batch_norm(spec: RunSpec) -> bool:
-    """Return True if the clients keep the parameters of batch norm and the model has none."""
+    """Return True if the method's clients keep the parameters of batch norm, but the model has no batch norm."""
     return BATCH_NORM in spec.method.local.personal_layers and not find_personal(spec.traced, (BATCH_NORM,))
 
 
 def _check_batch_norm(spec: RunSpec) -> None:
-    """Raise InputError for personal batch norm that the user sets for a model without any."""
+    """Raise InputError if the user makes batch norm personal, but the model has no batch norm."""
     if chosen_value(spec.experiment, "personal_layers") is not None and _lacks_batch_norm(spec):
         beside = f"{type(spec.traced.module).__name__}, which has no batch norm with weights"
         raise without_effect("personal_layers", BATCH_NORM, beside, "give the names of other layers")
 
 
 def warn_of_no_batch_norm(spec: RunSpec) -> list[str]:
-    """Return a sentence if the clients of the method keep batch norm, and the model has none."""
+    """Return a warning if the method's clients keep the parameters of batch norm, but the model has no batch norm."""
     if not _lacks_batch_norm(spec):
         return []
     return [
         f"method: clients of {spec.experiment.method} keep the parameters of batch norm, and "
-        f"{type(spec.traced.module).__name__} has none, so that it trains like fedavg; give a model with batch norm"
+        f"{type(spec.traced.module).__name__} has none, so the method equals fedavg; give a model with batch norm"
     ]
 
 
 def warn_of_many_attackers(spec: RunSpec) -> list[str]:
-    """Return a sentence if the run has more attackers than its aggregator withstands."""
+    """Return a warning if the run has more attackers than its aggregator withstands."""
     description = getattr(spec.method.update, "aggregator", None)
     if spec.attack is None or description is None:
         return []
@@ -288,13 +291,13 @@ def warn_of_many_attackers(spec: RunSpec) -> list[str]:
     if tolerated is None or attackers <= tolerated:
         return []
     return [
-        f"aggregator: {text_of(aggregator)} withstands {tolerated} of {clients} clients, and the run has {attackers} "
-        "attackers; give it a larger number or share unless that is meant"
+        f"aggregator: {text_of(aggregator)} withstands {tolerated} attackers among {clients} clients, and the run has "
+        f"{attackers} attackers; give it a larger number or share unless this is intended"
     ]
 
 
 def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
-    """Return a sentence if clients keep personal models, and none of them can be evaluated."""
+    """Return a warning if clients keep personal models, and none of them can be evaluated."""
     if not (spec.method.local.algorithm.has_personal_model or spec.personal_names) or spec.personal_clients:
         return []
     return [
@@ -304,7 +307,7 @@ def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
 
 
 def _lacks_adapters(spec: RunSpec) -> bool:
-    """Return True if the method averages low-rank adapters and the model has none."""
+    """Return True if the method averages low-rank adapters, but the model has no adapters."""
     aggregator = getattr(spec.method.update, "aggregator", None)
     return (
         aggregator is not None
@@ -314,17 +317,17 @@ def _lacks_adapters(spec: RunSpec) -> bool:
 
 
 def warn_of_no_adapters(spec: RunSpec) -> list[str]:
-    """Return a sentence if the method is one for low-rank adapters, and the model has none."""
+    """Return a warning if the method averages low-rank adapters, but the model has no adapters."""
     if not _lacks_adapters(spec):
         return []
     return [
         f"method: {spec.experiment.method} averages low-rank adapters, and {type(spec.traced.module).__name__} has "
-        "none, so that it averages like heterofl; give adapters to the model with fedraa.lora"
+        "none, so the method averages like heterofl; give adapters to the model with fedraa.lora"
     ]
 
 
 def warn_of_no_exits(spec: RunSpec) -> list[str]:
-    """Return a sentence if the method needs a classifier after each block, and the model has none."""
+    """Return a warning if the method needs a classifier after each block, but the model has only one at its end."""
     if not isinstance(spec.method.submodel, FirstBlocks) or isinstance(spec.traced.module, EarlyExits):
         return []
     return [
@@ -335,7 +338,7 @@ def warn_of_no_exits(spec: RunSpec) -> list[str]:
 
 
 def warn_of_small_shards(spec: RunSpec) -> list[str]:
-    """Return a sentence about the clients with too few samples to train the model, if there are any."""
+    """Return a warning about the clients with too few samples to train the model, if there are any."""
     small = np.flatnonzero(spec.data.sizes < spec.state.min_batch)
     if not len(small):
         return []
@@ -364,7 +367,7 @@ def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = 
 
 
 def _check_stack(spec: RunSpec) -> None:
-    """Raise InputError for a method or a model that cannot be trained in stacks."""
+    """Raise InputError if `vmap_batch` is set, but the method or the model cannot train several clients at once."""
     experiment = spec.experiment
     solver = spec.method.local
     for is_set, reason in (
@@ -388,7 +391,7 @@ def _check_stack(spec: RunSpec) -> None:
         reason = str(error).strip().splitlines()[0]
         raise _stack_error(experiment.vmap_batch, f"torch.func.vmap cannot run this model ({reason})") from None
     if not torch.allclose(alone, other, atol=1e-5):
-        problem = "the output for a sample depends on the others of its minibatch, as with batch normalisation"
+        problem = "the output for a sample depends on the other samples of its batch, as with batch norm"
         raise _stack_error(experiment.vmap_batch, problem)
 
 

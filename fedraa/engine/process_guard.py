@@ -1,4 +1,4 @@
-"""A guard that admits one run at a time in a process, because a run changes torch's settings and global generators."""
+"""A guard that allows one run at a time in a process, because a run changes torch's settings and global generators."""
 
 import logging
 import os
@@ -44,9 +44,10 @@ def refuse_nested_run() -> None:
 
 @contextmanager
 def exclusive_process() -> Iterator[None]:
-    """Let one thread at a time into this `with` block. At its end, restore the process's settings that a run changes.
+    """Let one thread at a time into this `with` block. At its end, restore the settings that a run changes.
 
-    These are torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
+    These are torch's default dtype, its number of threads, its choice of algorithms, and the global generators of
+    Python, NumPy and torch.
     """
     if not _guard.lock.acquire(blocking=False):
         _say_that_runs_wait()
@@ -59,12 +60,12 @@ def exclusive_process() -> Iterator[None]:
 
 
 def _say_that_runs_wait() -> None:
-    """Log that a run waits, once per process, because a sweep in threads waits many times."""
+    """Log once per process that a run waits. A sweep in threads waits many times, and one line is enough."""
     if not _guard.waited_before:
         _guard.waited_before = True
         logger.warning(
-            "run: waiting for another run of this process to end; runs in threads take turns, use processes to run "
-            "side by side"
+            "run: waiting for another run of this process to end; runs in threads take turns, so use processes to run "
+            "in parallel"
         )
 
 
@@ -84,8 +85,11 @@ def run_alone() -> Iterator[None]:
 def _unchanged_settings() -> Iterator[None]:
     default_type = torch.get_default_dtype()
     threads = torch.get_num_threads()
+    algorithms = torch.get_deterministic_debug_mode()
+    # torch defines this attribute when the module is imported.
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     on_gpu = None
-    # torch leaves this function untyped.
+    # This function of torch has no type annotations.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         on_gpu = torch.cuda.get_rng_state_all()
     try:
@@ -93,5 +97,9 @@ def _unchanged_settings() -> Iterator[None]:
     finally:
         torch.set_default_dtype(default_type)
         torch.set_num_threads(threads)
+        # Setting the mode can import much of PyTorch.
+        if torch.get_deterministic_debug_mode() != algorithms:
+            torch.set_deterministic_debug_mode(algorithms)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         if on_gpu is not None:
             torch.cuda.set_rng_state_all(on_gpu)

@@ -40,7 +40,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registries of those components that may be described by text or by a mapping.
+# The registries of the components. config.json describes a component as text or as a mapping; these compare the two.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -71,8 +71,8 @@ def load_for_resume(
         directory: The run directory.
         model: The model, if the run was started with an object.
         dataset: The dataset, if the run was started with an object.
-        fields: New limits, and components that must be passed again, equal to those at the start.
-        trust: Allow the import of other code that config.json names.
+        fields: New limits, and the components that were passed as objects at the start.
+        trust: Allow the import of user code that config.json names.
         doing: Receives a text about each long step.
 
     Raises:
@@ -137,10 +137,10 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
 def extend_limits(directory: Path, spec: RunSpec) -> None:
     """Write the limits of `spec` into the run's configuration, and remove the files that a run writes at its end.
 
-    If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits.
+    If the process is killed in this function, the run counts as interrupted, with either the old or the new limits.
     """
     if is_written(directory / EVENTS):
-        raise InputError("run", "another process is writing it", got=directory, hint="wait for it, or stop it")
+        raise InputError("run", "another process writes this run", got=directory, hint="wait for it, or stop it")
     config = History(directory).config
     now = describe_run(spec)
     for name in (SUMMARY, MODEL, PROFILE, SEAL):
@@ -151,7 +151,7 @@ def extend_limits(directory: Path, spec: RunSpec) -> None:
 
 
 def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:
-    """Raise InputError if an object must be passed again, because it cannot be imported, and is missing.
+    """Raise InputError if an object is missing that must be passed again, because it cannot be imported.
 
     Args:
         directory: The run directory, for errors.
@@ -183,7 +183,7 @@ def _is_of_a_script(path: str) -> bool:
 
 
 def _is_gone(name: str, path: str) -> bool:
-    """Return True for the import path of an object in a script or a notebook other than the running one."""
+    """Return True if the path names an object of a script or notebook, and the running one has no such object."""
     if "<" in path or not _is_of_a_script(path):
         return "<" in path
     try:
@@ -211,7 +211,7 @@ def _importing_only_passed(
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """Raise InputError if these fields of config.json name code to import, because someone may have edited the file."""
+    """Raise InputError if these fields of config.json name code to import, which an attacker may have written."""
     paths = foreign_in(written)
     if paths:
         problem = f"it names code that would be imported and run, {', '.join(paths)}"
@@ -234,9 +234,9 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     difference = first_difference(choice.state[ASKED], experiment)
     if difference is not None:
         problem = f"it {difference} when {choice.path.name} was written"
-        raise InputError(str(directory / CONFIG), problem, hint="put that back")
-    if choice.passed_over:
-        listed = "; ".join(f"{name} {why}" for name, why in choice.passed_over.items())
+        raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
+    if choice.skipped:
+        listed = "; ".join(f"{name} {why}" for name, why in choice.skipped.items())
         logger.warning("%s resumes from %s: %s", directory, choice.path.name, listed)
 
 
@@ -253,15 +253,15 @@ def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str])
             continue
         if isinstance(now[name], dict):
             # The value is too long for a sentence.
-            raise InputError(name, "the run was started with another one", hint="give the same")
+            raise InputError(name, "the run was started with another value", hint="give the same value")
         problem = f"the run was started with {short_text(was.get(name))}"
         if was.get(name) is None:
             raise InputError(name, "the run was started without it", got=now[name], hint="leave it out")
-        raise InputError(name, problem, got=now[name], hint="give the same")
+        raise InputError(name, problem, got=now[name], hint="give the same value")
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Raise InputError if a resolved value in the directory differs from that of the run as it would continue.
+    """Raise InputError if a resolved value in config.json differs from the value with which the run would continue.
 
     Args:
         directory: The run directory, for errors.
@@ -276,7 +276,7 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
     differing = [key for key in was if now.get(key) != was[key] and key not in may_differ]
     if differing:
         problem = f"it had another model, dataset or fleet: {min(differing)} differs"
-        raise InputError("run", problem, got=directory, hint="give those that it was started with")
+        raise InputError("run", problem, got=directory, hint="give the model, dataset and fleet of its start")
 
 
 def _check_further(value: object, before: Target, now: Target | None) -> None:
@@ -293,7 +293,7 @@ def _check_further(value: object, before: Target, now: Target | None) -> None:
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
-    """Raise InputError if config.json does not describe the method of the experiment, apart from new limits.
+    """Raise InputError if config.json does not describe the method of the experiment. New limits are ignored.
 
     Args:
         directory: The run directory, for errors.
@@ -310,7 +310,7 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
         raise InputError(
             str(directory / CONFIG),
             f"it does not describe the method of its experiment: {where} differs",
-            hint="put it back, or start the run again if another version of fedraa began it",
+            hint="restore the file, or start the run again if another version of fedraa started it",
         )
 
 
@@ -320,9 +320,9 @@ def differing_part(was: Mapping[str, Any], method: Method) -> str | None:
 
 
 def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
-    """Return the first path at which two descriptions differ.
+    """Return the path of the first part in which two descriptions of a method differ, or None.
 
-    One description may be the text of the other.
+    A component may be described as a text in one of them and as a mapping in the other.
 
     Args:
         was: A part of the description in config.json.
@@ -347,7 +347,7 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
 
 
 def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text creates the described component. For a custom component, the stated values must match.
+    """Return True if the text creates the described component. Of a custom component only the values in the text count.
 
     Args:
         text: The text of a component, such as `adam(beta1=0.8)`.
@@ -361,7 +361,7 @@ def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
-    """Raise InputError unless every limit is larger than before, and the one that ended the run is among them.
+    """Raise InputError unless every new limit is larger than before, and one of them is the limit that ended the run.
 
     Args:
         history: The run in its directory.

@@ -1,4 +1,4 @@
-"""The settings in config.json that must not change before a run is resumed. Checkpoints hold a copy of them."""
+"""The settings in config.json that must stay the same until a run is resumed. Each checkpoint holds a copy of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from fedraa.errors import short_text
 
 
 def pinned_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that must not change: the experiment, and the limit on evaluations in progress."""
+    """Return the settings that must stay the same: the experiment, and the limit on evaluations in progress."""
     return {**config["experiment"], PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
 
 
 def first_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a clause about the first setting that changed, or None if no setting changed that affects the result."""
+    """Return a clause about the first changed setting that affects the result, or None if there is none."""
     may_change = Experiment.may_change()
     for name, value in was.items():
         if name not in may_change and now.get(name) != value:

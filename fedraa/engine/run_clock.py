@@ -10,14 +10,14 @@ class RunClock:
     """The time of a run, from 0 on: in cost units on the virtual clock, in seconds on the wall clock.
 
     Args:
-        timing: The model of the time that tasks take.
+        timing: The timing model, which gives the duration of each task.
         wall: True for the wall clock, False for the virtual clock.
     """
 
     def __init__(self, timing: Timing, *, wall: bool) -> None:
         self.wall = wall
         self.now = 0.0
-        """The time of the last decision. Only the loop changes this time."""
+        """The time of the loop's last decision. Only the loop changes it."""
         self._timing = timing
         self._started_at = time.monotonic()
 
@@ -26,7 +26,7 @@ class RunClock:
         return time.monotonic() - self._started_at
 
     def exclude(self, seconds: float) -> None:
-        """Exclude the last real seconds, an interruption in which no client could train."""
+        """Do not count the last `seconds` of real time, because no client could train in this interruption."""
         self._started_at += seconds
 
     def due(self, task: Task) -> float:

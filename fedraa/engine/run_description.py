@@ -29,7 +29,7 @@ PENDING_EVALS_KEY = "max_pending_evals"
 
 
 def params_digest(spec: RunSpec, params: Vector) -> str:
-    """Return the digest of the parameters' float32 bytes in the order of their names."""
+    """Return the digest of the parameters' float32 bytes, in the order of the parameters' names."""
     traced = spec.traced
     spans = zip(traced.names, traced.offsets, (*traced.offsets[1:], traced.size), strict=True)
     digest = hashlib.sha256()
@@ -85,14 +85,14 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
 
 
 def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:
-    """Return the clients that attack, if there is an attack."""
+    """Return the key `attackers` with the numbers of the attacking clients, or nothing without an attack."""
     if spec.attack is None:
         return {}
     return {"attackers": sorted(spec.attack.attackers)}
 
 
 def _describe_privacy(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """Return the terms of the privacy loss, if the run has privacy."""
+    """Return the key `privacy` with the values from which the privacy loss follows, or nothing without privacy."""
     if spec.privacy_terms is None:
         return {}
     return {"privacy": spec.privacy_terms.described()}
@@ -105,9 +105,9 @@ def _describe_inputs(spec: RunSpec) -> Any:
 
 
 def described_base(spec: RunSpec) -> dict[str, object] | None:
-    """Return a description of a model's frozen part, which updates and checkpoints do not hold, or None without one.
+    """Return a description of the model's frozen parameters and buffers, or None if it has none.
 
-    Buffers that training changes are not part of it.
+    Updates and checkpoints do not contain these values. Buffers that training changes are not described.
     """
     module = spec.traced.module
     changed = spec.state.changes
@@ -121,10 +121,10 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     }
 
 
-# The packages and the source of a process stay the same after their import.
+# These results are cached because the packages and the source of a process stay the same after their import.
 @cache
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package; None for a plain checkout."""
+    """Return the version of an installed package, or None if the package is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -133,7 +133,7 @@ def installed_version(package: str) -> str | None:
 
 @cache
 def source_commit() -> str | None:
-    """Return the commit of this source tree, or None if it is no git checkout."""
+    """Return the git commit of this source tree, or None if the source is no git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

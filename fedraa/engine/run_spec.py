@@ -43,13 +43,13 @@ from fedraa.submodels.meter import measure_cost
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 
 DEFAULT_ROUNDS = 20
-# Maximum number of server steps of a run with a target, because the target may be out of reach.
+# Maximum number of rounds of a run with a target and without another limit. The target may be out of reach.
 DEFAULT_ROUNDS_TO_TARGET = 1000
 # Number of clients with personal models in an evaluation, unless the experiment sets a number.
 PERSONAL_EVALS = 100
-# Number of samples on which the statistics of normalisation layers are estimated. More samples only cost time.
+# Number of samples on which an evaluation estimates the statistics of normalisation layers. More would only cost time.
 STATISTICS_SAMPLES = 10_000
-# Maximum number of bytes of these samples if they are read from a source. About `FEW` samples are always read.
+# Maximum number of bytes of these samples if they are read from a data source. At least about `FEW` samples are read.
 STATISTICS_BYTES = 256 * 2**20
 
 
@@ -65,7 +65,7 @@ class RunSpec:
     params: Vector
     index_sets: tuple[IndexSet, ...]
     example: Tree
-    """A batch of tensors [b, ...], in the form in which clients read it."""
+    """A batch of inputs, tensors [b, ...], after the scaling that clients apply."""
     labels_held: npt.NDArray[np.bool_]
     timing: Timing
     metrics: tuple[NamedMetric, ...] = ()
@@ -75,7 +75,7 @@ class RunSpec:
     transforms: Transforms = field(default_factory=Transforms)
     """The random transforms of training."""
     state: TrainingState = field(default_factory=TrainingState)
-    """The policy for state that the model changes by itself."""
+    """The buffers that the model changes in training, such as batch statistics, and how they are handled."""
     label_shares: tuple[float, ...] | None = None
     """The share of each label in the data of all clients, if the method calibrates logits."""
     attack: AttackPlan | None = None
@@ -83,11 +83,11 @@ class RunSpec:
     privacy: Privacy | None = None
     """The privacy mechanism."""
     _personal_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
-    """The parameters of personal layers by submodel shape."""
+    """The number of parameters in personal layers, for each submodel shape."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
-        """The fragments that a scheduler assigns; the full model is one fragment."""
+        """The fragments that a scheduler assigns. A model that is not cut is a single fragment."""
         return [Submodel.of(self.traced, kept) for kept in self.index_sets]
 
     @property
@@ -113,7 +113,7 @@ class RunSpec:
     @property
     def metric_spec(self) -> MetricSpec:
         """The metrics of every evaluation."""
-        spec = replace(make_figures(self.objective, self.metrics), personal=bool(self.personal_clients))
+        spec = replace(make_metric_spec(self.objective, self.metrics), personal=bool(self.personal_clients))
         if self.attack is None or not isinstance(self.attack.attack, Backdoor):
             return spec
         return replace(spec, less=(*spec.less, ATTACK_SUCCESS), own=(*spec.own, ATTACK_SUCCESS))
@@ -148,14 +148,14 @@ class RunSpec:
 
     @property
     def _steps_per_round(self) -> int:
-        """The number of server steps in which each client reports about once."""
+        """The number of server steps in which each client sends about one update."""
         if not self.method.asynchronous:
             return 1
         return max(1, self.experiment.client_count // self.method.update.per_step)
 
     @cached_property
     def stem(self) -> ClientHalf | None:
-        """The client's half of a model in split learning."""
+        """The half of the model that clients hold in split learning, or None without split learning."""
         split = self.method.local.split
         if not split:
             return None
@@ -191,7 +191,7 @@ class RunSpec:
 
     @property
     def kept_models(self) -> KeptModels | None:
-        """The personal models that clients keep, or None if the method has none, or evaluations need none."""
+        """The personal models that clients keep, or None if the method has none or evaluations do not use them."""
         algorithm = self.method.local.algorithm
         if not self.personal_clients or not (algorithm.has_personal_model or self.personal_names):
             return None
@@ -200,9 +200,10 @@ class RunSpec:
 
     @cached_property
     def personal_clients(self) -> list[int]:
-        """The clients with personal models in evaluations, drawn from the honest ones that have test samples.
+        """The clients whose personal models are evaluated, drawn from the honest clients with test samples.
 
-        Without `personalised` they are at most `PERSONAL_EVALS` clients of a method that keeps personal models.
+        `personalised` sets their number. If it is not set, a method that keeps personal models evaluates at most
+        `PERSONAL_EVALS` clients, and other methods none.
         """
         count = self.experiment.personalised
         if count is None and (self.method.local.algorithm.has_personal_model or self.personal_names):
@@ -231,22 +232,23 @@ class RunSpec:
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of the values that each client keeps between its tasks."""
+        """The size in bytes of the values that one client keeps between its tasks."""
         return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
 
     @property
     def noise_bytes(self) -> int:
-        """The bytes of the clips and the noise of central privacy at the server; 0 without it."""
+        """The bytes that the server needs for the clipped deltas and the noise of central privacy; 0 without it."""
         if self.privacy is None or self.privacy.local:
             return 0
         return NOISE_BYTES * self.params.size
 
     @property
     def privacy_terms(self) -> PrivacyTerms | None:
-        """The terms of the privacy loss, or None without privacy.
+        """The values from which the privacy loss follows, or None without privacy.
 
-        Sampling counts only in Poisson rounds of whole models with central privacy: the coverage of submodels would
-        show the cohort, and with local privacy the server sees which clients send an update.
+        The random sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central
+        privacy. With submodels, the coverage would reveal which clients took part. With local privacy, the server sees
+        which clients send an update.
         """
         if self.privacy is None:
             return None
@@ -262,9 +264,9 @@ class RunSpec:
         return PrivacyTerms(self.privacy.noise, delta, per_release, sampling, self.privacy.local)
 
     def without_training_rows(self) -> "RunSpec":
-        """Return the run without the training data that evaluations do not need.
+        """Return the run with only those training samples that evaluations need.
 
-        The sizes of the clients' shards stay known.
+        The numbers of samples of the clients stay known.
         """
         return replace(self, data=self.evaluation_data)
 
@@ -272,10 +274,10 @@ class RunSpec:
     def evaluation_data(self) -> Federated:
         """The test data, and the training data that evaluations need.
 
-        If training changes buffers, evaluations estimate these on training samples: on all of them, or on a uniform
-        sample of `STATISTICS_SAMPLES`. If a source holds the samples, the uniform sample is read here, up to
-        `STATISTICS_BYTES`, but all samples are read again in every evaluation. Clients that are evaluated separately
-        keep their shards.
+        If training changes buffers of the model, evaluations estimate these buffers on training samples: on all of
+        them, or on a uniform subset of `STATISTICS_SAMPLES`. If the samples come from a data source, this property
+        reads the subset, up to `STATISTICS_BYTES`; if all samples count, every evaluation reads them. Clients that are
+        evaluated separately keep all their samples.
         """
         if isinstance(self.data, EvaluationData):
             return self.data
@@ -288,7 +290,7 @@ class RunSpec:
         return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported_clients())
 
     def _reported_clients(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients with reported results, or None if the run reports no results of clients."""
+        """Return the clients that clients.csv reports, or None if the run writes no clients.csv."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None
@@ -298,7 +300,7 @@ class RunSpec:
         return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
-        """Return the data with only those training samples on which statistics are estimated."""
+        """Return the data with only those training samples on which evaluations estimate buffers."""
         dataset = self.data.dataset
         source = self.data.source
         count = int(self.data.sizes.sum())
@@ -329,8 +331,8 @@ def participation_of(schedule: Schedule) -> Selection | None:
     return PARTICIPATION.resolve(schedule.participation)
 
 
-def make_figures(objective: Objective, metrics: Sequence[NamedMetric]) -> MetricSpec:
-    """Return the metrics of every evaluation: those of the objective, and the user's metrics."""
+def make_metric_spec(objective: Objective, metrics: Sequence[NamedMetric]) -> MetricSpec:
+    """Return the metrics of every evaluation: the metrics of the objective, and the user's metrics."""
     built_in = objective.summary()
     less = (*built_in.less, *(metric.name for metric in metrics if metric.better == "min"))
     return replace(built_in, less=less, own=tuple(metric.name for metric in metrics))

@@ -1,4 +1,4 @@
-"""Warnings, one sentence each, about runs that work but are probably not intended."""
+"""Warnings, one sentence each, about runs that work but probably have a mistake in their settings."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,12 +22,12 @@ LARGEST_INPUT = 50.0
 """At usual learning rates, inputs with larger absolute values often end training in NaN."""
 TRIED_ROWS = 4
 RANDOM_INPUT_SIZES = (30.0, 1000.0)
-"""Scales of random inputs.
+"""Scales of random inputs that test whether a model returns probabilities.
 
-Only outputs that are bounded, such as probabilities, stay between 0 and 1 for such inputs.
+For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
 
-# The dimension of the classes in the outputs of each objective that takes logits.
+# The objectives that take logits, each with the dimension of the classes in the model's outputs.
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 
@@ -39,9 +39,9 @@ def issue_warnings(sentences: Iterable[str | None]) -> None:
 
 
 def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
-    """Return a sentence if an input is beyond ±50.
+    """Return a warning if the absolute value of an input exceeds `LARGEST_INPUT`.
 
-    Of samples that clients read from a source, only a few are checked.
+    If clients read their samples from a data source, only a few samples are checked.
     """
     for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
         for name, x in _named_arrays(tree, split):
@@ -59,8 +59,8 @@ def _about_large(name: str, largest: float, channel: int, data: Federated, *, st
 
     Args:
         name: The name of the input.
-        largest: The largest distance from 0.
-        channel: Its channel.
+        largest: The largest absolute value.
+        channel: The channel that contains this value.
         data: The data of the run.
         standardise: True if the run standardises inputs.
     """
@@ -74,7 +74,7 @@ def _about_large(name: str, largest: float, channel: int, data: Federated, *, st
 
 
 def _largest_input(x: Array) -> tuple[float, int]:
-    """Return the largest absolute value of an input, and its channel. Values that are not finite do not count."""
+    """Return the largest finite absolute value of an input, and its channel."""
     axes = (0, *range(2, x.ndim))
     extremes = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
     extremes = np.atleast_1d(np.where(np.isfinite(extremes), extremes, 0.0))
@@ -95,7 +95,7 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def find_unused_labels(data: Federated) -> str | None:
-    """Return a sentence if the smallest label of the training samples is not 0, as when labels count from 1."""
+    """Return a warning if the smallest training label is not 0. The user's labels probably count from 1."""
     if data.labels is None or not data.labels.size:
         return None
     first = int(data.labels.min())
@@ -105,14 +105,14 @@ def find_unused_labels(data: Federated) -> str | None:
     missing = "class 0 has" if first == 1 else f"classes 0..{first - 1} have"
     return (
         f"dataset {data.dataset.name!r}: labels {first}..{last}: {missing} no training sample; labels count from 0, so "
-        f"subtract {first} unless that is meant"
+        f"subtract {first} unless this is intended"
     )
 
 
 def find_probabilities(model: nn.Module, example: Tree, objective: Objective) -> str | None:
-    """Return a sentence if the outputs of a model look like probabilities, and the objective takes logits.
+    """Return a warning if the outputs of a model look like probabilities, but the objective takes logits.
 
-    Outputs look like this if they are between 0 and 1 and also have the sum 1, or stay between 0 and 1 for large random
+    Outputs between 0 and 1 look like probabilities if they sum to 1, or if they stay between 0 and 1 for large random
     inputs.
 
     Args:
@@ -132,16 +132,16 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
         return None
     layer = "softmax" if sums_to_one else "sigmoid"
     return (
-        f"model: {type(model).__name__} returns probabilities, as of a {layer}, and the loss of {objective.name} takes "
-        f"logits; leave out the last {layer}, or training is slow and the loss is wrong"
+        f"model: {type(model).__name__} returns probabilities, as of a {layer}, but the loss of {objective.name} takes "
+        f"logits; leave out the last {layer}, because with it training is slow and the loss is wrong"
     )
 
 
 def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
-    """Return a sentence if fragments of a model that predicts numbers are trained without scaled activations.
+    """Return a warning if the model predicts numbers and its fragments are trained without scaled activations.
 
-    Each fragment learns to predict the whole target, and the full model adds their outputs. For classes this is
-    harmless, because the largest logit stays the largest. Predicted numbers become too large.
+    Each fragment learns to predict the whole target, and the full model adds the outputs of the fragments. Predicted
+    numbers become too large. For classes this does no harm, because the largest logit stays the largest.
 
     Args:
         fragments: The number of fragments.
@@ -201,7 +201,7 @@ def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tenso
 
 
 def find_no_step(summary: Mapping[str, Any]) -> str | None:
-    """Return a sentence if a run ended before its first step, or if no update arrived before the rounds closed."""
+    """Return a warning if a run ended before its first step, or if no update arrived before its round closed."""
     if summary["steps"]:
         if summary["tasks"]:
             return None

@@ -36,14 +36,15 @@ from fedraa.rundir.profile import PROFILE, Spent
 from fedraa.rundir.summary import summarise_run
 from fedraa.server.stores.local import Store
 
-# The wall clock starts when all workers have started, but at most this many seconds late: some may lack resources.
+# The wall clock starts when all workers have started, but after this time at the latest, because some workers may never
+# start for lack of resources.
 MAX_START_S = 60.0
 # Seconds between two checks for a request to stop.
 CHECK_SECONDS = 0.1
 
 
 class RunSession:
-    """The host of a run's loop. It lives in the driver, or in the server actor."""
+    """The owner of a run's loop. It is in the user's process, or in the Ray actor of the server."""
 
     def __init__(
         self,
@@ -65,18 +66,18 @@ class RunSession:
             executor: Trains the tasks.
             stop: Ends the run when it is set.
             callbacks: Receive all events of the run.
-            driver: The user's process, if the session runs in another process.
-            description: The description of the user's process, if the session runs in another process.
+            driver: Identifies the user's process if the session runs in another process, else None.
+            description: The description of the user's process if the session runs in another process, else None.
             store: Keeps the parameters. With None, the server keeps them.
         """
         self._spec = spec
         self._directory = directory
         self._description = description
-        self._announcer = EventDispatcher(callbacks)
+        self._dispatcher = EventDispatcher(callbacks)
         experiment = spec.experiment
-        self._log = EventLog(directory, driver, self._announcer.recorded, clients=experiment.client_evals is not None)
-        # The settings of config.json, for checkpoints.
-        self._asked: dict[str, Any] = {}
+        self._log = EventLog(directory, driver, self._dispatcher.recorded, clients=experiment.client_evals is not None)
+        # The settings that must stay the same until a resume. Each checkpoint contains them.
+        self._pinned: dict[str, Any] = {}
         self._workers = executor.workers
         self._store = store
         self._stop = stop
@@ -97,7 +98,7 @@ class RunSession:
             ),
             save=self._save_checkpoint,
             stop=stop,
-            announcer=self._announcer,
+            dispatcher=self._dispatcher,
             client_results=self._client_results(),
         )
 
@@ -105,7 +106,7 @@ class RunSession:
         client_evals = self._spec.experiment.client_evals
         if client_evals is None:
             return ClientResults()
-        # With `final`, only the last evaluation is written.
+        # With the setting `final`, the results of only the last evaluation are written.
         every: int | None = None
         if client_evals == "all":
             every = 1
@@ -118,7 +119,7 @@ class RunSession:
         """Run to the end and write the model and the summary. Return False if the run was stopped and saved.
 
         Args:
-            resume: Continue from the last usable checkpoint, unless the run has ended meanwhile.
+            resume: Continue from the last usable checkpoint. If the run has ended already, do nothing.
 
         Raises:
             ValueError: No checkpoint can be used.
@@ -134,10 +135,10 @@ class RunSession:
             if reason is None:
                 return False
             self._write_results(reason)
-            self._announcer.tell()
+            self._dispatcher.deliver()
             return True
         except RunFailed as error:
-            # The run may have failed because of the disk.
+            # If the disk caused the failure, the next write fails as well.
             with suppress(OSError):
                 write_text(self._directory / FAILURE, f"{error}\n")
             raise
@@ -148,7 +149,7 @@ class RunSession:
             self._log.close()
 
     def _await_workers(self) -> None:
-        """Start the wall clock when the workers have started, because their start is no slowness of the clients."""
+        """Wait until the workers have started, so that their start does not count as time of the run."""
         clock = self._loop.clock
         start = clock.elapsed_seconds()
         while not self._loop.executor.await_workers(CHECK_SECONDS):
@@ -176,13 +177,13 @@ class RunSession:
         with raise_unwritable(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             (self._directory / FAILURE).unlink(missing_ok=True)
-            # A server may die before it writes the configuration.
+            # If the server died before it wrote the configuration, the run starts from the beginning.
             if state is None and not (self._directory / CONFIG).exists():
                 write_partition(self._directory, self._spec.data)
-                description = self._description or describe_run(self._spec, self._announcer.waits_for_evaluations)
+                description = self._description or describe_run(self._spec, self._dispatcher.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config
-        self._asked = pinned_settings(config)
+        self._pinned = pinned_settings(config)
         self._loop.evaluations.max_pending_evals = config["resolved"][PENDING_EVALS_KEY]
         if state is not None:
             self._loop.restore(state)
@@ -192,14 +193,11 @@ class RunSession:
         self._loop.begin()
 
     def _replay_events(self, next_undelivered: int | None) -> None:
-        if self._announcer.subscribed:
-            self._announcer.replay_events(History(self._directory).lines(), next_undelivered)
+        if self._dispatcher.subscribed:
+            self._dispatcher.replay_events(History(self._directory).lines(), next_undelivered)
 
     def _find_damage(self, state: State) -> str | None:
-        """Return why the run cannot resume from this checkpoint: the log has lost lines since.
-
-        Return None if it can.
-        """
+        """Return the reason if the log has lost lines that this checkpoint needs, or None if the run can resume."""
         return describe_damage(self._directory, state["log"])
 
     def _write_results(self, reason: StopReason) -> None:
@@ -226,7 +224,7 @@ class RunSession:
         )
 
     def _make_summary(self) -> dict[str, object]:
-        """Return the summary. It has the key `average` if the metrics are those of a mean of the last models."""
+        """Return the summary. It has the key `average` if the metrics measure a mean of the last models."""
         summary: dict[str, object] = {**summarise_run(History(self._directory))}
         summary["time_to_target"] = self._loop.evaluations.time_to_target
         if self._spec.method.schedule.polyak_fraction:
@@ -238,7 +236,7 @@ class RunSession:
     def _save_checkpoint(self) -> float:
         """Save a checkpoint. Return the duration in seconds of the newest checkpoint on the disk."""
         self._log.sync()
-        state = self._loop.state() | {ASKED: self._asked}
+        state = self._loop.state() | {ASKED: self._pinned}
         with raise_unwritable(self._directory):
             self._saver.save(self._directory / CHECKPOINTS, self._loop.server.step, state)
         return self._saver.seconds
@@ -249,7 +247,7 @@ class RunSession:
 
 
 def _save_model(module: nn.Module, path: Path) -> None:
-    """Write the model. If the disk fails, raise its error instead of torch's own."""
+    """Write the model. If the disk fails, raise the error of the disk instead of torch's error about it."""
     try:
         with replace_file(path) as stream:
             torch.save(module.state_dict(), stream)

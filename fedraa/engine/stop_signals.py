@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run with a checkpoint; a second Ctrl-C ends it at once."""
+"""Handlers of Ctrl-C and SIGTERM. Either ends a run with a checkpoint, and a second Ctrl-C ends it at once."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Stop(threading.Event):
-    """A stop request. Only inside `well` can a run end with a checkpoint."""
+    """A request to stop. Inside the block `honoured` a run can end with a checkpoint."""
 
     _well = False
 
@@ -19,8 +19,8 @@ class Stop(threading.Event):
             raise KeyboardInterrupt("stopped before the run began")
 
     @contextmanager
-    def well(self) -> Iterator[None]:
-        """Mark the block in which a run checks for a stop request."""
+    def honoured(self) -> Iterator[None]:
+        """Mark the block in which a run reacts to a request to stop: it writes a checkpoint and ends."""
         self._well = True
         try:
             yield
@@ -30,9 +30,9 @@ class Stop(threading.Event):
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first Ctrl-C, and raise KeyboardInterrupt from then on.
+    """Call `stop` at the first Ctrl-C in the block, and raise KeyboardInterrupt at any further one.
 
-    It has an effect only in the main thread, and only if the user has not set a handler for Ctrl-C.
+    This has an effect only in the main thread, and only if the user's program has set no handler for Ctrl-C.
     """
     if (
         threading.current_thread() is not threading.main_thread()
@@ -54,9 +54,9 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM, which `fedraa stop` and batch systems send.
+    """Call `stop` at SIGTERM in the block. `fedraa stop` and batch systems send this signal.
 
-    Enter it after `ray.init`, which installs a handler.
+    Enter the block after `ray.init`, which installs its own handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,7 +70,7 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C during a short cleanup, which must not be left half done."""
+    """Ignore Ctrl-C in the block, which must be a short cleanup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The next action after a failed attempt of a task, and the search for its cause in the sent model."""
+"""The decision what to do after a failed attempt of a task, and checks whether the sent model was the cause."""
 
 from collections import Counter
 from enum import Enum
@@ -27,7 +27,7 @@ class FailureAction(Enum):
 
 
 class TaskFailures:
-    """The failed attempts of each task in flight. A resumed run counts from zero, because its tasks start again."""
+    """The failed attempts of each task in flight. A resumed run starts its tasks again and so counts from zero."""
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
@@ -52,13 +52,13 @@ class TaskFailures:
 
 
 def give_up(task: Task, fault: Fault) -> NoReturn:
-    """Raise RunFailed about a task of which every attempt failed."""
+    """Raise RunFailed for a task that failed at every attempt."""
     problem = f"task {task.id} failed {MAX_TASK_ATTEMPTS} times, the last time with {fault.error}"
     raise RunFailed(f"client {task.client}", problem)
 
 
 def check_sent_model(task: Task, outcome: Update | Fault) -> None:
-    """Raise RunFailed if the sent model caused the failure: its values are not finite or too large."""
+    """Raise RunFailed if the sent model caused the failure, because its values are not finite or too large."""
     defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
     if defect is not None:
         raise RunFailed(
@@ -72,7 +72,7 @@ def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) ->
     """Raise RunFailed if no client is left after a failed task, or if the run cannot continue without this client.
 
     Args:
-        bad: The decisions about clients with failed tasks.
+        bad: The record of clients with failed tasks.
         task: The task.
         error: The reason of its failure.
         clients: The number of clients.

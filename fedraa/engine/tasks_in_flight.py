@@ -1,4 +1,4 @@
-"""The tasks that were sent and are not finished, in the order of their due times."""
+"""The tasks that were sent and are not finished, sorted by the times at which they are due."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -16,11 +16,11 @@ class SentTask:
 
 
 class TasksInFlight:
-    """The tasks in flight by due time. On the wall clock it holds outcomes that arrived before they are due."""
+    """The tasks in flight. On the wall clock it also holds outcomes that arrived before they are due."""
 
     def __init__(self) -> None:
         self._sent: dict[int, SentTask] = {}
-        # This heap may contain finished tasks, but its first task is never a finished one.
+        # This heap may contain finished tasks, but the first task in it is never finished.
         self._by_due_time = DueQueue()
         self._outcomes: dict[int, Update | Fault] = {}
         self._arrived_by_due_time = DueQueue()
@@ -60,7 +60,7 @@ class TasksInFlight:
         return task
 
     def discard(self, number: int) -> None:
-        """Remove a task for which nothing waits any more, with its outcome if it has arrived."""
+        """Remove a task that the run no longer needs, and its outcome if that has arrived."""
         del self._sent[number]
         self._outcomes.pop(number, None)
         self._drop_finished()
@@ -82,7 +82,7 @@ class TasksInFlight:
         Args:
             number: The number of the task.
             outcome: The outcome.
-            passed: The seconds since the dispatch of the task. A worker trained it in some of them.
+            passed: The seconds since the dispatch of the task. This includes the time in which a worker trained it.
         """
         if isinstance(outcome, Update):
             outcome = replace(outcome, waited=max(0.0, passed - outcome.seconds))

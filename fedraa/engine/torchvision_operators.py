@@ -1,8 +1,9 @@
-"""Import torchvision even if its compiled operators do not load. Those of PyPI do not load with a torch without CUDA.
+"""Import torchvision even if its compiled operators do not load.
 
-Its data sets, transforms and models need none of these operators, but two of them are named during the import, which
-then fails. If the import fails, in a user's model or in a worker that reads a pickle, these two are declared and the
-import is repeated.
+The compiled operators in PyPI's wheel of torchvision do not load with a build of torch without CUDA. Torchvision's data
+sets, transforms and models do not use these operators, but its import refers to two of them and then fails. After such
+a failure, this module declares the two operators and repeats the import. The import may be in the user's code, or in a
+worker that unpickles it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 NAME = "torchvision"
-# A declaration lasts as long as its library.
+# The libraries must stay alive, because torch removes the declarations of a library that is deleted.
 _declared: list[Any] = []
 
 
@@ -26,12 +27,12 @@ class Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Patient(spec.loader)
+            spec.loader = _RetryingLoader(spec.loader)
         return spec
 
 
-class _Patient(Loader):
-    """A loader that repeats a failed load with the operators declared, if they were missing."""
+class _RetryingLoader(Loader):
+    """A loader that declares the operators and loads again if the first load fails because they are missing."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -57,7 +58,7 @@ def _declare_operators() -> None:
     """Declare the two missing operators."""
     import torch
 
-    # torch leaves the methods of its libraries untyped.
+    # The methods of torch.library.Library have no type annotations.
     library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"

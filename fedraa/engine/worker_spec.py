@@ -1,5 +1,6 @@
-"""The inputs from which a worker is built in any process: the model and local training, without the data."""
+"""The description from which any process makes a worker: the model and local training, without the data."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,7 @@ class WorkerSpec:
     objective: Objective = field(default_factory=Classification)
     transforms: Transforms = field(default_factory=Transforms)
     source: Source | None = None
-    """The source from which the worker reads clients' samples, or None if tasks carry the samples."""
+    """The data source from which the worker reads clients' samples, or None if the samples come with the tasks."""
     scale_inner: bool = False
     label_shares: tuple[float, ...] | None = None
     """The share of each label in the data of all clients, if local training needs it."""
@@ -52,8 +53,10 @@ class WorkerSpec:
     """The personal models that clients keep, if the method has them."""
 
     def trainer(self, device: str) -> TaskTrainer:
-        """Return a trainer of the tasks, which adds the noise of local privacy, and changes what attackers send."""
+        """Return the trainer of tasks. It adds the noise of local privacy, and applies the attack of attackers."""
         keep_freed_memory()
+        if device == "cuda":
+            make_cuda_repeatable()
         trainer: TaskTrainer = self._make_trainer(device)
         if self.privacy is not None and self.privacy.local:
             trainer = LocallyPrivateTrainer(trainer, self.privacy, self.seed)
@@ -94,9 +97,20 @@ class WorkerSpec:
 
 
 def choose_device(device: str) -> str:
-    """Return the torch device. For `auto` this is CUDA if available. Raise InputError if the device does not exist."""
+    """Return the torch device; `auto` means CUDA if it is available. Raise InputError if the device does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("device", "torch finds no CUDA device here", got=device, hint="use cpu or auto")
     return device
+
+
+def make_cuda_repeatable() -> None:
+    """Make this process use the CUDA algorithms that give the same bits in every run.
+
+    PyTorch warns about each operation that has no such algorithm. It reads the variable when it first uses cuBLAS.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Filling new tensors takes time, and is only of use to find code that reads them before it writes them.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

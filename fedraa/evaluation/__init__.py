@@ -1,1 +1,1 @@
-"""Evaluation of a model: loss and metrics on the test set, and for each client."""
+"""Evaluation of a model: the loss and the metrics on the whole test set, and on the test samples of each client."""

@@ -1,4 +1,4 @@
-"""Evaluation of the full model on the test set, and on each client's part of it."""
+"""Evaluation of the full model on the test set, and on the test samples of each client."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,16 +21,16 @@ from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, copy_structure, drop_weights, load_parameters
 
 BATCH = 1024
-# The kept values of an evaluation without clients that have trained.
+# The values that clients keep if no client has trained yet.
 NO_KEPT_VALUES: State = {"clients": np.zeros(0, np.int64)}
 
 Buffers = dict[str, Tensor | None]
-# The metric of a backdoor, beside the metrics of the objective.
+# The name of the metric that measures the success of a backdoor attack.
 ATTACK_SUCCESS = "attack_success"
 
 
 class Trigger(Protocol):
-    """A change to inputs that is meant to make the model answer `target`."""
+    """The trigger of a backdoor: a change to inputs that makes the attacked model predict the class `target`."""
 
     target: int
 
@@ -39,7 +39,7 @@ class Trigger(Protocol):
 
 
 class Evaluator:
-    """An evaluator of flat parameter vectors on `device`. Its module there has no weights between evaluations."""
+    """An evaluator of flat parameter vectors. Between evaluations its module on `device` holds no weights."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class Evaluator:
         state: TrainingState | None = None,
         trigger: Trigger | None = None,
     ) -> None:
-        """Create the module, and keep its initial buffers.
+        """Create the module on the device.
 
         Args:
             traced: The model.
-            data: The test data, and the training samples on which statistics are estimated.
+            data: The test data, and the training samples on which the buffers of the model are estimated.
             device: Device of the evaluations.
             metrics: Custom metrics.
             objective: Computes the loss and the built-in metrics (default: classification).
-            personal: Returns the personal models of the clients with training data in `data.personal`.
+            personal: Returns the personal models of the clients that have training data in `data.personal`.
             state: Names the buffers that training changes.
-            trigger: The trigger of a backdoor, whose success is then a metric.
+            trigger: The trigger of a backdoor attack. With it, the success of the attack is a metric.
         """
         self._device = torch.device(device)
         self._module = copy_structure(traced.module)
@@ -82,7 +82,7 @@ class Evaluator:
         self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector, kept: State | None = None) -> Evaluation:
-        """Evaluate a model: loss, metrics (built-in, custom, personalised), results of clients.
+        """Return the loss of a model, all metrics, and the results of single clients.
 
         Args:
             params: The model [d].
@@ -115,8 +115,8 @@ class Evaluator:
         return Evaluation(metrics, time.perf_counter() - started, clients)
 
     def _attack_success(self, trigger: Trigger, params: Vector) -> float:
-        """Return the share of test samples of other classes that get the target's label with the trigger."""
-        # Personal training replaced the weights.
+        """Return the share of test samples of other classes that the model assigns to the target with the trigger."""
+        # The evaluation of personal models has replaced the weights.
         self.prepare(params)
         rows = np.flatnonzero(self._data.dataset.y_test != trigger.target)
         fooled = 0
@@ -130,8 +130,8 @@ class Evaluator:
     def prepare(self, params: Vector) -> nn.Module:
         """Return the module with these parameters, ready for inference.
 
-        On a CPU the module's parameters share the memory of the array. Clients send no buffers. Therefore buffers that
-        training changes are first estimated on training samples.
+        On a CPU the module's parameters share the memory of the array. Clients do not send buffers, so the buffers that
+        training changes, such as batch statistics, are first estimated on training samples.
         """
         source = self._data.source
         if not getattr(self._data, "streamed", False) or source is None:
@@ -157,13 +157,13 @@ class Evaluator:
         return self._module.eval()
 
     def _batch_slices(self, samples: int) -> list[slice]:
-        """Return the rows of each batch. A single left-over sample joins the last batch if the model needs two."""
+        """Return the rows of each batch. If the model needs two samples, the last batch never has only one."""
         if not samples:
             return []
         return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples)
 
     def _compute_outputs(self, inputs: Tree, samples: int) -> Tensor:
-        """Return the model's outputs for a batch. A single sample is sent twice if the model needs two samples."""
+        """Return the model's outputs for a batch. If the model needs two samples, a single sample is fed in twice."""
         if samples < self._state.min_eval_batch:
             inputs = map_tree(lambda part: torch.cat([part, part]), inputs)
         buffers: Buffers = {}
@@ -176,8 +176,8 @@ class Evaluator:
     def prepare_personal(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> nn.Module:
         """Return the module with the personal model of a client, ready for inference.
 
-        Statistics of batch norm are estimated on the client's training samples. A client without a personal model has
-        the global model.
+        The statistics of batch norm are estimated on the client's training samples. For a client without a personal
+        model the module has the global model.
 
         Args:
             params: The global model [d].
@@ -193,7 +193,7 @@ class Evaluator:
         return self._prepare_on(own, x)
 
     def _evaluate_personal(self, params: Vector, kept: State) -> dict[int, float]:
-        """Return the main metric of the personal model of each chosen client on its test samples."""
+        """Return the main metric of each personal model on its client's test samples, by client."""
         results = {}
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
@@ -218,8 +218,8 @@ class Evaluator:
         """Return the metrics and the loss of each reported client, on its test samples.
 
         Args:
-            sums: The sums of the global model by owner of the test samples.
-            personal: The main metric of the personal models by client; None if these are not evaluated.
+            sums: For each measured value, its sums over the test samples of each client, with the global model.
+            personal: The main metric of each personal model, by client. None if personal models are not evaluated.
         """
         reported = getattr(self._data, "reported", None)
         if reported is None:
@@ -239,12 +239,12 @@ class Evaluator:
         return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
-        """Return the mean, the standard deviation and the worst of a metric's values for all clients."""
+        """Return the mean, the standard deviation and the worst value of a metric over all clients."""
         if not values.size:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         higher_is_better = self._metric_spec.better(f"{name}_worst") == "max"
         worst = values.min() if higher_is_better else values.max()
-        # Perplexities may be huge or infinite.
+        # Perplexities may be huge or infinite, which must not print warnings.
         with np.errstate(over="ignore", invalid="ignore"):
             middle, spread = values.mean(), values.std()
         return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
@@ -255,12 +255,12 @@ class Evaluator:
     def _add_sums(
         self, sums: dict[str, npt.NDArray[np.float64]], owners: npt.NDArray[np.int64], new: Mapping[str, Tensor]
     ) -> None:
-        """Add each sample's measured values to the sums of its owner, which is a client.
+        """Add each sample's measured values to the sums of its owner, the client to which the sample belongs.
 
         Args:
             sums: Sums [clients + 1, ...] by name, changed in place.
-            owners: Owner of each sample [b].
-            new: Values [b, ...] by name.
+            owners: The owner of each sample [b], as in `number_owners`.
+            new: The measured values of the samples [b, ...] by name.
         """
         for name, values in new.items():
             measured = values.cpu().numpy()
@@ -271,7 +271,7 @@ class Evaluator:
     def _summarise_sums(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
         """Return the metrics over all samples, and the statistics over clients of the metrics of each client.
 
-        Clients without test samples are left out.
+        Clients without test samples do not count.
         """
         whole = {name: values.sum(axis=0) for name, values in sums.items()}
         tested = np.flatnonzero(sums["count"][:-1] > 0)

@@ -20,7 +20,7 @@ from fedraa.objectives import Classification, MetricSpec, Objective
 from fedraa.objectives.metric_spec import PERSONAL, Direction
 
 METRICS: ComponentRegistry[Any] = ComponentRegistry("metrics", (), {})
-# These names have another meaning in logs and evaluations, in summaries, or in the tables of a report.
+# A custom metric cannot have these names, because logs, summaries or the tables of a report use them for other values.
 _LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
 _FAILURES = ("dropped", "dropped_clients", "quarantined")
@@ -39,8 +39,9 @@ class Metric(ABC):
             def values(self, outputs, labels):
                 return (outputs.topk(3).indices == labels[:, None]).any(dim=1)
 
-    A plain function with these arguments is also a metric. `name` is the column of evals.csv, by default the name of
-    the class or of the function. Values must depend only on the arguments, because each worker has a copy.
+    A plain function with these arguments is also a metric. `name` is the name of the column in evals.csv. By default it
+    is the name of the class or of the function. The result of `values` must depend only on the arguments, because each
+    worker has its own copy of the metric.
     """
 
     name: str
@@ -61,7 +62,7 @@ class NamedMetric:
     better: Direction = "max"
 
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
-        """Return one number per sample, float64 [b]. Raises InputError if the function does not."""
+        """Return one number per sample, float64 [b]. Raises InputError if the user's function returns anything else."""
         try:
             # A metric gets copies, because the next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())
@@ -92,7 +93,7 @@ def make_metrics(parts: Sequence[object], metric_spec: MetricSpec | None = None)
 
 
 def taken_by(metric_spec: MetricSpec) -> tuple[str, ...]:
-    """Return the names that an objective's metrics take, including that of the best value in a summary."""
+    """Return the names that an objective's metrics use, and the name of the best value in a summary."""
     return (*metric_spec.names, f"best_{metric_spec.main}")
 
 
@@ -111,7 +112,7 @@ def _make_named(part: object) -> NamedMetric:
 
 
 def exact_mean(values: npt.NDArray[np.float64]) -> float:
-    """Return the mean of values [n], exact before one final rounding. It is not finite if some value is not finite."""
+    """Return the mean of values [n], rounded only once. It is not finite if some value is not finite."""
     with np.errstate(invalid="ignore"):
         if not np.isfinite(values).all():
             return float(values.mean())

@@ -1,4 +1,4 @@
-"""Personal models in evaluations: those that clients keep, or the global model after training on a client's data."""
+"""The personal models of evaluations: models that clients keep, or the global model trained on a client's data."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -21,13 +21,13 @@ Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData(Federated):
-    """The data of an evaluation, with the training data of clients for which a personal model is evaluated."""
+    """The data of an evaluation. They include the training data of the clients whose personal models are evaluated."""
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
-    """True if statistics are estimated on all training samples, which every evaluation reads from the source."""
+    """True if each evaluation reads all training samples from the data source, to estimate the model's buffers."""
     reported: npt.NDArray[np.int64] | None = None
-    """Clients with reported results, ascending, or None if no results per client are reported."""
+    """The clients whose results are reported, ascending, or None if only the results of all clients are reported."""
 
     @classmethod
     def of(
@@ -43,7 +43,7 @@ class EvaluationData(Federated):
 
 
 def choose_clients(data: Federated, count: int, rng: np.random.Generator, left_out: Collection[int] = ()) -> list[int]:
-    """Return `count` clients that have test samples, or all of them, sampled uniformly and sorted.
+    """Return `count` clients that have test samples, sampled uniformly and sorted. Return all if there are fewer.
 
     Args:
         data: The federated data.
@@ -72,14 +72,14 @@ class PersonalModels(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class KeptModels:
-    """The personal models that clients keep: personal layers in the global model, and the model of the algorithm.
+    """The personal models that clients keep: the model that the algorithm trains, or the client's personal layers.
 
-    A client that has never trained has the initial values of personal layers, which the global model holds.
+    Personal layers replace those of the global model. A client that has never trained has their initial values.
 
     Attributes:
         algorithm: The algorithm of local training.
-        layers: True for the coordinates [d] of personal layers; None without any.
-        min_samples: The samples on which the statistics of batch norm can be estimated.
+        layers: True for the coordinates [d] of personal layers; None without personal layers.
+        min_samples: The smallest number of samples on which the statistics of batch norm can be estimated.
     """
 
     algorithm: LocalAlgorithm
@@ -101,13 +101,13 @@ class KeptModels:
 
 
 class FineTuning:
-    """A trainer of the full model on a client's data, as in a task, with the same epochs and learning rate.
+    """A trainer of the full model on a client's data, with the epochs and the learning rate of a task.
 
-    If the number of local steps follows from costs, it is that of a task that takes no time to send.
+    If the number of local steps depends on costs, the training has the steps of a task that takes no time to send.
 
-    Anything that a server sends besides the model (control variates, momentum, optimizer state) is omitted. Nothing is
-    compressed. Logits are not calibrated, because the personal model should fit the client's labels. The order of
-    minibatches, and the random numbers of transforms, are the same in every evaluation.
+    The training uses nothing that a server sends besides the model, such as control variates, momentum or optimizer
+    state. Nothing is compressed. Logits are not calibrated, because the personal model should fit the client's labels.
+    Every evaluation has the same order of minibatches and the same random numbers for transforms.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, **options: Any) -> None:

@@ -1,1 +1,1 @@
-"""The ledger of a server: its decisions about tasks and about failed clients. The ledger holds no parameters."""
+"""The ledger: the part of a server that decides about tasks and about failed clients. It holds no parameters."""

@@ -17,15 +17,17 @@ from schedulers.protocol import Costs
 class AsyncLedger(TaskLedger):
     """The ledger of an asynchronous server: fragment versions, staleness, next clients (Fed-RAA, Algorithms 1 and 2).
 
-    Staleness counts updates of the fragment: q(j) when the update arrives minus q(j) when the fragment was sent. The
-    paper's formula t - tau, in which both are numbers of server updates, is the total staleness. The log holds both.
+    q(j) is the number of updates of fragment j. The staleness of an update is q(j) when the update arrives minus q(j)
+    when the fragment was sent. The paper's formula t - tau, in which t and tau are numbers of server updates, is the
+    total staleness. The log holds both.
 
     Attributes:
-        kept_tasks: The task of each client that trains the buffer of this task again.
+        kept_tasks: For each client that will train the buffer of its last task again, the number of this task.
         concurrency: The limit on the number of clients that train at the same time.
         selector: Chooses the next client if `concurrency` has a limit. With None, the choice is uniform.
-        staleness_clock: The updates on which the weight of an update depends: those of its fragment, or all (`server`).
-        routing: Replaces both of them by queues of tasks at the clients, None without queues.
+        staleness_clock: The updates that the staleness in the weight of an update counts: `fragment` for the updates of
+            its fragment, `server` for all updates.
+        routing: Queues of tasks at the clients, which replace `concurrency` and `selector`. None without queues.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class AsyncLedger(TaskLedger):
         self._busy: set[int] = set()
 
     def use_costs(self, costs: Costs, bound: float | None) -> None:
-        """Use the costs c[n, j] [N, M] from now on, and the bound K* that follows from them if `bound` is None."""
+        """Use these costs c[n, j] [N, M] from now on. If `bound` is None, the delay bound K* follows from them."""
         assert self.scheduler is not None
         with convert_errors("scheduler", self.scheduler.scheduler):
             self.scheduler.plan(costs, bound)
@@ -84,13 +86,13 @@ class AsyncLedger(TaskLedger):
         return self._send_task(client, fragment, version=version, step=self.step, resent=False, feasible=feasible)
 
     def staleness(self, task: int) -> Staleness:
-        """Return the staleness that the update of this task would have now. The task is in flight."""
+        """Return the staleness that the update of a task in flight would have now."""
         dispatch = self.in_flight[task]
         version = int(self.stats.counts[self.index(dispatch.fragment)])
         return Staleness(version - dispatch.version, self.step - dispatch.step)
 
     def weighed_staleness(self, task: int) -> int:
-        """Return the staleness on which the weight of this task's update depends. The task is in flight."""
+        """Return the staleness on which the weight of the update of a task in flight depends."""
         staleness = self.staleness(task)
         if self.staleness_clock == "server":
             return staleness.total
@@ -161,7 +163,7 @@ class AsyncLedger(TaskLedger):
             self.routing.restore(state["routing"])
 
     def _next_clients(self, dispatch: Dispatch, now: float) -> tuple[int, ...]:
-        """Return the clients that get a task because this one has ended."""
+        """Return the clients that get a task because this task has ended."""
         self._busy.discard(dispatch.client)
         if self.routing is not None:
             return self.routing.next(dispatch.client, dispatch.task, self.bad_clients.excluded)

@@ -1,4 +1,4 @@
-"""The clients that get no more tasks: after failures, by retries and quarantine, or after their number of tasks."""
+"""The clients that get no more tasks, because they failed repeatedly or have had their maximum number of tasks."""
 
 from typing import ClassVar
 
@@ -14,18 +14,18 @@ MAX_FIRST_FAILURES = 50
 class BadClients(Stateful):
     """The decision about a client after a failed task.
 
-    The client is retried up to `retries` times in a row. A retry is its next task, from the current model and with
-    other minibatches, because the same task would only fail again. An applied update resets the count. After the
-    retries the client is quarantined for good or, with `stop` or if the client is `needed`, the run is stopped.
+    A client may be retried `retries` times in a row. A retry is a new task with the current model and other
+    minibatches, because the same task would only fail again. An applied update resets the count. When the retries are
+    used up, the client is quarantined: it gets no more tasks. With `stop`, or if the client is `needed`, the run stops.
 
     The run is `hopeless` if the first clients have all failed and none has succeeded. Then the shared setup is wrong,
-    such as a custom loss, and the other clients need not be tried.
+    such as a custom loss, and no other client needs to be tried.
 
     Args:
-        retries: The number of tasks after a failed one before the quarantine.
-        stop: True to stop the run instead.
+        retries: The maximum number of retries in a row.
+        stop: True to stop the run when a client has used up its retries.
         needed: A client without which the run stops.
-        max_tasks: The number of tasks of a client after which it gets no more, None without a bound.
+        max_tasks: The maximum number of tasks of a client, None without a maximum.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("left_out", "excluded", "_failures", "_any_well")
@@ -39,7 +39,7 @@ class BadClients(Stateful):
         self.left_out: set[int] = set()
         """The quarantined clients."""
         self.excluded: set[int] = set()
-        """The clients that get no more tasks: quarantined ones, and those that have had all of their tasks."""
+        """The clients that get no more tasks: those in quarantine, and those that have had their maximum number."""
         self._max_tasks = max_tasks
         self._failures: dict[int, int] = {}
         self._any_well = False
@@ -54,7 +54,7 @@ class BadClients(Stateful):
         return bool(self.left_out) and (self.stop or self.needed in self.left_out)
 
     def count_tasks(self, client: int, tasks: int) -> None:
-        """Exclude a client that has been sent its last task.
+        """Exclude the client from further tasks if it has been sent its maximum number.
 
         Args:
             client: The client.

@@ -1,4 +1,4 @@
-"""The choice of clients in a run: a selection with its observations, checked and saved in checkpoints."""
+"""The choice of clients in a run: calls of a selection with observations about clients, and checks of its choices."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -19,16 +19,16 @@ from fedraa.rng import generator
 class ClientSelector:
     """The choice of the clients of a round, or of the next client of an asynchronous server.
 
-    A Participation needs no observations, so none are kept for it.
+    A Participation needs no observations about clients, so the selector records none for it.
 
     Args:
-        selection: Chooses the clients. The selector changes its state.
+        selection: Chooses the clients. Its state may change with each choice.
         facts: The facts about the clients. None for a Participation.
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        alone: Number of first rounds in which only the first client trains.
-        field: The field of the experiment that has the selection, for errors.
+        alone: Number of rounds at the start in which only the first client trains.
+        field: The field of the experiment that contains the selection, for errors.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ClientSelector:
             assert facts is not None
             self.stats = ClientStats(facts)
         self.needed: int | None = None
-        """The number of updates after which a round ends, None if it waits for all of its clients."""
+        """The number of updates after which a round ends, or None if a round waits for all of its clients."""
         if over_selection > 1:
             self.needed = _needed_count(selection, "over_selection", over_selection)
             started = min(clients, ceil(over_selection * self.needed))
@@ -83,7 +83,7 @@ class ClientSelector:
         return self._choose(count, rng, step=0, now=0.0, excluded=())
 
     def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
-        """Return the client that trains after a task of an asynchronous server, or none if all clients are excluded.
+        """Return the client that an asynchronous server sends the next task, or no client if all are excluded.
 
         Args:
             task: The number of the ended task.
@@ -137,7 +137,7 @@ class ClientSelector:
             exactly: True if the server needs exactly `count` clients.
 
         Raises:
-            InputError: The selection chooses no client, or wrong ones.
+            InputError: The selection chooses no client, a client that is no candidate, or a wrong number of clients.
         """
         assert self.stats is not None
         is_candidate = np.ones(self._clients, bool)
@@ -160,7 +160,7 @@ def _needed_count(selection: Selection, field: str, got: object) -> int:
     """Return a selection's number of clients per round.
 
     Raises:
-        InputError: The selection has no such number, which `field` needs.
+        InputError: The selection has no such number, although the option `field` needs it.
     """
     count = count_of(selection)
     if count is None or not is_ours(type(selection)):

@@ -8,9 +8,9 @@ from fedraa.rng import generator
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A `limit` on the number of clients that train at the same time. With None, all clients train.
+    """The rule that at most `limit` clients train at the same time. With None, all clients train.
 
-    Draws follow from the seed, so there is no state to save.
+    The draws depend only on the seed and the task, so there is no state to save.
     """
 
     clients: int
@@ -29,7 +29,7 @@ class Concurrency:
         return drawn
 
     def next(self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()) -> tuple[int, ...]:
-        """Return the client that trains after this client's `task`, drawn from those not `busy` or `left_out`, or none.
+        """Return the client that gets the next task, drawn from the idle clients, or no client if there is none.
 
         Without a limit, the client itself trains again.
 

@@ -9,13 +9,13 @@ class Dispatch(NamedTuple):
     Attributes:
         task: Number of the task in the run, from 0.
         client: The client, from 0.
-        turn: Number of tasks that the client had before.
+        turn: Number of earlier tasks of the client.
         fragment: The fragment, from 0, or the label of a sampled submodel.
         version: Version of the fragment that is sent (in rounds, the round).
         step: Server step at dispatch.
-        resent: True if the client trains the buffer of its last task again, so that nothing is sent.
-        feasible: Fragments within the delay bound, empty without a scheduler.
-        fragment_updates: q(j) [M] at the decision, empty without a scheduler.
+        resent: True if the client trains the buffer of its last task again, so that the server sends nothing.
+        feasible: Fragments that the client can train within the delay bound, empty without a scheduler.
+        fragment_updates: Number of updates q(j) of each fragment [M] at the decision, empty without a scheduler.
     """
 
     task: int
@@ -30,11 +30,11 @@ class Dispatch(NamedTuple):
 
 
 class Staleness(NamedTuple):
-    """The updates that were applied since a task was sent.
+    """The numbers of updates that the server applied between the dispatch of a task and the arrival of its update.
 
     Attributes:
-        fragment: Updates of the task's fragment.
-        total: Updates of the server.
+        fragment: Number of updates of the task's fragment.
+        total: Number of updates of all fragments.
     """
 
     fragment: int
@@ -46,7 +46,7 @@ class Committed(NamedTuple):
 
     Attributes:
         dispatch: The dispatch of the task.
-        version: Version of the fragment after the update (in rounds, of the model after the round).
+        version: Version of the fragment after the update; in rounds, version of the model after the round.
         staleness: Staleness of the update.
         next_clients: The clients that wait for a task now.
         round_complete: True if no other client of the round is at work or waits for its task.

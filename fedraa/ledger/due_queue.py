@@ -4,7 +4,7 @@ import heapq
 
 
 class DueQueue:
-    """Tasks in the order of their due times. Of equal times, the lower task number comes first."""
+    """A queue of tasks, sorted by due time. If due times are equal, the lower task number comes first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []

@@ -18,7 +18,7 @@ from fedraa.ledger.selection_context import SelectionContext
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
-# Number of draws of a cohort, as a multiple of the number of clients, after which an empty cohort is an error.
+# An empty cohort is drawn again. After this number of draws for each client of the run, it is an error.
 DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 
@@ -26,8 +26,8 @@ EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or
 class Selection(Stateful, ABC):
     """The choice of clients by what the server has observed about them.
 
-    In rounds it chooses the cohort of each round. With an asynchronous method and a `concurrency`, it chooses the next
-    client whenever a client has finished. A custom selection defines `choose`:
+    In rounds, a selection chooses the cohort of each round. For an asynchronous method with a `concurrency`, it chooses
+    the next client whenever a client has finished. A custom selection defines `choose`:
 
         class LeastTrained(Selection):
             def choose(self, view, rng):
@@ -53,7 +53,7 @@ class Selection(Stateful, ABC):
         """
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
-        """Return the clients of a round. Only a Participation can do this, without observations."""
+        """Return the clients of a round without observations about clients. Only a Participation can do this."""
         raise AssertionError(f"{type(self).__name__} needs observations about clients")
 
     def expected_size(self, clients: int) -> float | None:
@@ -63,10 +63,10 @@ class Selection(Stateful, ABC):
 
 @dataclass
 class CountedSelection(Selection):
-    """A selection of a number of clients per round. An asynchronous server asks for one client, without a number.
+    """A selection with a number of clients per round.
 
     Attributes:
-        count: Number of clients per round. Not for asynchronous methods.
+        count: Number of clients per round. None for an asynchronous method, which needs one client at a time.
     """
 
     count: Count | None = None
@@ -94,7 +94,7 @@ class Participation(Selection):
 
 @dataclass(frozen=True)
 class All(Participation):
-    """Every client."""
+    """Participation of every client."""
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         return range(clients)
@@ -105,7 +105,7 @@ class All(Participation):
 
 @dataclass(frozen=True)
 class Sample(Participation):
-    """A number of clients, without replacement (HeteroFL, FedRolex)."""
+    """Participation of `count` clients that are drawn uniformly without replacement (HeteroFL, FedRolex)."""
 
     count: Count
 
@@ -119,7 +119,7 @@ class Sample(Participation):
 
 @dataclass(frozen=True)
 class Bernoulli(Participation):
-    """Each client independently with the probability `share` (FedSAM)."""
+    """Participation of each client with the probability `share`, independently of the others (FedSAM)."""
 
     share: Share
 
@@ -133,13 +133,13 @@ class Bernoulli(Participation):
 
 @dataclass(frozen=True)
 class Poisson(Bernoulli):
-    """Each client independently with the probability `share`, also if no client is drawn (Poisson sampling).
+    """Poisson sampling: like Bernoulli, but a cohort without clients is not drawn again.
 
-    A round without clients ends at once. Privacy counts only this participation as sampling.
+    A round without clients ends at once. Only with this participation does the sampling reduce the privacy loss.
     """
 
 
-# The participations that draw each client with a probability, by name.
+# The participations that draw each client independently, by name.
 SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
 
 
@@ -150,7 +150,7 @@ def count_of(selection: Selection) -> int | None:
 
 
 def expected_cohort(participation: object, clients: int) -> float | None:
-    """Return the expected number of clients in a round, or None if the participation does not know it.
+    """Return the expected number of clients in a round, or None if the participation cannot compute it.
 
     Args:
         participation: A participation, or a custom component with only the method `cohort`.
@@ -162,7 +162,7 @@ def expected_cohort(participation: object, clients: int) -> float | None:
 
 
 def needs_view(selection: Selection) -> bool:
-    """Return True if the component chooses by observations about clients.
+    """Return True if the selection needs observations about clients, False if it is a participation.
 
     A custom participation may be any object with a method `cohort`.
     """
@@ -184,12 +184,12 @@ def draw_cohort(
         left_out: Quarantined clients.
 
     Raises:
-        InputError: `participation` returns no clients, or wrong ones.
+        InputError: The participation returns no clients, or clients that do not exist.
     """
     for attempt in range(clients * DRAWS_PER_CLIENT):
         with convert_errors("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            # This is a fast path for a million clients.
+            # If all of a million clients take part, this path is fast.
             if isinstance(drawn, range) and drawn == range(clients) and not left_out:
                 return range(clients)
             cohort = check_cohort(participation, drawn, clients)
@@ -228,7 +228,7 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 
     Args:
         text: The text.
-        field: The field of the experiment that has it.
+        field: The field of the experiment that contains the text, for errors.
     """
     kind, _, number = text.partition(":")
     make = PARTICIPATION.names().get(kind)

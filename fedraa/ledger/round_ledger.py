@@ -31,14 +31,15 @@ class RoundClosed:
 class RoundLedger(TaskLedger):
     """The ledger of a synchronous server: cohorts, weights, and the barrier at the end of a round.
 
-    Every client of a cohort gets one task, and reports once or fails. Within a scheduled round, each assigned task
-    counts as an update of its fragment, so that the next client gets another fragment. At the end of the round these
-    counts are replaced: each fragment that some client trained has one update more than before the round.
+    Every client of a cohort gets one task, and reports once or fails. If a scheduler assigns fragments, each assigned
+    task counts at once as an update of its fragment, so that the next client gets another fragment. At the end of the
+    round the counts are corrected: each fragment that at least one client trained has one update more than before the
+    round.
 
     Attributes:
         cohort: The clients of the round, in the order in which they get their tasks.
         position: The position of each client in the cohort.
-        weight_sum: Sum of the weights of the whole cohort, also of clients that fail later.
+        weight_sum: Sum of the weights of the whole cohort, including clients that fail later.
         started: Time at which the round began.
     """
 
@@ -68,7 +69,7 @@ class RoundLedger(TaskLedger):
         return len(self._reported)
 
     def begin_round(self, now: float = 0.0) -> Sequence[int]:
-        """Choose the next cohort without excluded clients and return it. Return no clients if all are excluded.
+        """Choose the next cohort and return it. Excluded clients are not chosen. If all are excluded, it is empty.
 
         Args:
             now: Time on the run's clock.
@@ -100,7 +101,7 @@ class RoundLedger(TaskLedger):
         return dispatch
 
     def commit(self, task: int, *, loss: float, duration: float = 0.0) -> Committed:
-        """Count a client's report.
+        """Count the update of a client that reports.
 
         Args:
             task: A task in flight.
@@ -137,7 +138,7 @@ class RoundLedger(TaskLedger):
         return dispatch
 
     def close_round(self) -> RoundClosed:
-        """End the round: a fragment has one more update if any client trained it."""
+        """End the round. Each fragment that at least one client trained has one more update."""
         count_once(self.stats.counts, self._counts_before)
         closed = RoundClosed(self.step, tuple(self._reported))
         self.step += 1
@@ -166,7 +167,7 @@ class RoundLedger(TaskLedger):
         return self._missing == 0 or (needed is not None and self.reported >= needed)
 
     def _saved_cohort(self) -> Ints | None:
-        """Return the cohort for a checkpoint. None means all clients, which may be a million."""
+        """Return the cohort for a checkpoint. None stands for all clients, because these may be a million."""
         if isinstance(self.cohort, range):
             return None
         return np.array(self.cohort, np.int64)

@@ -13,10 +13,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class RoutedTasks(Stateful):
-    """A fixed number of tasks in a closed network of queues. After each task, the next one goes to a random client.
+    """A fixed number of tasks, which wait in a queue at each client. When one ends, a new one goes to a random client.
 
-    A task waits while its client trains another one. A client therefore has the same share of the updates as of the
-    draws. The tasks of a quarantined client go to other clients.
+    A task waits while its client trains another one. The share of updates that come from a client therefore equals the
+    probability with which the client is drawn. The tasks of a quarantined client go to other clients.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].
@@ -28,12 +28,12 @@ class RoutedTasks(Stateful):
 
     def __init__(self, probabilities: Floats, tasks: int, seed: int) -> None:
         self.probabilities = probabilities
-        # The last limit is exactly 1, which is over every draw.
+        # Draws are below 1, so the last limit must be exactly 1 in spite of rounding.
         limits = np.cumsum(probabilities)
         self._limits = limits / limits[-1]
         self._tasks = tasks
         self._seed = seed
-        # Tasks at each client, with the one that it trains.
+        # The number of tasks at each client, including the task that it trains.
         self._queues = np.zeros(len(probabilities), np.int64)
 
     def first(self) -> Sequence[int]:

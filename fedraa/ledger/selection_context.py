@@ -1,4 +1,4 @@
-"""The observations about clients by which a selection chooses, and the view of them that it receives."""
+"""The observations about clients that a server records, and the read-only view of them that a selection receives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ class ClientFacts:
     """The facts about the clients that are known before the first task.
 
     Attributes:
-        samples: Training samples of each client [N].
+        samples: Number of training samples of each client [N].
         durations: Modelled duration of a task of each client [N], in time units.
-        find_start: Returns the time from which a client is available, given the client and the current time.
+        find_start: A function of a client and the current time. It returns the time from which the client is available.
     """
 
     samples: Ints
@@ -35,22 +35,22 @@ class ClientFacts:
 class SelectionContext:
     """The state of the server when it chooses clients.
 
-    Arrays are read-only, with one entry per client [N], except `candidates`. If clients train different submodels, the
-    loss and the duration of a client are relative to the running mean of the submodel that it trained, because a small
-    submodel has another loss and a shorter duration than a large one.
+    Arrays are read-only and, except `candidates`, have one entry per client [N]. If clients train different submodels,
+    the loss and the duration of a client are divided by the running mean of the submodel that it trained, because small
+    and large submodels differ in loss and duration.
 
     Attributes:
-        candidates: Clients that can be chosen, ascending; no client that trains now, and none that is quarantined.
+        candidates: Clients that can be chosen, ascending. Clients that train now or are quarantined are not among them.
         count: Number of clients to choose.
         step: Server step, or round, from 0.
         now: Time on the run's clock, in time units.
-        samples: Training samples of each client.
+        samples: Number of training samples of each client.
         losses: Mean training loss of the client's last update, infinite before the first one.
-        durations: Duration of the client's last task. Before the first one it is the modelled duration. The duration of
-            a task that was lost is the time until it was lost, if this is longer than the known duration.
+        durations: Duration of the client's last task, in time units. Before the first task it is the modelled duration.
+            If the last task was lost, it is the time until the loss, unless the earlier value is larger.
         participations: Number of the client's updates.
         last_steps: Server step of the client's last update, -1 before the first one.
-        find_start: Returns the time from which a client is available, given the client and the current time.
+        find_start: A function of a client and the current time. It returns the time from which the client is available.
     """
 
     candidates: Ints
@@ -85,10 +85,11 @@ class RunningMeans(Stateful):
     def divide(self, values: Floats, labels: Ints) -> Floats:
         """Return the values [N], divided by the running means of their submodels if there are several submodels.
 
+        A value without a submodel is divided by the mean over the submodels, or stays unchanged before the first `add`.
+
         Args:
             values: The values [N].
-            labels: The submodel of each value [N], -1 for values that belong to no submodel. They stay unchanged if no
-                value was added yet, and are divided by the mean over the submodels otherwise.
+            labels: The submodel of each value [N], -1 for a value without a submodel.
         """
         if len(self.means) < 2:
             return values.copy()
@@ -142,7 +143,7 @@ class ClientStats(Stateful):
         self.mean_durations.add(label, duration)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record that a task of a client was lost after this time: its duration is at least as long."""
+        """Record that a task of a client was lost after the time `elapsed`. Its duration is at least as long."""
         self.durations[client] = max(self.durations[client], elapsed)
 
     def view(self, candidates: Ints, count: int, *, step: int, now: float) -> SelectionContext:

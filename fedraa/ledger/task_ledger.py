@@ -1,4 +1,4 @@
-"""The part of the ledger that all servers share: task numbers, tasks in flight, turns and failed clients."""
+"""The part of the ledger that all servers share: task numbers, tasks in flight, and failed clients."""
 
 from collections.abc import Collection, Iterable
 from typing import ClassVar
@@ -17,16 +17,16 @@ from schedulers.protocol import Ints
 
 
 class TaskLedger(Stateful):
-    """A record of tasks: their numbers, the tasks in flight, each client's turns, and failed clients.
+    """A record of tasks: their numbers, the tasks in flight, the tasks of each client, and failed clients.
 
     The ledger's decisions depend only on the times and results that its caller passes. The ledger holds no parameters,
     reads no clock and opens no file.
 
     Attributes:
-        step: Server updates, or rounds, so far.
-        turns: Tasks per client so far [N].
+        step: Number of server updates, or rounds, so far.
+        turns: Number of tasks of each client so far [N].
         in_flight: The tasks that have not ended, by number.
-        stats: For every fragment [M]: applied updates, tasks sent, last staleness and last loss.
+        stats: For every fragment [M]: the numbers of applied updates and sent tasks, the last staleness, the last loss.
         scheduler: Chooses the fragments. With None, the caller passes the label of each task.
         bad_clients: Decides between retry, quarantine and stop.
     """
@@ -153,7 +153,7 @@ class TaskLedger(Stateful):
 def dispatch_rows(decisions: Collection[Dispatch]) -> Ints:
     """Return decisions as an array [n, 7] for a checkpoint.
 
-    The arrays on which a decision was based are not included.
+    `feasible` and `fragment_updates` are not included.
     """
     columns = [(d.task, d.client, d.turn, d.fragment, d.version, d.step, d.resent) for d in decisions]
     return np.array(columns, np.int64).reshape(-1, 7)

@@ -25,7 +25,7 @@ from fedraa.vectors.chunked import step_along
 class ACE(AsyncRule):
     """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
 
-    After every client has reported once, the model makes a step at every update, however stale.
+    Once every client has reported, each update moves the model, however stale it is.
     """
 
     server_lr: Positive = 1.0

@@ -2,14 +2,14 @@
 
 Client n receives theta and keeps a local model v_n and a weight a_n. From w = theta, each step on one minibatch:
     m <- a * v + (1 - a) * w
-    a <- clip(a - lr * <grad f_n(m), v - w>, 0, 1)       # if adaptive; v and w are those before the step
-    v <- v - lr * a * grad f_n(m)                        # kept; a is that before the step
+    a <- clip(a - lr * <grad f_n(m), v - w>, 0, 1)       # if adaptive; with v and w from before the step
+    v <- v - lr * a * grad f_n(m)                        # kept; with a from before the step
     w <- w - lr * grad f_n(w)                            # sent
 Server:
     theta <- mean of the clients' w, weighted by samples
 The personal model is a * v + (1 - a) * theta, a mixture of weights.
 
-With submodels v and the product for a are those of the coordinates that the task trains.
+With submodels, v and the scalar product in the step of a have only the coordinates that the task trains.
 
 Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps),
 server/client_states.py (the values that clients keep).
@@ -35,11 +35,11 @@ _PLAIN_STEPS = "the local model and its weight take steps of plain SGD"
 
 @dataclass(frozen=True)
 class MixedModel(LocalAlgorithm):
-    """Steps on the shared weights and, through a mixture with them, on a local model (APFL).
+    """Local training of the shared weights and of a local model that is mixed with them (APFL).
 
     Attributes:
-        mixing: Weight a of the local model, at first.
-        adaptive: Learn the weight of each client.
+        mixing: Initial weight a of the local model.
+        adaptive: True to learn the weight a of each client, False to keep it constant.
     """
 
     mixing: Share = 0.5
@@ -84,7 +84,7 @@ register(
         name="apfl",
         paper="Deng et al. 2020",
         formula="As fedavg; each client mixes theta with a local model, a v + (1 − a) theta, and learns v and a.",
-        when="Clients differ by unknown amounts: each learns how much of the global model it takes.",
+        when="Clients differ by unknown amounts: each learns how much of the global model to use.",
         local=replace(PLAIN_SGD, algorithm=MixedModel()),
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(

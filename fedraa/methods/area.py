@@ -5,7 +5,7 @@ When w of client i arrives:
     S <- S + w - y_i;  y_i <- w
     after every K updates:  theta <- theta + S / N;  S <- 0
 
-Source: the first author's simulator. The text of the paper was not read beyond its abstract.
+Source: the first author's simulator and the abstract of the paper.
 
 Read next: methods/ca2fl.py (the last delta of every client), server/async_server.py (the server).
 """
@@ -35,8 +35,9 @@ class Area(Buffered):
     y_i is the model that client i trained last, at first the initial model. With submodels, an update replaces y_i on
     the coordinates that it covers. The mean keeps the last model of a client that was removed.
 
-    The clients of the authors' simulator send w - y_i and keep y_i. Here they send w, and the server keeps y_i. The
-    simulator sends a client the model from before its own update. Here the client receives the model after it.
+    Two details differ from the authors' simulator. In the simulator a client keeps y_i and sends w - y_i; here it sends
+    w, and the server keeps y_i. In the simulator a client then receives the model from before its own update; here it
+    receives the model after its own update.
     """
 
     size: Count = 3
@@ -87,7 +88,7 @@ register(
         update=Area(),
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
-            source="first author's code, MNIST; its .1 times a client's share of the data is .01 with 10 equal clients",
+            source="first author's code, MNIST; its rate is .1 times a client's share of the data, .01 for 10 clients",
             values={"lr": 0.01, "momentum": 0.0, "local_steps": 100, "batch_size": 32, "buffer_size": 3},
         ),
     )

@@ -25,14 +25,14 @@ from fedraa.vectors.index_runs import global_slices
 @ASYNC_RULE.register("asyncfeded")
 @dataclass
 class AsyncFedED(AsyncRule):
-    """AsyncFedED (Wang et al. 2022), its step: theta += server_lr / (r + epsilon) * delta.
+    """The server step of AsyncFedED (Wang et al. 2022): theta += server_lr / (r + epsilon) * delta.
 
-    r = |theta - sent| / |delta|. A fresh update gets the weight server_lr / epsilon, and a delta of 0 gets the weight
-    0. The paper also adapts the number of local epochs. This rule does not.
+    r = |theta - sent| / |delta| measures how far the model has moved since it was sent. A delta of 0 gets the weight 0.
+    The paper also adapts the number of local epochs. This rule does not.
 
     Attributes:
         server_lr: Length of the step.
-        epsilon: Smallest divisor: a fresh update gets the weight server_lr / epsilon.
+        epsilon: Addend of the divisor. An update to an unchanged model gets the weight server_lr / epsilon.
     """
 
     server_lr: Positive = 1.0
@@ -63,9 +63,9 @@ class AsyncFedED(AsyncRule):
 
 
 def _sum_squares(piece: Vector) -> float:
-    """Return the sum of squares.
+    """Return the sum of squares of the values.
 
-    Rows are summed in float32, which is exact enough for a ratio and takes half the time.
+    The sum within a row is in float32, which is precise enough for a ratio and takes half the time of float64.
     """
     end = len(piece) - len(piece) % SUM_BLOCK
     rows = piece[:end].reshape(-1, SUM_BLOCK)
@@ -77,7 +77,7 @@ register(
     Method(
         name="asyncfeded",
         paper="Wang et al. 2022",
-        note="only the paper's step: the number of local epochs is not adapted",
+        note="only the server step of the paper: the number of local epochs is not adapted",
         formula="`theta ← theta + server_lr / (r + epsilon) · delta`, r = |theta − sent| / |delta|.",
         when="Staleness should be measured by how far the model has moved, not counted.",
         local=PLAIN_SGD,

@@ -61,10 +61,10 @@ class DeltaCache(Stateful):
 class CA2FL(Buffered):
     """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` updates, at any staleness.
 
-    v = mean over all N clients of h_i, + 1/size * sum over the updates in the buffer of (delta - h_i); then h_i <-
-    delta. All updates of a buffer use the h_i from before the buffer, even if two of them are from one client. h_i
-    starts at 0, so the first buffer is FedBuff's. A row h_i scales with the learning rate at which its delta was
-    trained, so keep the clients' learning rate constant.
+    v = mean over all N clients of h_i, + 1/size * sum over the updates in the buffer of (delta - h_i). Then h_i becomes
+    the last delta of each client in the buffer. All updates of a buffer use the h_i from before the buffer, even if two
+    of them are from one client. h_i starts at 0, so the first step equals that of FedBuff. The size of h_i depends on
+    the learning rate with which its delta was trained, so keep the clients' learning rate constant.
     """
 
     server_lr: Positive = 1.0
@@ -74,7 +74,7 @@ class CA2FL(Buffered):
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
-        # Rows that will replace those of the cache when the buffer is full.
+        # The new rows of clients in the buffer. They replace the rows of the cache when the buffer is full.
         self._pending: dict[int, Vector] = {}
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0
@@ -121,14 +121,14 @@ register(
             "`theta ← theta + server_lr · (mean of all h_i + mean over the buffer of (delta − h_i))`, every K updates; "
             "h_i is the last delta of client i."
         ),
-        when="Clients with very different data, some of which seldom report. The server remembers a delta per client.",
+        when="Clients with very different data, some of which report rarely. The server keeps a delta of each client.",
         local=PLAIN_SGD,
         update=CA2FL(),
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="Wang et al. 2024",
             values={"buffer_size": 10, "momentum": 0.0},
-            unstated="the learning rates, which it takes from a grid",
+            unstated="the learning rates, which the paper takes from a grid",
         ),
     )
 )

@@ -5,11 +5,11 @@ When delta arrives with staleness k:
     m <- beta1 * m + (1 - beta1) * s * delta;  v <- beta2 * v + (1 - beta2) * (s * delta)^2
     theta <- theta + server_lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-Source: the abstract, which states s = gate(k) * exp(-alpha * k) before both moments, plain Adam at k = 0, and a smooth
-gate that is 0 from a cutoff on. The formula of the gate, the values of alpha, the cutoff and Adam's betas, and the bias
-correction are decisions of fedraa.
+Source: the abstract of the paper. It states that s = gate(k) * exp(-alpha * k) scales the delta before both moments,
+that the method is plain Adam at k = 0, and that the gate is smooth and 0 from a cutoff on. fedraa decided the formula
+of the gate, the values of alpha, the cutoff and Adam's betas, and the bias correction.
 
-Read next: methods/fedbuff.py (the buffer, of one update here), server/staleness.py (other functions of the staleness).
+Read next: methods/fedbuff.py (the buffer; here it holds one update), server/staleness.py (other staleness functions).
 """
 
 from dataclasses import dataclass
@@ -48,9 +48,9 @@ class CosineGate(StalenessWeight):
 @SERVER_OPTIMIZER.register("corrected-adam")
 @dataclass
 class CorrectedAdam(ServerOptimizer):
-    """Adam (Kingma, Ba 2015) with bias correction, whose t counts the steps of each coordinate.
+    """Adam (Kingma, Ba 2015) with bias correction. Its step number t is counted for each coordinate [d].
 
-    The first step is about server_lr in every coordinate, whenever the first client covers the coordinate.
+    The first step of a coordinate is about server_lr, even if the first client that trains it reports late.
 
     Attributes:
         server_lr: Length of the step.
@@ -85,7 +85,7 @@ class CorrectedAdam(ServerOptimizer):
             np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
             square = np.square(delta[piece])
             np.copyto(v, np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square, where=where)
-            # A coordinate without a step does not move. The 1 avoids a division by 0.
+            # Coordinates without a step do not move. For them a count of 1 avoids a division by 0.
             count = np.maximum(steps, 1)
             root = np.sqrt(v / (1 - self.beta2**count)) + self.epsilon
             direction = (m / (1 - self.beta1**count) / root).astype(np.float32)
@@ -98,9 +98,9 @@ register(
     Method(
         name="cgad",
         paper="Shah, Sun 2026",
-        note="the abstract does not state the gate, so a half cosine and its values are a decision of fedraa",
+        note="the abstract does not give the formula of the gate; fedraa uses a half cosine with its own values",
         formula="A step of Adam along `s · delta`, s = (1 + cos(π k / cutoff)) / 2 · exp(−alpha · k) at staleness k.",
-        when="Language models with long tasks, if the staleness of updates varies; a constant one has no effect.",
+        when="Language models with long tasks, if the staleness of updates varies; constant staleness has no effect.",
         local=PLAIN_SGD,
         update=FedBuffRule(size=1, staleness="cosine-gate", optimizer=CorrectedAdam()),
         schedule=AsyncSchedule(),

@@ -17,7 +17,7 @@ register(
         paper="Koloskova, Stich, Jaggi 2022",
         note="steps of N / max(N, staleness)",
         formula="`theta ← theta + server_lr · N / max(N, staleness) · delta`.",
-        when="Updates that are much staler than usual should have less weight, and none should be ignored.",
+        when="Much staler updates than usual should have less weight, but no update should be ignored.",
         local=PLAIN_SGD,
         update=FedBuffRule(size=1, staleness="delay-adaptive"),
         schedule=AsyncSchedule(),

@@ -7,10 +7,10 @@ Round: as in fedavg, but client i takes K steps with its own rate, from x_0 = th
         h_k = eta_k / eta_{k-1}
     x_{k+1} = x_k - eta_k * g_k
 
-g is the gradient after all terms, such as a proximal term, at coordinates that the task trains. Gradients of two
-minibatches also differ by noise, which lowers the rate. The second term grows by about 5 % per step, so that a task of
-few steps stays near eta_0: `local_optimizer_state` keep lets a client start with the last rate of its previous task.
-Momentum is outside of the theory, so the optimizer refuses it.
+g is the gradient with all added terms, such as a proximal term, on the coordinates that the task trains. Gradients of
+two minibatches also differ by noise, which lowers the rate. The second argument of the minimum lets the rate grow by
+about 5 % per step, so a task of few steps stays near eta_0. With `local_optimizer_state` keep, a client starts with the
+last rate of its previous task. The theory has no momentum, so the optimizer refuses it.
 
 Read next: client/local_optimizer.py (the interface of a local optimizer), client/local_step.py (its caller).
 """
@@ -34,10 +34,10 @@ from fedraa.server.round_update import Mean
 @LOCAL_OPTIMIZER.register("delta-sgd")
 @dataclass(frozen=True)
 class DeltaSGD(LocalOptimizer):
-    """Delta-SGD (Kim et al. 2024): SGD whose rate follows the local smoothness. The experiment's `lr` is eta_0.
+    """Delta-SGD (Kim et al. 2024): SGD with a rate that follows the local smoothness. `lr` is only the first rate.
 
     Attributes:
-        gamma: Factor of the estimate of the local smoothness.
+        gamma: Factor of the rate that the estimate of the smoothness allows.
         delta: The rate grows by at most the factor sqrt(1 + delta * h) per step.
     """
 
@@ -77,7 +77,7 @@ class DeltaSGD(LocalOptimizer):
         change = gradient_norm(gradient - state["gradient"])
         grown = torch.sqrt(1 + self.delta * state["growth"]) * rate
         smooth = self.gamma * moved / (2 * change)
-        # Without a change of weights and gradient there is no estimate of the smoothness, and a rate of 0 would stay 0.
+        # Without a change of weights or gradient there is no estimate of the smoothness. A rate of 0 would stay 0.
         new = torch.where((moved > 0) & (change > 0), torch.minimum(smooth, grown), grown)
         is_first = state[STEP] == 1
         new = torch.where(is_first, torch.where(rate > 0, rate, lr), new)
@@ -92,7 +92,7 @@ register(
         name="delta-sgd",
         paper="Kim et al. 2024",
         formula=(
-            "fedavg, in which each client takes the largest rate that the smoothness of its loss allows: "
+            "As fedavg, but each client takes the largest rate that the smoothness of its loss allows: "
             "`eta_k = min(gamma |x_k - x_{k-1}| / (2 |g_k - g_{k-1}|), sqrt(1 + delta h) eta_{k-1})`."
         ),
         when="There is no time to tune the learning rate, or clients need different ones. `lr` is only the first rate.",
@@ -101,7 +101,7 @@ register(
         paper_settings=PaperSettings(
             source="Kim et al. 2024; the values are the same in all its experiments",
             values={"lr": 0.2, "momentum": 0.0},
-            unstated="batch size and local epochs of each data set, which we have not read",
+            unstated="batch size and local epochs of each data set",
         ),
     )
 )

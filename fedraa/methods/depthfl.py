@@ -6,9 +6,9 @@ Client n of depth L, from the first L blocks and classifiers of theta, with logi
 Server, for each tensor: theta <- mean of the clients that trained it
 The model predicts with the mean of the logits of all classifiers.
 
-L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks has
-depth 1: every client trains all of it, as in fedavg. depthfl-feddyn adds the linear and the proximal term of FedDyn, as
-the authors' code does.
+L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks counts
+as one block, so that every client trains the whole model, as in fedavg. The method depthfl-feddyn adds the linear and
+the proximal term of FedDyn, as the authors' code does.
 
 Read next: models/exits.py (the model), client/local_algorithm.py (the interface of local training),
 aggregation/coverage_mean.py (the mean), methods/feddyn.py (the terms of FedDyn).
@@ -101,13 +101,13 @@ class Logits:
         self.values: Sequence[Tensor] = ()
 
     def read(self, module: nn.Module, args: tuple[Any, ...], result: Sequence[Tensor]) -> None:
-        """Keep the result of the model. It is a hook of the model."""
+        """Store the model's result. torch calls this function as a hook of the model."""
         self.values = result
 
 
 @contextmanager
 def exit_logits(model: EarlyExits) -> Iterator[Logits]:
-    """Yield the logits of the last forward pass."""
+    """Yield an object that holds the logits of the model's last forward pass."""
     logits = Logits()
     handle = model.register_forward_hook(logits.read)
     try:
@@ -118,7 +118,7 @@ def exit_logits(model: EarlyExits) -> Iterator[Logits]:
 
 @dataclass(frozen=True)
 class SelfDistillation(LocalAlgorithm):
-    """The task's steps on all exits of the client's depth, each of which also learns from the others (DepthFL).
+    """Local training of all classifiers of the client's blocks, each of which also learns from the others (DepthFL).
 
     Attributes:
         ramp_up: Number of rounds after which the weight of the distillation is 1.
@@ -139,12 +139,12 @@ class SelfDistillation(LocalAlgorithm):
                 run.step(inputs, labels, penalty=partial(_add_exits, logits, labels, weight))
 
     def distillation_weight(self, round: int) -> float:
-        """Return the weight kd of the distillation in a round, from 0."""
+        """Return the weight kd of the distillation in this round. Rounds count from 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 
 def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
-    """Return the loss of all exits but the deepest, and the distillation between all exits.
+    """Return the sum of the losses of all exits except the deepest, plus the distillation loss between all exits.
 
     Args:
         logits: The logits of the exits.
@@ -169,7 +169,7 @@ def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
 
 @dataclass(frozen=True)
 class DynamicDistillation(DynamicRegularizer, SelfDistillation):
-    """The steps of SelfDistillation with the terms of FedDyn."""
+    """Local training as in SelfDistillation, with the linear and the proximal term of FedDyn."""
 
 
 DEPTHFL = register(
@@ -179,8 +179,8 @@ DEPTHFL = register(
         note="without FedDyn, which depthfl-feddyn adds",
         formula="Clients train the first blocks, each with a classifier; each tensor becomes the mean of its clients.",
         when=(
-            "Devices of unequal memory, and a model with a classifier after each block, such as resnet18-exits. With "
-            "other models it is fedavg."
+            "Devices of unequal memory, and a model with a classifier after each block, such as resnet18-exits. Other "
+            "models are trained as by fedavg."
         ),
         submodel=FirstBlocks(),
         local=LocalTraining(momentum=0.0, algorithm=SelfDistillation()),
@@ -197,7 +197,7 @@ DEPTHFL = register(
                 "local.algorithm.ramp_up": 300,
             },
             client_fraction=0.1,
-            unstated="the momentum, which we have not read",
+            unstated="the momentum",
         ),
     )
 )

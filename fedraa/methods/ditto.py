@@ -6,8 +6,8 @@ Client n receives theta and keeps its personal model v_n, which starts at the in
 Server:
     theta <- mean of the clients' w, weighted by samples
 
-Both parts use the client's local optimizer, each with its own state and its own order of minibatches. theta is the
-model that the client received, however stale it is. With submodels a task trains the coordinates of v that it holds.
+Both models use the client's local optimizer, each with its own state and its own order of minibatches. theta is the
+model that the client received, even if it is stale. With submodels, a task trains v only on the submodel's coordinates.
 
 Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps),
 server/client_states.py (the personal models).
@@ -29,7 +29,7 @@ from fedraa.server.round_update import Mean
 
 @dataclass(frozen=True)
 class PulledModel(LocalAlgorithm):
-    """The task's steps on the shared weights, then as many on a personal model with a proximal term (Ditto).
+    """Local training of the shared weights, then as many steps on a personal model with a proximal term (Ditto).
 
     Attributes:
         pull: Weight lambda of the proximal term.
@@ -68,7 +68,7 @@ register(
         paper_settings=PaperSettings(
             source="authors' code, Fashion-MNIST",
             values={"lr": 0.05, "momentum": 0.0, "local_steps": 2, "batch_size": 16},
-            unstated="lambda, of 0.1, 1, 2",
+            unstated="the choice of lambda from 0.1, 1 and 2",
         ),
     )
 )

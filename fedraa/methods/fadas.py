@@ -29,13 +29,12 @@ from fedraa.server.schedule import AsyncSchedule
 class Fadas(FedBuffRule):
     """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` client updates.
 
-    If the largest staleness of these updates, counted in steps, is over `delay_limit`, the step is divided by that
-    staleness.
+    If the largest staleness of these updates, in server steps, exceeds `delay_limit`, the step is divided by it.
 
     Attributes:
-        size: Client updates per step.
-        staleness: The weight of a delta in the mean.
-        optimizer: Takes the step.
+        size: Number of client updates per step.
+        staleness: The weight of a delta in the mean, as a function of its staleness.
+        optimizer: The server optimizer that takes the step.
         delay_limit: Largest staleness that does not shorten the step.
     """
 
@@ -76,8 +75,8 @@ register(
         paper="Wang et al. 2024 (FADAS)",
         note="AMSGrad without bias correction",
         formula=(
-            "AMSGrad along the mean delta of K updates; the step is divided by the largest staleness among them if "
-            "that is over delay_limit."
+            "AMSGrad along the mean delta of K updates; if the largest staleness among them exceeds delay_limit, the "
+            "step is divided by it."
         ),
         when="Coordinates of the model need steps of very different length, as in transformers.",
         local=LocalTraining(momentum=0.0, weight_decay=1e-4),

@@ -3,7 +3,7 @@
 The model is cut into M equal fragments. When client n is idle:
     j = the fragment for which the fewest tasks were sent
     send theta_j
-Client n: SGD with clipping and calibrated logits; training takes at least about as long as sending theta_j both ways;
+Client n: SGD with clipping and calibrated logits; training takes about as long as sending theta_j both ways, or longer;
     c = cos(change of the first half of the steps, change of the second half)
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
@@ -35,9 +35,9 @@ from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
 from fedraa.vectors.chunked import map_chunks, ordered_sum, subtract_chunk, sum_squares
 from fedraa.vectors.index_runs import global_slices
 
-# Number of updates of a fragment over which squared deltas are averaged.
+# The running mean of squared deltas is over about this number of updates of a fragment.
 SQUARES_WINDOW = 100
-# Lower limit of the mean square by which a delta is divided.
+# Lower limit of the mean square, because deltas are divided by a power of it.
 MIN_SQUARE = np.float32(1e-30)
 
 
@@ -46,16 +46,18 @@ MIN_SQUARE = np.float32(1e-30)
 class DeltaMix(AsyncRule):
     """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, server_gain * M / N)) * s(staleness).
 
-    Of N clients that train at a time, about N / M work on a fragment, all from nearly the same weights. Their deltas,
-    each with the weight M / N, add up to one mean step. This needs a scheduler that spreads clients evenly over the
-    fragments, as least-sent does; otherwise many deltas of one fragment add up to too long a step.
+    M is the number of fragments, and N the number of clients that train at the same time. About N / M clients train
+    the same fragment, all from nearly the same weights. Their deltas, each with the weight M / N, add up to one mean
+    step. This needs a scheduler that spreads clients evenly over the fragments, such as least-sent. Otherwise many
+    deltas of one fragment add up to a step that is too long.
 
     Attributes:
-        server_gain: Factor on the weight. A larger one makes longer steps.
-        participation_correction: Power of a client's data against its speed in the factor c_n; 0 turns it off.
+        server_gain: Factor of the weight. A larger factor makes longer steps.
+        participation_correction: Power p of c_n = (the client's share of the data / its share of the updates) ** p.
+            0 turns c_n off.
         staleness: The factor s, by which the weight decreases with staleness.
-        spread: True if coordinates that all fragments hold get the weight server_gain / N, because all N clients train
-            them.
+        spread: True to give coordinates that are in all fragments the weight server_gain / N, because all N clients
+            train them.
     """
 
     server_gain: Positive = 1.2
@@ -94,9 +96,8 @@ class RMSNormalizedDelta(DeltaMix):
     """theta <- theta + a * c * delta / v^(power / 2), with a as in DeltaMix.
 
     v [d] is a running mean of the squared deltas of each coordinate. The factor c restores the norm of delta. With
-    `power` 1 all coordinates move about equally far, as with Adam. A smaller power is between this and the plain delta.
-    The rule helps embeddings of rare words, which a mean over clients hardly moves. It allows a much larger
-    `server_gain`.
+    `power` 1 all coordinates move about equally far, as with Adam. With `power` 0 the step is the plain delta. The rule
+    helps embeddings of rare words, which a mean over clients hardly moves. It allows a much larger `server_gain`.
     """
 
     power: UpToOne = 0.5
@@ -121,10 +122,7 @@ class RMSNormalizedDelta(DeltaMix):
         return ApplyResult(weight)
 
     def _normalize_delta(self, update: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
-        """Return delta / v^(power / 2) [k] and the factor c.
-
-        First add the squared delta to v, with the weight `share`.
-        """
+        """Blend the squared delta into v with the weight `share`. Return delta / v^(power / 2) [k] and the factor c."""
         normalized = np.empty_like(update.new)
         exponent = np.float32(-self.power / 2)
 
@@ -153,7 +151,7 @@ register(
         paper="fedraa",
         note="our own method",
         formula=(
-            "`theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The delivered model is a mean of the last ones."
+            "`theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is the mean of the last models."
         ),
         when="Little time, many devices at once: tasks are short, and the server adds the deltas. No paper yet.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),

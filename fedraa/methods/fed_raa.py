@@ -6,7 +6,7 @@ The model is cut into M disjoint fragments theta_1 ... theta_M. When client n is
     send theta_j; remember q_sent = q[j]
 Client n: E epochs of SGD on f_n(w) + rho/2 * ||w - theta_j||^2
 When (j, w) arrives:
-    a = mixing * s(q[j] - q_sent)                   # s is 1 by default; `staleness` sets one that falls
+    a = mixing * s(q[j] - q_sent)                   # s is constant 1 unless `staleness` sets another s
     theta_j <- (1 - a) * theta_j + a * w
     q[j] += 1
 
@@ -74,7 +74,7 @@ register(
         name="fed-raa-offline",
         variant_of="fed-raa",
         formula="As fed-raa. Every client has fixed fragments; fast clients have the large ones.",
-        when="To measure the effect of a choice for every task.",
+        when="To measure the effect of choosing a fragment for every task instead of once.",
         schedule=AsyncSchedule(scheduler="offline"),
     )
 )

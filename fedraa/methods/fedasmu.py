@@ -7,12 +7,12 @@ When w of client i arrives with staleness k, as update number t of the fragment:
     fall = loss of the client's last task - loss of this task
     lambda_i <- lambda_i + rate * fall;  iota_i <- iota_i + rate * fall;  sigma_i <- sigma_i - rate * fall;  all >= 0
 
-Only the half of the server is here. In the paper, a client also downloads a newer model in the middle of its task and
-mixes it in.
+Only the server's part of the method is here. In the paper, a client also downloads a newer model in the middle of its
+task and mixes it in.
 
-Source: three codes by others, which agree on a. Two of them, one of which cites the equation, have (k + 1)^-sigma, and
-one has (k + 1)^(-sigma / 2). The gradients by which the paper adapts lambda, sigma and iota were not found. As in those
-codes, they are replaced by steps along the change of the loss.
+Source: three implementations by others, which agree on a. Two of them, one of which cites the equation, have
+(k + 1)^-sigma, and one has (k + 1)^(-sigma / 2). The paper adapts lambda, sigma and iota along gradients. Here, as in
+these implementations, steps along the change of the loss replace the gradients.
 
 Read next: methods/fedasync.py (a constant weight), server/async_rule.py (the interface of a rule).
 """
@@ -37,8 +37,8 @@ class FedASMU(AsyncRule):
     """The server of FedASMU (Liu et al. 2024): theta <- (1 - a) theta + a w, a = mu xi / (1 + mu xi).
 
     xi = lambda_i / sqrt(t) * (staleness + 1)^-sigma_i + iota_i, where t counts the updates of the fragment. After each
-    update of client i, lambda_i and iota_i grow and sigma_i shrinks in proportion to the fall of its training loss
-    since its last task on the same fragment. The download of a newer model in the middle of a task is left out.
+    update of client i, lambda_i and iota_i grow and sigma_i shrinks in proportion to the decrease of its training loss
+    since its last task on the same fragment. Clients do not download a newer model in the middle of a task.
 
     Attributes:
         mu: Factor of xi in the weight a.
@@ -46,7 +46,7 @@ class FedASMU(AsyncRule):
         first_sigma: sigma_i at the start.
         first_iota: iota_i at the start.
         rate: Change of lambda_i, sigma_i and iota_i per change of the loss; 0 keeps them constant.
-        delay_limit: Largest staleness plus 1 of an update that is not ignored; None for no limit.
+        delay_limit: Updates of this staleness or more are ignored; None for no limit.
     """
 
     mu: Positive = 1.0
@@ -83,9 +83,9 @@ class FedASMU(AsyncRule):
         return ApplyResult(weight)
 
     def _adapt(self, update: ClientUpdate) -> None:
-        """Adapt the client's controls to the change of its loss."""
+        """Adapt lambda, sigma and iota of the client to the change of its loss."""
         fall = float(self._losses[update.fragment, update.client]) - update.loss
-        # A forecast has no losses, and the first task has no loss before it.
+        # The fall is not finite in a forecast, which has no losses, and after a client's first task.
         if isfinite(fall):
             controls = self._controls[update.client] + self.rate * fall * np.array([1, -1, 1])
             self._controls[update.client] = np.maximum(controls, 0)
@@ -96,7 +96,7 @@ register(
     Method(
         name="fedasmu",
         paper="Liu et al. 2024",
-        note="clients download no newer model in the middle of a task; the controls follow the loss, not a gradient",
+        note="clients download no newer model during a task; lambda, sigma and iota follow the loss, not a gradient",
         formula=(
             "`theta ← (1 − a) theta + a w`, a = mu xi / (1 + mu xi), "
             "xi = lambda_i / sqrt(t) · (k + 1)^−sigma_i + iota_i at staleness k."
@@ -106,7 +106,7 @@ register(
         update=FedASMU(),
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
-            source="codes by others",
+            source="implementations by others",
             values={"update.mu": 1.0, "update.first_lambda": 1.0, "update.first_sigma": 0.5, "update.rate": 0.01},
             unstated="the learning rate and the length of a task",
         ),

@@ -27,13 +27,13 @@ from fedraa.server.staleness import STALENESS, weight_for_clients
 class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
-    With `participation_correction`, a has another factor: the client's data against its speed, to this power.
+    With `participation_correction` p, a has the further factor (the client's share of the data / its share of the
+    updates) ** p.
 
     Attributes:
         mixing: Weight of an update before its staleness reduces it.
         staleness: The factor s, by which the weight decreases with staleness.
-        participation_correction: Power of the factor of a that weighs a client's data against its speed; 0 turns it
-            off.
+        participation_correction: The power p. 0 turns the factor off.
     """
 
     mixing: Share = 0.6
@@ -70,23 +70,23 @@ register(
         paper_settings=PaperSettings(
             source="Xie et al. 2019, CIFAR-10",
             values={"lr": 0.1, "batch_size": 50, "prox_mu": 0.005, "mixing": 0.6, "momentum": 0.0},
-            unstated="the choice between its mixings .6 and .9",
+            unstated="the choice between mixing .6 and .9",
         ),
     )
 )
 
 
 def async_variant(method: Method) -> Method:
-    """Return an asynchronous variant of a method in rounds: with its submodels, and the server of FedAsync.
+    """Return an asynchronous variant of a method in rounds: the submodels of this method with the server of FedAsync.
 
-    The variant is a baseline that shows the cost of the barrier of `method`. It is from no paper.
+    The variant is a baseline. It shows how much time `method` loses by waiting at the end of rounds. No paper has it.
     """
     return replace(
         method,
         name=f"{method.name}-async",
         variant_of=method.name,
         paper="no paper: submodels of a synchronous method, update of FedAsync",
-        note="no paper: it measures the cost of a barrier",
+        note="no paper: a baseline that measures the cost of waiting at the end of rounds",
         formula=f"The submodels of {method.name}, mixed in as in fedasync.",
         when=f"To measure the cost of {method.name}'s rounds.",
         update=ConvexMix(staleness="polynomial"),

@@ -3,9 +3,9 @@
 Round:
     a cohort of clients receives theta                          # all clients, unless `participation` is set
     Client n: E epochs of minibatch SGD on f_n, from theta to w_n
-    theta <- sum of n_k * w_k / sum of n_k                      # over the clients k that report; n_k are their samples
+    theta <- sum of n_k * w_k / sum of n_k                      # over the clients k that report; n_k: number of samples
 
-The local momentum is 0.5, the default of LocalTraining. The paper's own settings are below.
+By default the local momentum is 0.5. The settings of the paper are in `paper_settings` below.
 
 From scratch: examples/fed_avg_from_scratch.py.
 
@@ -21,7 +21,7 @@ register(
     Method(
         name="fedavg",
         paper="McMahan et al. 2017",
-        formula="`theta ← Σ n_i w_i / Σ n_i` over the clients of a round; n_i are their samples.",
+        formula="`theta ← Σ n_i w_i / Σ n_i` over the clients i of a round, with n_i samples.",
         when="Devices of about equal speed. It is the baseline of every paper.",
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(

@@ -6,10 +6,9 @@ Client n keeps the parameters b_n of its batch norms and receives all others, s:
 Server:
     s <- mean of the clients' s, with equal weights
 
-The layers are chosen by their type, not by their name. A model without them is trained as by fedavg, with a warning. In
-the paper clients keep running means and variances also. Here no model has any between evaluations: those of a personal
-model are estimated on its client's training samples before it is evaluated, and those of the global model on the
-samples of all clients.
+The layers are chosen by their type, not by their name. A model without batch norm is trained as by fedavg, with a
+warning. In the paper, clients also keep running means and variances. Here, running statistics are estimated before each
+evaluation: for a personal model on the training samples of its client, for the global model on those of all clients.
 
 Read next: submodels/personal_layers.py (the choice of the layers), models/statistics.py (the statistics).
 """
@@ -24,7 +23,7 @@ register(
     Method(
         name="fedbn",
         paper="Li, Jiang et al. 2021",
-        note="running statistics are estimated on the client's samples before an evaluation, and not kept",
+        note="running statistics are not kept: they are estimated on the client's samples before an evaluation",
         formula="As fedavg, without the parameters of batch norm, which stay at each client.",
         when="The inputs of clients differ by their devices or sites, and the model has batch norm.",
         local=LocalTraining(personal_layers=(BATCH_NORM,)),

@@ -38,7 +38,7 @@ from fedraa.vectors.chunked import add_scaled
 
 @dataclass
 class Buffered(AsyncRule):
-    """A rule that moves the model once every `size` client updates. The version counts these moves."""
+    """A rule that changes the model once every `size` client updates. The model's version counts these changes."""
 
     size: Count = 10
 
@@ -52,20 +52,19 @@ class Buffered(AsyncRule):
 class FedBuffRule(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
-    With an `optimizer`, that optimizer steps along the mean of the buffer instead (FedBuff's server momentum). The log
-    then shows only s, because the optimizer decides the length of the step. Deltas in the buffer at the end of the run
-    are dropped. With `participation_correction` p, each delta is also multiplied by (the client's share of the data /
-    its share of the updates) ** p. This factor may be over 1, because the buffer is a weighted mean.
+    With an `optimizer`, this optimizer takes the step along the mean of the buffer (FedBuff's server momentum). The log
+    then shows only s as the weight, because the optimizer decides the length of the step. Deltas that are in the buffer
+    at the end of the run are lost. With `participation_correction` p, each delta is also multiplied by (the client's
+    share of the data / its share of the updates) ** p. This factor may exceed 1, because the buffer is a weighted mean.
 
-    With a robust `aggregator` the buffer waits for K clients instead of K deltas, so that one fast attacker cannot fill
-    it. The deltas of one client are averaged. If fewer than K clients are left, it waits for all of these.
+    With a robust `aggregator`, the buffer waits for deltas of K different clients, so that a fast attacker cannot fill
+    it. The deltas of one client are averaged. If fewer than K clients are left, the buffer waits for all of them.
 
     Attributes:
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the mean delta.
         optimizer: The optimizer that takes the step. With None, the step is along the mean delta.
-        participation_correction: Power of the factor of a delta that weighs its client's data against its speed; 0
-            turns it off.
+        participation_correction: The power p. 0 turns the factor off.
         aggregator: Robust aggregator of the buffer, None for the mean.
     """
 
@@ -122,7 +121,7 @@ class FedBuffRule(Buffered):
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = factor_at(update.staleness, self._factor) * update.balance
         if model.release_noise is not None and abs(weight) > 1:
-            problem = "with central privacy, no update may count for more than its clip"
+            problem = "with central privacy, the weight of an update must not exceed 1"
             raise InputError("staleness", problem, got=weight, expected="a weight of at most 1")
         if self._robust is None:
             add_scaled(self._total, update.coordinates, weight, update.new, update.sent)
@@ -153,13 +152,13 @@ class FedBuffRule(Buffered):
         return ApplyResult(weight * self.server_lr / self.size, full)
 
     def _capacity(self, model: AsyncModel) -> int:
-        """Return the number of deltas, or of clients with a vote, that fills the buffer."""
+        """Return the number of deltas that fill the buffer or, with a robust aggregator, the number of clients."""
         if self._robust is None:
             return self.size
         return min(self.size, model.clients - self._gone)
 
     def _take_votes(self, robust: RobustAggregator) -> float:
-        """Put the combined delta into the buffer, and return its factor."""
+        """Put the robust combination of the clients' deltas into the buffer, and return its weight."""
         delta, moved = robust.take_result()
         self._total[:] = delta
         if self._stepping is not None:
@@ -197,7 +196,7 @@ register(
         update=FedBuffRule(),
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
-            source="authors' code, sent140; its sum over 10 at .7 is a mean at 7",
+            source="authors' code, sent140, where a sum of 10 deltas with rate .7 equals a mean with rate 7",
             values={
                 "lr": 0.1,
                 "momentum": 0.0,

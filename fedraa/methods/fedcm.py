@@ -2,7 +2,7 @@
 
 Client:  w <- w - lr * (alpha * g + (1 - alpha) * D)
 Server:  theta <- theta + server_lr * mean delta
-         D <- -mean delta / (lr * T)                        # T local steps
+         D <- -mean delta / (lr * T)                        # the mean gradient of the round's T local steps
 
 Read next: server/round_state.py (state beside the model), client/gradient_transforms.py (the blend), methods/fedavg.py
 (the rest).
@@ -32,7 +32,7 @@ class GlobalMomentum(RoundState):
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "momentum": "the server divides deltas by lr * steps, and local momentum lengthens them again every round",
+            "momentum": "the server divides deltas by lr * steps, and local momentum makes them longer in every round",
             "local_optimizer": "the server divides deltas by lr * steps, which gives a mean gradient only with SGD",
         }
     )

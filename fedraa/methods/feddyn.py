@@ -3,13 +3,13 @@
 Client n receives theta and keeps lambda_n, 0 at first; alpha is prox_mu:
     w <- local steps on f_n(w) - <lambda_n, w> + alpha/2 * ||w - theta||^2, from theta
     lambda_n <- lambda_n - alpha * (w - theta)
-Server, H = h / alpha, 0 at first, N clients, P the clients that report:
+Server, with N clients; P are the clients that report, and H = h / alpha is 0 at first:
     H <- H - 1/N * sum over P of (w - theta)
     theta <- theta + mean over P of (w - theta) - H
 
-Without rounds, P are the updates of a full buffer, and w - theta is the delta to the model that the client received.
-lambda_n, H and the mean are per coordinate, so that a submodel moves only the coordinates that clients have trained.
-The authors' code adds alpha/2 * ||w||^2 as weight decay of the optimizer; here it is a term of the gradient.
+Without rounds, P are the updates in a full buffer, and w - theta is the difference from the model that the client
+received. lambda_n, H and the mean are per coordinate, so that only coordinates that clients have trained move. The
+authors' code adds alpha/2 * ||w||^2 as weight decay of the optimizer; here it is a term of the gradient.
 
 Read next: client/local_algorithm.py (the interface of local training), server/round_state.py (state of rounds),
 methods/fedbuff.py (a rule with a buffer).
@@ -41,7 +41,7 @@ from fedraa.vectors.chunked import add_scaled, map_chunks
 
 @dataclass(frozen=True)
 class DynamicRegularizer(LocalAlgorithm):
-    """The task's steps with a linear term that each client keeps and changes by its delta (FedDyn)."""
+    """Local training with a linear term. Each client keeps its term and changes it by its delta (FedDyn)."""
 
     needs: ClassVar[tuple[str, ...]] = ("prox_mu",)
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -61,11 +61,11 @@ class DynamicRegularizer(LocalAlgorithm):
 
 @dataclass
 class DriftSum(RoundState):
-    """H [d] of FedDyn: minus the sum of all deltas over the number of clients."""
+    """H [d] of FedDyn: minus the sum of all deltas, divided by the number of clients."""
 
     keeps: ClassVar[str] = "h [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"aggregator": "H is the sum of all deltas, and a robust aggregator would not bound those of attackers in it"}
+        {"aggregator": "H is the sum of all deltas, and a robust aggregator would not bound an attacker's delta in H"}
     )
     reads_deltas: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_change")
@@ -100,8 +100,8 @@ class DriftSum(RoundState):
 class FedDynRule(Buffered):
     """FedDyn (Acar et al. 2021) over a buffer: theta += mean of the deltas - H, H -= sum of the deltas / N.
 
-    The mean of a coordinate is over the updates that have trained it. A buffer of one update would replace the model by
-    the model of one client.
+    The mean of a coordinate is over the updates that have trained it. The buffer holds at least two updates, because
+    one update alone would replace the model by the model of its client.
     """
 
     keeps: ClassVar[str] = "h [d], buffer [d]"
@@ -155,7 +155,7 @@ register(
         name="feddyn",
         paper="Acar et al. 2021",
         formula="Clients add −⟨λ_i, w⟩ + (prox_mu / 2) |w − theta|² to their loss; `theta ← theta + mean delta − h`.",
-        when="Unequal data in rounds: it corrects the drift of clients, as scaffold does, with the bytes of fedavg.",
+        when="Unequal data in rounds: it corrects the drift of clients, as scaffold does, with the traffic of fedavg.",
         local=LOCAL,
         update=Mean(auxiliary=DriftSum()),
         paper_settings=PaperSettings(
@@ -179,7 +179,7 @@ register(
         name="feddyn-async",
         variant_of="feddyn",
         paper="Acar et al. 2021",
-        note="asynchronous variant of this project: the clients of a round are the updates of a buffer",
+        note="asynchronous variant by fedraa: the updates of a full buffer take the place of the clients of a round",
         formula="As feddyn, with the updates of a full buffer as its round.",
         when="As feddyn, if some devices are slow.",
         local=LOCAL,

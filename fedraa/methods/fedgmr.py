@@ -28,14 +28,14 @@ from fedraa.vectors.client_rows import ClientRows
 class FedGMR(Buffered):
     """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients with c in their last submodel.
 
-    a_i = (staleness + 1)^-exponent at the client's last update, and n_i is the client's number of samples. The model
-    moves once every `size` client updates. Coordinates that are in no submodel stay. The rule averages models, not
-    deltas, so a stale dense submodel draws the model back. A client's row [d] holds its last submodel, and NaN outside
-    of this submodel.
+    a_i = (staleness + 1)^-exponent for the client's last update, and n_i is the client's number of samples. The model
+    changes once every `size` client updates. Coordinates that are in no submodel keep their values. The rule averages
+    models, not deltas, so a stale large submodel pulls the model back. A client's row [d] holds its last submodel, and
+    NaN outside of this submodel.
 
     Attributes:
-        size: Client updates per step of the model.
-        exponent: Power of the staleness in a_i.
+        size: Number of client updates per change of the model.
+        exponent: Exponent of the staleness in a_i.
     """
 
     size: Count = 1
@@ -86,7 +86,7 @@ register(
     Method(
         name="fedgmr",
         paper="arXiv 2512.05372",
-        note="fixed-time trigger, ranked by magnitude",
+        note="submodels grow at fixed times, by the largest weights",
         formula="`theta_c = Σ a_i n_i w_ic / Σ a_i n_i` over the clients whose last submodel has c; submodels grow.",
         when="Small devices that can train larger submodels later on.",
         submodel=Growing(),

@@ -8,10 +8,11 @@ Server, for each coordinate, over the clients i that trained it:
     p_i = n_i / sum of n
     theta <- theta + (sum of p_i a_i) * (sum of p_i delta_i / a_i)
 
-Without momentum and proximal term a_i = lr * tau_i. A client that stops at a deadline counts by the steps that it ran.
-A learning rate that is the same for all clients cancels.
+Without momentum and proximal term, a_i = lr * tau_i. For a client that stops at a deadline, tau_i counts the steps that
+it finished. A learning rate that is the same for all clients cancels.
 
-Without rounds, the clients of a round are the updates of a full buffer, and s(k) is the weight of staleness k:
+Without rounds, the updates of a full buffer take the place of the clients of a round. s(k) is the weight for staleness
+k:
     theta <- theta + server_lr * (sum of p_i a_i) * (sum of p_i s(k_i) delta_i / a_i)
 With `reference_steps` R, the buffer may hold a single update, because every delta is scaled to R steps:
     theta <- theta + server_lr * sum of p_i s(k_i) * R / tau_i * delta_i
@@ -51,7 +52,8 @@ REFUSES = MappingProxyType({"local_optimizer": "the length of its path is not kn
 class NormalisedMean(CoverageMean):
     """FedNova (Wang et al. 2020): (sum of p_i a_i) * (sum of p_i delta_i / a_i), for each coordinate.
 
-    The sums are over the clients that trained the coordinate, and p_i are the weights of the clients among these.
+    The sums are over the clients that trained the coordinate. p_i is the weight of client i divided by the sum of the
+    weights of these clients.
     """
 
     refuses: ClassVar[Mapping[str, str]] = REFUSES
@@ -90,9 +92,9 @@ class NormalisedMean(CoverageMean):
 @ASYNC_RULE.register("fednova")
 @dataclass
 class FedNovaRule(Buffered):
-    """FedNova over a buffer of `size` client updates, which count by their numbers of samples and finished steps.
+    """FedNova over a buffer of `size` client updates, weighted by their numbers of samples and finished steps.
 
-    The log shows s(staleness) as the weight of an update, because its factor depends on the whole buffer.
+    The log shows only s(staleness) as the weight of an update, because the full weight depends on the whole buffer.
 
     Attributes:
         size: Number of updates in the buffer.
@@ -147,7 +149,7 @@ class FedNovaRule(Buffered):
 NOVA_SETTINGS = PaperSettings(
     source="authors' code, CIFAR-10",
     values={"lr": 0.02, "momentum": 0.0, "batch_size": 32, "local_epochs": 2, "weights": "samples"},
-    unstated="the learning rate of each variant; it is the one of the script",
+    unstated="the learning rate of each variant, which is here that of the authors' script",
 )
 
 register(
@@ -167,7 +169,7 @@ register(
         name="fednova-async",
         variant_of="fednova",
         paper="Wang et al. 2020, Algorithm 1",
-        note="asynchronous variant of this project: the clients of a round are the updates of a buffer",
+        note="asynchronous variant by fedraa: the updates of a full buffer take the place of the clients of a round",
         formula="As fednova, with the updates of a full buffer as its round, each delta times s(staleness).",
         when="As fednova, if some devices are slow. With `update.reference_steps` the buffer may have size 1.",
         local=PLAIN_SGD,

@@ -39,7 +39,7 @@ register(
         formula=(
             "`m ← b1 m + (1 − b1) delta; v ← b2 v + (1 − b2) delta²; theta ← theta + server_lr · m / (√v + tau)`."
         ),
-        when="Coordinates need steps of very different length. server_lr, the length of a step, has to be tuned.",
+        when="Coordinates need steps of very different length. The length server_lr of a step must be tuned.",
         update=Mean(optimizer=Adaptive("adam")),
         paper_settings=_REDDI,
     )

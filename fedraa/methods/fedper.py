@@ -23,7 +23,7 @@ register(
         name="fedper",
         paper="Arivazhagan et al. 2019",
         formula="As fedavg, without the last layer: it stays at each client, which trains it together with the others.",
-        when="Clients have few of the labels each, and every client needs a good model for its own samples.",
+        when="Each client has only a few of the labels, and every client needs a good model for its own samples.",
         local=LocalTraining(personal_layers=(LAST,)),
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(

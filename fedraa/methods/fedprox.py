@@ -22,7 +22,7 @@ register(
         paper_settings=PaperSettings(
             source="authors' script",
             values={"lr": 0.01, "momentum": 0.0, "local_epochs": 20, "batch_size": 10, "weights": "samples"},
-            unstated="the choice of its proximal weight from .001, .01, .1 and 1",
+            unstated="the choice of the proximal weight from .001, .01, .1 and 1",
         ),
     )
 )

@@ -25,10 +25,10 @@ from fedraa.submodels.personal_layers import LAST
 
 @dataclass(frozen=True)
 class HeadThenBody(LocalAlgorithm):
-    """Epochs on the personal layers with a new optimizer, then the task's steps on the shared layers.
+    """Local training of the personal layers with a new optimizer, then of the shared layers (FedRep).
 
     Attributes:
-        head_epochs: Epochs on the personal layers.
+        head_epochs: Number of epochs on the personal layers.
     """
 
     head_epochs: Count = 10

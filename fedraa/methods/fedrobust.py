@@ -4,7 +4,7 @@ Client n: minimises over w and maximises over (Lambda_n, delta_n) the loss on La
     Lambda_n (here diagonal) and delta_n stay with the client from round to round
 Server:   theta <- mean of the cohort's models
 
-Read next: client/input_adversary.py (the perturbation), client/kept_buffer.py (what a client keeps).
+Read next: client/input_adversary.py (the perturbation), client/kept_buffer.py (the values that a client keeps).
 """
 
 from dataclasses import replace
@@ -19,10 +19,10 @@ register(
         paper="Reisizadeh et al. 2020",
         note="diagonal affine perturbation",
         formula=(
-            "Clients descend on the weights and ascend on an affine change of their inputs, x → L x + d, which stays "
-            "with them; then the mean."
+            "Clients minimise the loss over the weights and maximise it over an affine change of their inputs, "
+            "x → L x + d, which they keep; the server takes the mean."
         ),
-        when="Inputs differ between clients by their devices: light, gain, offset. Not for tokens.",
+        when="The inputs of clients differ in light, gain or offset, because their devices differ. Not for tokens.",
         local=replace(PLAIN_SGD, adversary=True),
         update=Mean(),
         paper_settings=PaperSettings(

@@ -36,7 +36,7 @@ register(
     Method(
         name="fedsam",
         paper="FedSAM, Algorithm 1",
-        formula="Clients take the gradient at w + sam_rho · g / |g|; then the mean.",
+        formula="Clients take the gradient at w + sam_rho · g / |g|; the server takes the mean.",
         when="Unequal data lead to sharp minima; this method looks for a flatter one. A step costs two gradients.",
         local=replace(PLAIN_SGD, sam_rho=0.5),
         paper_settings=_PAPER,
@@ -46,7 +46,7 @@ register(
     Method(
         name="mofedsam",
         paper="FedSAM, Algorithm 2",
-        formula="The gradient of fedsam, blended with the last round's mean as in fedcm.",
+        formula="The gradient of fedsam, blended with the mean direction of the last round, as in fedcm.",
         when="As fedsam, if clients should also follow the common direction.",
         local=replace(PLAIN_SGD, sam_rho=0.5, grad_mix=0.1),
         update=Mean(auxiliary=GlobalMomentum()),

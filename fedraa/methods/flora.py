@@ -37,8 +37,8 @@ class FLoRA(LowRank):
     B becomes 0, and a new A is drawn, which is the same for all clients. All other trained parameters are averaged over
     the clients that trained them.
 
-    Traffic is counted as in the paper. Up: the client's adapter. Down: the adapter, and the stacks of all rounds since
-    the client's last task, or the merged weights if these are smaller than the stacks.
+    Traffic is counted as in the paper. A client sends its adapter. It receives the adapter and the stacks of all rounds
+    since its last task, or the merged weights if these are smaller than the stacks.
     """
 
     keeps: ClassVar[str] = "merged weights"
@@ -56,7 +56,7 @@ class FLoRA(LowRank):
         if any(pair.merged is None for pair in self._pairs):
             raise InputError(
                 "aggregator",
-                "FLoRA adds the trained adapters to the weights of their layers, which this model keeps without them",
+                "FLoRA adds the trained adapters to the weights of their layers, but in this model these are frozen",
                 hint="make the model by fedraa.lora(model, merge=True)",
             )
         self._clear_round()
@@ -120,8 +120,8 @@ register(
         paper="Wang et al. 2024 (FLoRA)",
         note="for models with adapters: fedraa.lora(model, merge=True)",
         formula=(
-            "`W ← W + scale · Σ p_i B_i A_i`, p_i by samples; then B is 0 and A is drawn again. Without adapters, the "
-            "mean."
+            "`W ← W + scale · Σ p_i B_i A_i`, p_i by samples; then B is 0 and A is drawn again. Parameters without "
+            "adapters become their mean."
         ),
         when="Adapters of different ranks, made by fedraa.lora(model, merge=True). The mean of the products is exact.",
         submodel=Prefix(),

@@ -1,11 +1,11 @@
 """Generalized AsyncSGD: route tasks to clients with unequal probabilities, unbiased (Leconte et al. 2024).
 
-m tasks are in the network. When delta of client i arrives:
+A fixed number of tasks is at the clients. When delta of client i arrives:
     theta <- theta + server_lr / (N * p_i) * delta
     the next task goes to client j with the probability p_j, and waits if client j trains
 
-Source: abstracts and introductions of three papers, which state the closed network of queues and an unbiased step. The
-factor 1 / (N * p_i) is from general knowledge. The choice of p_i, by selection/routing.py, is a decision of fedraa.
+Source: abstracts and introductions of three papers. They describe the queues at the clients and an unbiased step, which
+needs the factor 1 / (N * p_i). fedraa decided how the p_i are chosen; see selection/routing.py.
 
 Read next: selection/routing.py (p_i, and the mean staleness), ledger/routed_tasks.py (the queues).
 """
@@ -26,9 +26,9 @@ from fedraa.vectors.chunked import add_scaled
 class RoutedSGD(AsyncRule):
     """Generalized AsyncSGD (Leconte et al. 2024): theta += server_lr / (N p_i) * delta, at any staleness.
 
-    p_i is the probability with which the server draws client i. It is known with the selection `routing`. Its
-    `min_share` bounds the factor. With another selection the factor is 1. With fragments, the scheduler chooses the
-    fragment of the drawn client, and p_i is the same for all of them.
+    p_i is the probability with which the server draws client i. The selection `routing` determines p_i, and its
+    `min_share` bounds the factor 1 / (N p_i). With any other selection this factor is 1. With fragments, the scheduler
+    chooses the fragment of the drawn client, and p_i is the same for all fragments.
 
     Attributes:
         server_lr: Length of the step of a client with the probability 1/N.
@@ -51,10 +51,10 @@ register(
         name="generalized-asyncsgd",
         paper="Leconte et al. 2024",
         note=(
-            "probabilities are powers of the speed; a waiting client receives the newest model; any number of local "
-            "steps (the papers: one)"
+            "p_j is a power of the client's speed; a task that waited starts from the newest model; any number of "
+            "local steps (the papers: one)"
         ),
-        formula="`theta ← theta + server_lr / (N · p_i) · delta`; the next task goes to client j with p_j.",
+        formula="`theta ← theta + server_lr / (N · p_i) · delta`; the next task goes to client j with probability p_j.",
         when="Very unequal speeds and many clients: fast clients train more often, and the mean stays unbiased.",
         local=PLAIN_SGD,
         update=RoutedSGD(),

@@ -9,7 +9,8 @@ When delta = w - sent arrives, for each tensor b with c = cos(delta_b, m_b):
     m <- beta * m + (1 - beta) * rho * g
     theta <- theta + server_lr * (rho * g + beta * m)
 
-Source: two codes of an author's company, which cite the equations, and a transcription of the paper. All agree.
+Source: two implementations by an author's company, which cite the equations, and a transcription of the paper. All
+three agree.
 
 Read next: methods/fedbuff.py (server momentum without the correction), server/async_rule.py (the interface of a rule).
 """
@@ -32,7 +33,7 @@ from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import add_scaled, copy_coordinates, scalar_product
 from fedraa.vectors.index_runs import CoordinateSet
 
-# Norms below this value count as 0, and it is added to the divisor of the confidence (the authors' epsilon).
+# The authors' epsilon: norms below it count as 0, and it is added to the divisor of the confidence.
 EPSILON = 1e-8
 
 
@@ -41,18 +42,19 @@ EPSILON = 1e-8
 class HeLoCo(AsyncRule):
     """HeLoCo (Al Asif et al. 2026): Nesterov momentum along deltas that agree with the momentum.
 
-    In each tensor, a delta with a cosine of at least `min_cosine` to the momentum is unchanged. The part of a delta
-    against the momentum shrinks, and other deltas turn towards the momentum at the same length. The first update is
-    unchanged, because the momentum is 0.
+    The rule compares the delta of each tensor with the momentum of this tensor. If their cosine is at least
+    `min_cosine`, the delta is unchanged. If the cosine is negative, the part of the delta against the momentum shrinks.
+    Otherwise the delta turns towards the momentum and keeps its length. The first update is unchanged, because the
+    momentum is 0.
 
     Clients receive the look-ahead model theta + server_lr * beta * m, and a delta is the difference from that model.
     With submodels, norms and cosines are over the coordinates of a tensor that the update covers, and only these
-    coordinates of the momentum change. The authors' option of one decision for the whole update is left out.
+    coordinates of the momentum change. The authors' option of one decision for the whole update is not implemented.
 
     Attributes:
         server_lr: Length of the step.
         beta: Decay of the momentum, mu in the paper.
-        min_cosine: Smallest cosine to the momentum of a delta that stays unchanged.
+        min_cosine: A delta stays unchanged if its cosine to the momentum is at least this value.
         shrink: Strength k_s by which the part of a delta against the momentum shrinks.
         turn: Strength k_d by which a delta turns towards the momentum.
         kappa: Weight of the momentum's length in the confidence; larger values make corrections smaller.
@@ -150,7 +152,7 @@ register(
         update=HeLoCo(),
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
-            source="code of an author's company",
+            source="implementation by an author's company",
             values={"server_lr": 0.7, "update.beta": 0.9, "update.min_cosine": 0.2, "momentum": 0.0},
             unstated="the learning rate and the length of a task",
         ),

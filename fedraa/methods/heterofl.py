@@ -22,8 +22,8 @@ HETEROFL = register(
         name="heterofl",
         paper="Diao et al. 2021",
         formula=(
-            "A client of capacity r trains the first r of all units; each weight becomes the mean of the clients that "
-            "trained it."
+            "A client of capacity r trains the first share r of all units; each weight becomes the mean over the "
+            "clients that trained it."
         ),
         when="Unequal devices, if a small model is needed besides the large one: the first units form it.",
         submodel=Prefix(),

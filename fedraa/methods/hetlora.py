@@ -23,7 +23,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.slices import Prefix
 
-# The smallest weight of an adapter. If the products of all adapters are 0, all get this weight.
+# The smallest weight of an adapter. If the products B A of all adapters are 0, all adapters get this weight.
 MIN_WEIGHT = 1e-12
 
 
@@ -32,9 +32,9 @@ MIN_WEIGHT = 1e-12
 class HetLoRA(LowRank):
     """HetLoRA (Cho et al. 2024) without pruning of ranks: A = sum p_i A_i, B = sum p_i B_i, absent units being 0.
 
-    p_i = s_i / sum s, where s_i = ||B_i A_i||_F over all layers, the root of the sum of squares. Units that no client
-    trained in a round do not move. Each other parameter becomes the mean over the clients that trained it, with the
-    same weights.
+    p_i = s_i / sum s, where s_i is the root of the sum of ||B_i A_i||_F^2 over all layers. Units of adapters that no
+    client trained in a round do not move. Each parameter outside of the adapters becomes the mean over the clients that
+    trained it, also weighted by s_i.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
@@ -74,7 +74,7 @@ register(
         note="for models with adapters: fedraa.lora; ranks are not pruned",
         formula=(
             "`B = Σ p_i B_i`, `A = Σ p_i A_i`, absent ranks being 0; p_i in proportion to ‖B_i A_i‖ over all layers. "
-            "Ranks follow devices: the paper's self-pruning of ranks is left out. Without adapters, the mean."
+            "The ranks follow from the devices and are not pruned. Parameters without adapters become their mean."
         ),
         when="Adapters made by fedraa.lora or peft, and devices that can train only some of their ranks.",
         submodel=Prefix(),

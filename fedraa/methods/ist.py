@@ -2,7 +2,7 @@
 
 Round, with a cohort of C clients:
     shuffle the units of every hidden layer and deal them to the clients in C equal groups
-    client k trains its group, with activations scaled by C (`submodel.scaled=False` leaves this out)
+    client k trains its group, with activations scaled by C (unless `submodel.scaled=False`)
     write the trained groups back; parameters that all clients hold become their mean
 
 Read next: submodels/policies/slices.py (`DisjointGroups`), aggregation/coverage_mean.py (the mean).
@@ -20,7 +20,7 @@ register(
             "Each round, hidden units are dealt to the cohort in disjoint groups, trained with activations scaled by "
             "the cohort's size, and written back."
         ),
-        when="Few clients, each too small for the model; a round sends the bytes of about one model.",
+        when="Few clients, each too small for the whole model. The traffic of a round is about one model.",
         submodel=DisjointGroups(),
         paper_settings=PaperSettings(source="authors' code", values={"lr": 0.01, "local_steps": 20, "batch_size": 128}),
     )

@@ -6,7 +6,7 @@ Client n keeps its body p_n and receives the head s:
 Server:
     s <- mean of the clients' s, weighted by samples
 
-The release keeps the best model of each client by its test accuracy. This implementation keeps the last one.
+The authors' code keeps the model with the best test accuracy of each client. This implementation keeps the last model.
 
 Read next: methods/fedper.py (the opposite choice of layers).
 """

@@ -36,8 +36,8 @@ class FrozenMomentum(GlobalMomentum):
     keeps: ClassVar[str] = "m [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "momentum": "clients step along the server's momentum, which a task leaves as it is",
-            "local_optimizer": "clients step along the server's momentum, with no state of their optimizer",
+            "momentum": "clients step along the server's momentum, which must not change during a task",
+            "local_optimizer": "clients step along the server's momentum, without a local optimizer",
         }
     )
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
@@ -71,8 +71,8 @@ register(
     Method(
         name="mimelite",
         paper="Karimireddy et al. 2021",
-        formula="Clients step along k · g + (1 − k) · m, k = grad_mix, m frozen; then m follows the mean gradient.",
-        when="As fedcm, for the price of one more pass over a client's data.",
+        formula="Clients step along k · g + (1 − k) · m, k = grad_mix; after the round m follows the mean gradient.",
+        when="As fedcm, if clients can afford one more pass over their data for the exact gradient.",
         local=replace(PLAIN_SGD, grad_mix=0.1, full_gradient=True),
         update=Mean(weights="samples", auxiliary=FrozenMomentum()),
         paper_settings=PaperSettings(

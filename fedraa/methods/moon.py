@@ -7,9 +7,9 @@ current model w, of theta, and of u_n; c is the cosine:
 Server:
     theta <- mean of the clients' w, weighted by samples
 
-In a client's first task z_p = z_g, so that the term is constant and is left out. theta and u_n are run without dropout,
-and with the statistics of the minibatch in batch norm. There is no projection head unless the user's model has one.
-With submodels u_n is cut to the coordinates of the task.
+In a client's first task z_p = z_g, so that the term is constant and is not computed. The forward passes of theta and
+u_n are without dropout, and batch norm uses the statistics of the minibatch. A projection head is used only if the
+user's model has one. With submodels, u_n is cut to the coordinates of the task.
 
 Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps).
 """
@@ -35,7 +35,7 @@ from fedraa.server.round_update import Mean
 
 
 def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
-    """Return the mean contrastive loss of features [b, k] with respect to near and far ones (MOON, eq. 3)."""
+    """Return the mean contrastive loss of features z [b, k]: like `near` and unlike `far` is best (MOON, eq. 3)."""
     cosines = torch.stack([F.cosine_similarity(z, other, dim=1) for other in (near, far)], dim=1)
     return -F.log_softmax(cosines / temperature, dim=1)[:, 0].mean()
 
@@ -47,7 +47,7 @@ class Features:
         self.values = torch.empty(0)
 
     def read(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
-        """Keep the input of the layer. It is a hook of the layer."""
+        """Store the layer's input. torch calls this function as a hook of the layer."""
         self.values = args[0].flatten(1)
 
 
@@ -62,7 +62,7 @@ def find_last_linear(module: nn.Module) -> nn.Linear:
 
 @contextmanager
 def last_features(module: nn.Module) -> Iterator[Features]:
-    """Yield the input of the module's last linear layer in the last forward pass."""
+    """Yield an object that holds the input of the module's last linear layer in the last forward pass."""
     features = Features()
     handle = find_last_linear(module).register_forward_pre_hook(features.read)
     try:
@@ -73,7 +73,7 @@ def last_features(module: nn.Module) -> Iterator[Features]:
 
 @dataclass(frozen=True)
 class ModelContrast(LocalAlgorithm):
-    """The task's steps with a contrastive loss of the features (MOON).
+    """Local training with a contrastive loss of the features (MOON).
 
     Attributes:
         mu: Weight of the contrastive loss.
@@ -91,7 +91,7 @@ class ModelContrast(LocalAlgorithm):
 
     @property
     def passes(self) -> float:
-        # Two forward passes. A forward and a backward pass take three times as long as a forward pass.
+        # The two other models need a forward pass each. A forward pass is a third of a training pass.
         return 2 / 3
 
     def check_model(self, module: nn.Module) -> None:
@@ -103,10 +103,10 @@ class ModelContrast(LocalAlgorithm):
             if torch.equal(previous, run.received):
                 super().train(run)
             else:
-                self._train_apart(run, features, previous)
+                self._train_with_contrast(run, features, previous)
         previous.copy_(run.weights)
 
-    def _train_apart(self, run: LocalRun, features: Features, previous: Tensor) -> None:
+    def _train_with_contrast(self, run: LocalRun, features: Features, previous: Tensor) -> None:
         """Take the steps with the contrastive loss.
 
         Args:

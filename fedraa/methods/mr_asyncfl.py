@@ -30,15 +30,15 @@ from fedraa.vectors.delta_view import DeltaView
 class ModelReplacement(AsyncRule):
     """MR.AsyncFL (TMLR submission 8556): theta = sum over all clients of c_i * y_i, where sum c_i = 1.
 
-    y_i is the model that client i trained last, at first the initial model. Its weight c_i becomes gamma * c_i + 1 -
-    gamma with each update of the client, and gamma * c_i with each other update. With gamma = 1 the weights stay 1/N,
-    which is AREA with a buffer of one update.
+    y_i is the model that client i trained last, at first the initial model. An update of client i changes its weight
+    c_i to gamma * c_i + 1 - gamma, and an update of any other client changes c_i to gamma * c_i. With gamma = 1 the
+    weights stay 1/N, and the method is AREA with a buffer of one update.
 
     With fragments, each fragment has its own weights, and an update replaces y_i on the coordinates of its fragment.
-    theta is then this sum on the coordinates of one fragment only, not on those that several fragments hold.
+    The sum above then holds for coordinates that are in one fragment only, not for those that several fragments share.
 
     The paper sends the client the model from before its own update. Here the client receives the model after it. The
-    paper's option to restart clients that are 20 versions behind is left out.
+    paper's option to restart clients that are 20 versions behind is not implemented.
 
     Attributes:
         gamma: Weight of the current model.

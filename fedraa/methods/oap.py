@@ -14,7 +14,7 @@ register(
     Method(
         name="oap",
         paper="Zhou et al. 2024",
-        note="true magnitude ranks; uncovered weights keep their value",
+        note="weights are ranked exactly by magnitude; a weight that no client trained keeps its value",
         formula=(
             "Each client trains the largest weights of the model, up to its capacity; each weight becomes the mean of "
             "the clients that trained it."
@@ -22,7 +22,7 @@ register(
         when="Unequal devices that should train the currently most important weights.",
         submodel=Pruned(),
         paper_settings=PaperSettings(
-            source="Zhou et al. 2024", values={"capacities": (1.0, 0.75, 0.5)}, unstated="rate, batch"
+            source="Zhou et al. 2024", values={"capacities": (1.0, 0.75, 0.5)}, unstated="learning rate, batch size"
         ),
     )
 )

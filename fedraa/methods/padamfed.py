@@ -11,11 +11,10 @@ Round, with c_i, c, m = 0 and theta_prev = theta at first; eta = lr, K local ste
         m <- beta (mean of (c_i' - c_i) + c) + (1 - beta) m
         c <- c + 1/N * sum of (c_i' - c_i)
 
-The source (ICLR 2025) is known to us by its abstract and by the code of one other project, whose formulas these are; we
-have not found the formulas of the variant without variance reduction. That code has eta = 1 / (K T): give it as `lr`.
-T, S and K are known before the run: its limit of rounds, the participation, and the mean number of local steps. beta
-stays the same if the run is extended later. A client receives theta, b and theta_prev, and sends w and c_i': 3 d down
-and 2 d up.
+Source: the abstract (ICLR 2025), and the code of one other project, which has these formulas with variance reduction.
+In this code eta = 1 / (K T), which can be set as `lr`. T, S and K must be known before the run: T is the run's limit of
+rounds, S follows from the participation, and K is the mean number of local steps. beta stays the same if the run is
+extended later. A client receives theta, b and theta_prev (3 d values), and sends w and c_i' (2 d values).
 
 Read next: client/local_algorithm.py (the interface of local training), server/round_state.py (the state of rounds).
 """
@@ -49,7 +48,7 @@ _GRADIENTS = "the server adds up the gradients of clients as they are"
 
 @dataclass(frozen=True)
 class NormalisedSteps(LocalAlgorithm):
-    """Steps of the length lr along the corrected gradient (PAdaMFed)."""
+    """Local training with steps of the length lr along the corrected gradient (PAdaMFed)."""
 
     needs_whole_gradient: ClassVar[bool] = True
     replies: ClassVar[tuple[str, ...]] = ("gradient",)
@@ -63,7 +62,7 @@ class NormalisedSteps(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)
-        # The term adds the values that the shift has at the time of a gradient.
+        # The term adds the current values of `shift` to every gradient, and `shift` changes from step to step.
         run.add_term(ControlVariate(shift))
         total = torch.zeros_like(run.weights)
         beta = float(run.sent["beta"])
@@ -89,7 +88,7 @@ class MomentumAndControls(RoundState):
 
     Attributes:
         rounds: T, the number of rounds; None: the limit of the run.
-        cohort: S, the number of clients in a round; None: those of the participation.
+        cohort: S, the number of clients in a round; None: the number of the participation.
     """
 
     rounds: Count | None = None

@@ -7,7 +7,7 @@ Client n receives theta; w = theta, p = w. For each minibatch:
 Server:
     theta <- (1 - beta) * theta + beta * mean of the clients' w       # beta is server_lr
 
-p continues from the last inner step of the minibatch before. All inner steps use the same minibatch.
+All inner steps of a minibatch use this minibatch, and p continues from the last inner step of the minibatch before.
 
 Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps),
 server/client_states.py (the personal models).
@@ -31,10 +31,10 @@ _PLAIN_STEPS = "the personal model takes steps of plain SGD, and the shared one 
 
 @dataclass(frozen=True)
 class MoreauEnvelope(LocalAlgorithm):
-    """Steps of a personal model around the shared weights, which then move towards it (pFedMe).
+    """Local training of a personal model near the shared weights, which then move towards it (pFedMe).
 
     Attributes:
-        pull: Weight lambda of the distance between the two.
+        pull: Weight lambda of the squared distance between the personal model and the shared weights.
         personal_lr: Learning rate of the personal model.
         inner_steps: Steps of the personal model for each minibatch.
     """

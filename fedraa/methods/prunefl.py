@@ -1,8 +1,8 @@
 """PruneFL: one sparse model for all clients, with an adaptive mask (Jiang et al. 2022).
 
-One client finds the first mask by itself. Then in rounds:
+In the first rounds only one client trains, to find the first mask. Then, in rounds of all clients:
     theta <- mean of the cohort's models, on the mask
-    every `reprune_every` rounds: keep the weights with the largest squared gradients per use
+    every `reprune_every` rounds: a new mask keeps the weights with the largest squared gradients per use of a weight
 
 Read next: submodels/policies/pruning.py (the mask), methods/fedavg.py (the rest).
 """
@@ -16,10 +16,10 @@ register(
     Method(
         name="prunefl",
         paper="Jiang et al. 2022",
-        note="fixed density, as the papers that compare with it run it",
+        note="the density of the mask is fixed, as in papers that use PruneFL as a baseline",
         formula=(
-            "fedavg on one mask for all clients. A single client finds the first mask; every reprune_every rounds a "
-            "new one is chosen by squared gradients, per use of a weight."
+            "As fedavg, with one mask for all clients. A single client finds the first mask; every reprune_every "
+            "rounds a new mask is chosen by squared gradients, per use of a weight."
         ),
         when="All devices are equally small: one sparse model for all.",
         submodel=AdaptivePruning(),

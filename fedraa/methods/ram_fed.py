@@ -2,7 +2,7 @@
 
 RA-Fed (RAM-Fed, Algorithm 1):
     client n trains the regions of its mask m_n
-    each weight <- theta + mean delta of the clients that trained it; it stays if there are none
+    each weight <- weight + mean delta of the clients that trained it; it stays if no client trained it
 RAM-Fed (Algorithm 2), with Delta_n = (theta - w_n) / lr and u_n the last Delta_n of client n:
     v = mean over all N clients of u_n + mean over the clients that trained the weight of (Delta_n - u_n)
     theta <- theta - lr * v
@@ -29,7 +29,7 @@ from fedraa.vectors.chunked import borrow_scratch, map_chunks
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 
-_UNITS = "regions of units on both sides of a matrix, drawn per layer: far less than half of theta; no paper"
+_UNITS = "no paper: regions of units are drawn for each layer, so that a client trains far less than half of theta"
 
 
 @AGGREGATOR.register("memorised")
@@ -37,13 +37,14 @@ _UNITS = "regions of units on both sides of a matrix, drawn per layer: far less 
 class MemorisedMean(Aggregator):
     """RAM-Fed, Algorithm 2: the server remembers every client's latest update of every coordinate.
 
-    Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of (Delta_n
-    - u_n), the second term only if Gamma > 0; theta -= lr v. Then u_n <- Delta_n on the trained coordinates. Uncovered
-    coordinates move by the mean memory. `mifa` selects the form of the released code: v = mean_n u_n with the new u_n.
+    Updates are in gradient units, Delta = -delta / lr. For each coordinate, v = mean_n u_n + (1/Gamma) * sum of
+    (Delta_n - u_n) over the Gamma clients that trained it, and theta -= lr v. Then u_n <- Delta_n on the trained
+    coordinates. Where Gamma = 0, the second term is missing, so that the coordinate moves by the mean memory. `mifa`
+    selects the form of the authors' released code: v = mean_n u_n with the new u_n.
     A client's row [d] is allocated when the client first takes part. Before that, the row counts as 0.
 
     Attributes:
-        mifa: True for the form of the released code.
+        mifa: True for the form of the released code, which is the method MIFA.
     """
 
     mifa: bool = False
@@ -102,7 +103,7 @@ RA_FED = register(
         paper="RAM-Fed, Algorithm 1",
         formula=(
             "Clients train regions of the model; each weight moves by the mean delta of the clients that trained it, "
-            "and stays if there are none."
+            "and stays if no client trained it."
         ),
         when=(
             "To study coverage: how many clients train which regions. `--submodel region-schedule` sets the coverage "
@@ -112,7 +113,7 @@ RA_FED = register(
         paper_settings=PaperSettings(
             source="RAM-Fed, Section 6, MNIST",
             values={"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128},
-            unstated="rounds, first memory",
+            unstated="the number of rounds, the initial memory",
         ),
     )
 )
@@ -135,7 +136,7 @@ register(
         name="ram-fed-mifa",
         variant_of="ram-fed",
         paper="RAM-Fed, released code",
-        note="the mean of its released code, which is that of MIFA; masks as in the paper",
+        note="the mean as in the released code of RAM-Fed, which equals MIFA; masks as in the paper",
         formula="`v = mean of all u_n`, with the new u_n; the form of the released code.",
         when="To repeat the paper's code instead of its text.",
         update=Mean(aggregator=MemorisedMean(mifa=True)),
@@ -147,8 +148,8 @@ register(
         name="ra-fed-units",
         variant_of="ra-fed",
         note=_UNITS,
-        formula="ra-fed on the weights between units of a client's regions on both sides, drawn for every layer.",
-        when="To compare: clients then train far less of the matrices between hidden layers.",
+        formula="As ra-fed, but a client trains only weights between units that are both in its regions.",
+        when="To compare with ra-fed: clients train far less of the matrices between hidden layers.",
         submodel=Arbitrary(regions="units"),
     )
 )
@@ -158,8 +159,8 @@ register(
         name="ram-fed-units",
         variant_of="ram-fed",
         note=_UNITS,
-        formula="ram-fed on the same weights as ra-fed-units.",
-        when="To compare, as ra-fed-units.",
+        formula="As ram-fed, on the same weights as ra-fed-units.",
+        when="To compare with ram-fed: clients train far less of the matrices between hidden layers.",
         submodel=Arbitrary(regions="units"),
     )
 )

@@ -27,7 +27,7 @@ from fedraa.vectors.delta_view import DeltaView
 
 
 class SumTable(Stateful):
-    """The sums G_i [d] and counts b_i of the clients' deltas, and sum_i G_i / b_i [d] over the clients with a delta.
+    """The sums G_i [d] and the counts b_i of the clients' deltas, and the total sum_i G_i / b_i [d].
 
     A client's row is allocated when it first reports.
     """
@@ -71,11 +71,11 @@ class SumTable(Stateful):
 class Ringleader(AsyncRule):
     """Ringleader ASGD (Maranjyan, Richtarik 2026): theta += server_lr * v, v = 1/N sum_i G_i / b_i, N times a round.
 
-    In the first phase of a round, deltas are only added up until every client has reported. Until then, a client that
-    has reported continues from the model that it received. The update that completes the table makes the first step. In
-    the second phase, the next update of each other client makes one step, and the client receives the new model. Later
-    updates of a client that made its step count for the next round, and the client continues from the model that it
-    received. No client is ignored or idle, and the staleness is at most 2N - 2.
+    In the first phase of a round, the server only adds up deltas, until every client has reported. A client that
+    reports earlier continues from the model that it received. The update of the last client makes the first step. In
+    the second phase, the next update of each other client makes one step, and this client receives the new model. A
+    client that reports again after its step continues from the model that it received, and its delta counts for the
+    next round. No client is ignored or idle, and the staleness is at most 2N - 2.
 
     In the paper a delta is one gradient; here it is the result of a client's local steps.
     """
@@ -112,9 +112,9 @@ class Ringleader(AsyncRule):
         return ApplyResult(weight)
 
     def _record_step(self, client: int) -> None:
-        """Record that the client has made its step, or has left.
+        """Record that the client has made its step, or has left the run.
 
-        Begin the next round if no client has a step left to make.
+        Begin the next round if all clients have made their steps.
         """
         self._todo.remove(client)
         if not self._todo:
@@ -136,8 +136,8 @@ register(
         paper="Maranjyan, Richtarik 2026",
         note="any number of local steps (the paper: one)",
         formula=(
-            "`theta ← theta + server_lr · mean_i (sum of client i's deltas / their number)`, N steps a round, none "
-            "before all clients have reported."
+            "`theta ← theta + server_lr · mean_i (sum of client i's deltas / their number)`, N steps per round; the "
+            "first step waits until all clients have reported."
         ),
         when="Every client should have the same weight, however fast it is.",
         local=PLAIN_SGD,
@@ -146,7 +146,7 @@ register(
         paper_settings=PaperSettings(
             source="Maranjyan, Richtarik 2026, MNIST",
             values={"local_steps": 1, "momentum": 0.0, "batch_size": 4},
-            unstated="the learning rate, which it takes from a sweep",
+            unstated="the learning rate, which the paper takes from a sweep",
         ),
     )
 )

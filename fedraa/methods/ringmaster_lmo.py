@@ -3,9 +3,10 @@
 When delta arrives with staleness t, after k accepted updates:
     if t < R:  m <- beta * m + (1 - beta) * delta;  theta <- theta + server_lr * lmo(m)
     else:      ignore the update; the client starts again from the current theta
-With `agnostic`: R = max(1, floor(sqrt(k))), beta = 1 - min(1, 1 / sqrt(k)), server_lr / (k + 1)^0.75 as the length
+With `agnostic`: R = max(1, floor(sqrt(k))), beta = 1 - min(1, 1 / sqrt(k)), and server_lr / (k + 1)^0.75 replaces
+    server_lr
 
-Source: an author's code, which has the variant that stops tasks, and transcriptions.
+Source: transcriptions of the paper, and an author's code, which has the variant that stops running tasks.
 
 Read next: server/muon.py (lmo), methods/ringmaster.py (the same without momentum), methods/fedbuff.py (the base class).
 """
@@ -29,19 +30,18 @@ from fedraa.server.schedule import AsyncSchedule
 class RingmasterLMO(FedBuffRule):
     """Ringmaster LMO (Sadiev et al. 2026): a step of fixed length along the momentum, if staleness < R.
 
-    Staler updates are ignored: their weight is 0, and they make no new version. R is `delay_limit`. None means the
-    number of clients. Running tasks are not stopped, as they are in the authors' code. With the optimizer
-    `normalized-momentum` the step is m / |m|.
+    Staler updates are ignored: their weight is 0, and they make no new version. Running tasks are not stopped, unlike
+    in the authors' code. With the optimizer `normalized-momentum` the step is m / |m|.
 
-    With `agnostic` the limit, the length of the step and the momentum follow from the number k of steps so far, and
-    only `server_lr` is set. The first steps then accept only fresh updates, as if one client trained at a time.
+    With `agnostic`, the user sets only `server_lr`. R, the momentum and the length of the step follow from the number k
+    of steps so far. The first steps then accept only fresh updates, as if one client trained at a time.
 
     Attributes:
-        size: Client updates per step.
-        staleness: The weight of an accepted delta.
-        optimizer: Takes the step.
+        size: Number of client updates per step.
+        staleness: The weight of an accepted delta, as a function of its staleness.
+        optimizer: The server optimizer that takes the step.
         delay_limit: R: an update of this staleness or more is ignored; None is the number of clients.
-        agnostic: True for R_k, beta_k and the length of the step of the parameter-agnostic variant.
+        agnostic: True for the parameter-agnostic variant.
     """
 
     size: Count = 1
@@ -75,7 +75,7 @@ class RingmasterLMO(FedBuffRule):
 
 
 def find_agnostic_values(steps: int) -> tuple[int, float, float]:
-    """Return R, beta and the factor of the step's length after this number of steps."""
+    """Return R, beta and the factor of server_lr after this number of steps of the parameter-agnostic variant."""
     beta = 0.0
     if steps > 1:
         beta = 1 - 1 / sqrt(steps)

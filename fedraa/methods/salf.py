@@ -5,10 +5,10 @@ Client n, with capacity r_n, from theta:
     all other layers keep their received values
 Server, for each layer: theta <- mean of w_n over all clients of the round   # old values of layers that n did not reach
 
-`aggregator` covered is the mean over the clients that trained a layer. The code of the paper draws l_n from a Poisson
-distribution with the deadline as its mean; here l_n follows from the client's device (capacities auto), from given
-shares, or from random shares (`submodel.capacities.redraw`). ADEL-FL (arXiv 2505.23973) adds deadlines and batch sizes
-that minimise a bound; we have not found its batch sizes, and its code has placeholders, so neither is here.
+With `aggregator` covered, the mean is only over the clients that trained the layer. The code of the paper draws l_n
+from a Poisson distribution with the deadline as its mean. Here l_n follows from the client's device (capacities auto),
+from shares that the user sets, or from random shares (`submodel.capacities.redraw`). ADEL-FL (arXiv 2505.23973) also
+optimises deadlines and batch sizes, which is not implemented here.
 
 Read next: submodels/policies/last_layers.py (the layers of a client), aggregation/coverage_mean.py (both means).
 """
@@ -24,8 +24,8 @@ SALF = register(
     Method(
         name="salf",
         paper="arXiv 2403.18375",
-        note="layers by the speed of the device, not by a Poisson distribution; without ADEL-FL's deadlines",
-        formula="Each layer becomes the mean over all clients; those that did not reach it count with its old value.",
+        note="the number of layers follows from the device, not from a Poisson distribution; no deadlines of ADEL-FL",
+        formula="Each layer becomes the mean over all clients; the old value counts for clients that did not reach it.",
         when="Slow devices that can hold and evaluate the whole model, but not train all of its layers in time.",
         submodel=LastLayers(),
         local=PLAIN_SGD,
@@ -33,7 +33,7 @@ SALF = register(
         paper_settings=PaperSettings(
             source="first author's code of ADEL-FL",
             values={"lr": 0.1, "momentum": 0.5, "batch_size": 16, "weights": "uniform"},
-            unstated="local epochs, and the rate of devices",
+            unstated="local epochs, and the speed of devices",
         ),
     )
 )

@@ -29,15 +29,15 @@ from fedraa.vectors.chunked import add_scaled, borrow_scratch, copy_coordinates,
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_runs import CoordinateSet, where_of
 
-_NEEDS_SGD = "the control variate takes a delta over lr * steps for a mean gradient, which holds only for plain SGD"
+_NEEDS_SGD = "the control variate uses delta / (lr * steps) as the mean gradient, which is right only for plain SGD"
 
 
 @dataclass
 class ControlVariates(RoundState):
     """SCAFFOLD (Karimireddy et al. 2020), option II. Only the coordinates that a client trained are updated.
 
-    Clients step along g - c_i + c. c_i+ = c_i - c + (theta - y) / (T_i lr) with the client's own T_i; c += (1/N) sum
-    (c_i+ - c_i). All start at 0.
+    Clients step along g - c_i + c. Then c_i+ = c_i - c + (theta - w) / (T_i lr), where T_i is the number of steps of
+    client i, and c += (1/N) sum (c_i+ - c_i). All control variates start at 0.
     """
 
     keeps: ClassVar[str] = "c [d], c_n [N, d]"
@@ -46,7 +46,7 @@ class ControlVariates(RoundState):
             "momentum": _NEEDS_SGD,
             "local_optimizer": _NEEDS_SGD,
             "clip": _NEEDS_SGD,
-            "compress": "the control variate would take every entry that topk drops for a gradient of 0",
+            "compress": "for every dropped entry, the control variate would assume a gradient of 0",
         }
     )
     reads_deltas: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class ControlVariates(RoundState):
         return {"control": MadeBuffer(partial(self._control_difference, client, where_of(assignment.submodel)))}
 
     def _control_difference(self, client: int, where: CoordinateSet) -> Vector:
-        """Return c - c_i on these coordinates. It does not change while the client's task is in flight."""
+        """Return c - c_i on these coordinates. The difference does not change while the client's task is in flight."""
         control = copy_coordinates(self._server, where)
         if client in self._client:
             row = self._client.peek_row(client)
@@ -107,7 +107,7 @@ register(
             "Clients step along g − c_i + c; `theta ← theta + server_lr · mean delta`; c_i and c follow the mean "
             "gradients of the clients."
         ),
-        when="Unequal data, and clients that take part often. It sends twice the bytes.",
+        when="Unequal data, and clients that take part often. It needs twice the traffic of fedavg.",
         local=replace(PLAIN_SGD, control=True),
         update=Mean(auxiliary=ControlVariates()),
         paper_settings=PaperSettings(

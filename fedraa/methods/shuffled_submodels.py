@@ -1,4 +1,4 @@
-"""Bernoulli and shuffled submodels: random masks, and a fixed split in an order that is drawn again (arXiv 2511.06132).
+"""Bernoulli and shuffled submodels: random masks, and the blocks of a fixed split in random order (arXiv 2511.06132).
 
 Bernoulli (Algorithm 1): every weight is in the mask of client n with probability p_n, drawn for every round
 Shuffled (Algorithm 2):  the weights are split once into blocks; in each cycle client n trains every block once, in a
@@ -19,7 +19,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 _PAPER = PaperSettings(
-    source="shuffled submodels, Section 5", client_fraction=0.1, unstated="rates, local work, batches"
+    source="shuffled submodels, Section 5", client_fraction=0.1, unstated="learning rates, local steps, batch sizes"
 )
 
 BERNOULLI = register(
@@ -42,8 +42,8 @@ register(
         BERNOULLI,
         name="bernoulli-kernels",
         variant_of="bernoulli",
-        formula="As bernoulli, with whole units drawn: ⌈p K⌉ of each group.",
-        when="Random submodels that are small.",
+        formula="As bernoulli, with whole units drawn: ⌈p K⌉ of the K units of each group.",
+        when="As bernoulli, but with small submodels that save computing.",
         submodel=Bernoulli(kernels=True),
     )
 )
@@ -64,7 +64,7 @@ register(
         name="shuffled-kernels",
         variant_of="shuffled",
         formula="As shuffled, with blocks of units.",
-        when="Shuffled submodels that are small.",
+        when="As shuffled, but with small submodels that save computing.",
         submodel=ShuffledBlocks(kernels=True),
     )
 )

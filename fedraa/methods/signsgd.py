@@ -4,8 +4,8 @@ Round:
     Client n: local SGD from theta to w_n; sends the sign of every entry of w_n - theta, where 0 counts as +1
     theta <- theta + server_lr * sign(sum over the clients of their signs)
 
-The paper's client sends the sign of one minibatch's gradient. A parameter with a tie does not move. With submodels a
-parameter's vote is among the clients that trained it.
+In the paper a client sends the sign of the gradient of one minibatch. A parameter with a tie does not move. With
+submodels, only the clients that trained a parameter vote on it.
 
 Read next: client/compression.py (the signs), aggregation/coverage_mean.py (the mean that the vote replaces),
 methods/fedavg.py (the rest of a round).
@@ -30,9 +30,9 @@ from fedraa.vectors.reusable_buffer import ReusableBuffer
 @AGGREGATOR.register("majority")
 @dataclass
 class MajorityVote(Aggregator):
-    """The sign of the sum of the clients' signs, per coordinate over the clients that trained it; 0 for a tie.
+    """The majority vote of signSGD: for each coordinate, the sign of the sum of the clients' signs, 0 for a tie.
 
-    Every client has one vote, whatever its number of samples.
+    Only clients that trained a coordinate vote on it. Every client has one vote, whatever its number of samples.
     """
 
     accepts_signs: ClassVar[bool] = True
@@ -75,7 +75,7 @@ register(
         paper_settings=PaperSettings(
             source="one local step, as in Algorithm 3",
             values={"local_steps": 1, "momentum": 0.0, "weights": "uniform"},
-            unstated="the rate for other data",
+            unstated="the learning rate for other data",
         ),
     )
 )

@@ -18,17 +18,17 @@ register(
     Method(
         name="subdismo",
         paper="SubDisMO, Algorithm 1",
-        formula="ra-fed on a random split into four parts that all clients share in a round, with fedsam's gradient.",
+        formula="As ra-fed, with fedsam's gradient; in a round all clients share one random split into four parts.",
         when=(
-            "Transformers on unequal devices. Masks choose single weights of the encoder blocks, so that a device "
-            "saves traffic but no computing. With `submodel.form=blocks` it leaves out whole blocks and saves both."
+            "Transformers on unequal devices. Masks choose single weights of encoder blocks, which saves traffic but "
+            "no computing. With `submodel.form=blocks` a device skips whole blocks and saves both."
         ),
         submodel=FourWay(),
         local=replace(PLAIN_SGD, sam_rho=0.1),
         paper_settings=PaperSettings(
             source="SubDisMO, Section 5, CIFAR-10",
             values={"local.sam_rho": 0.1, "momentum": 0.0},
-            unstated="both rates, local work, batch",
+            unstated="both learning rates, local steps, batch size",
         ),
     )
 )

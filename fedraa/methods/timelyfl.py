@@ -3,12 +3,12 @@
 T = k-th smallest modelled time of a task on the whole model, over all N clients; k = ceil(on_time * N)
 Round, client n with time t_n:
     s_n = min(T / t_n, 1)
-    train the most last layers whose work is at most the share s_n; all other layers keep their received values
+    train as many of the last layers as the share s_n of the work allows; all other layers keep their received values
 Server, for each layer: theta <- mean of w_n over all clients of the round  # old values of layers that n did not train
 
-The paper (arXiv 2304.06947) has no public code. We have not found which layers a client trains, nor the weights of the
-mean: the last layers, and equal weights with the old values of untrained layers, are our decisions. The paper also lets
-a fast client run more local epochs within T, which this method does not do.
+The paper (arXiv 2304.06947) has no public code. fedraa decided two details: a client trains the last layers, and all
+clients have equal weights in the mean. The paper also lets a fast client run more local epochs within T, which this
+method does not do.
 
 Read next: submodels/policies/last_layers.py (the layers), aggregation/coverage_mean.py (the mean).
 """
@@ -59,9 +59,9 @@ register(
     Method(
         name="timelyfl",
         paper="Zhang et al. 2023",
-        note="without more epochs on fast devices; the choice of layers and the weights are ours",
-        formula="Clients slower than the k-th train only last layers, so that all report in the time of the k-th.",
-        when="Rounds in which no device is left out, and fast devices do not wait long.",
+        note="fast devices run no additional epochs; fedraa chose the layers and the weights",
+        formula="Clients slower than the k-th fastest train only last layers, so that all report in its time.",
+        when="All devices should take part in every round, without a long wait for slow devices.",
         submodel=WithinInterval(),
         local=PLAIN_SGD,
         update=Mean(aggregator=FilledMean()),

@@ -1,4 +1,4 @@
-"""The models of the papers, and user-defined models by `package.module:callable`."""
+"""The built-in models, which the papers use, and the creation of user-defined models."""
 
 # The import of `safe_convolution` replaces PyTorch's backward pass of convolutions by a safe one.
 from fedraa.models import safe_convolution as safe_convolution

@@ -24,8 +24,9 @@ from fedraa.models.statistics import kept_buffers
 from fedraa.models.vit import vit, vit_small
 from fedraa.models.wrappers import unwrap_module
 
-# Each model has a function of (channels, height, width, classes) and the smallest side of its images. With batch norm
-# this side ensures that the last stage has more than one pixel, so that a batch of one sample can be normalised.
+# For each model: the function of (channels, height, width, classes) that makes it, and the smallest side of an image in
+# pixels. For models with batch norm, images of this size still have more than one pixel in the last stage, so that a
+# batch of one sample can be normalised.
 _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
     "cnn": (cnn, 4),
     "cnn-wide": (wide_cnn, 8),
@@ -69,8 +70,8 @@ def build_model(
         hidden: Widths of the hidden layers of the mlp.
         dropout: Dropout of the mlp.
         seed: Seed of the weights.
-        misfit: A function that returns a clause about a wrong result for the first two samples, or None if the result
-            is correct. By default the result must be logits.
+        misfit: A function of the model's result for two samples. It returns None if the result is correct, and
+            otherwise the rest of a sentence about the mistake. By default the result must be logits.
 
     Raises:
         InputError: The name is unknown, the model cannot be created, or it does not accept `sample`.
@@ -88,7 +89,8 @@ def build_model(
             model = _build_mlp(sample, classes, hidden, dropout)
         elif name == "mlp-exits":
             layers = _build_mlp(sample, classes, hidden, dropout)
-            # Between the first and the last module, each hidden layer has the same number of modules.
+            # The first module flattens the samples and the last gives the logits. Each hidden layer between them has
+            # the same number of modules.
             count = (len(layers) - 2) // max(1, len(hidden))
             model = early_exits(layers, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:
@@ -162,7 +164,7 @@ def _build_custom(name: str, source: object, classes: int) -> nn.Module:
     arguments = _find_arguments(name, make, classes)
     try:
         model = make(**arguments)
-    # A user-defined model may raise any type.
+    # A user-defined model may raise any exception.
     except Exception as error:
         problem = f"it failed with {type(error).__name__}: {one_line(error)}"
         raise InputError(f"model {name!r}", problem) from error
@@ -191,7 +193,7 @@ def _find_arguments(name: str, make: Callable[..., Any], classes: int) -> dict[s
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        problem = f"it is called with classes or without arguments: {error}"
+        problem = f"fedraa can call it only with the argument classes or without arguments: {error}"
         hint = "give a finished module, or a function without other arguments"
         raise InputError(f"model {name!r}", problem, hint=hint) from error
     return arguments
@@ -202,7 +204,7 @@ def _hint_for_object(source: object) -> str:
     if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
         return "give nn.Sequential(*layers)"
     if isinstance(source, Mapping) and any(isinstance(value, torch.Tensor) for value in source.values()):
-        return "a state dict has only values: give the module that has loaded it with load_state_dict"
+        return "a state dict holds only values: load it into the module with load_state_dict, and give the module"
     if isinstance(source, Path):
         return "make the module, load the file with load_state_dict, and give the module"
     return ""
@@ -211,7 +213,7 @@ def _hint_for_object(source: object) -> str:
 def _unknown_name_error(name: str) -> InputError:
     """Return the error about an unknown model name."""
     if Path(name).suffix in _FILES:
-        hint = "a file has only values: give the module that has loaded it with load_state_dict"
+        hint = "a file holds only values: load it into the module with load_state_dict, and give the module"
         return InputError("model", got=name, expected=MODULE, hint=hint)
     expected = f"one of {', '.join(MODELS)}, package.module:callable, or in Python an nn.Module of any library"
     return InputError("model", got=name, expected=expected, hint=suggest_closest(name, MODELS))
@@ -232,7 +234,8 @@ def refuse_misfit(
         field: The field of the error.
         model: The model. Its training modes and buffers are restored.
         batch: The samples, which are not changed.
-        misfit: A function that returns a clause about a wrong result, or None if the result is correct.
+        misfit: A function of the result. It returns None if the result is correct, and otherwise the rest of a sentence
+            about the mistake.
         run: The function that runs the model on the batch.
     """
     modes = [(part, part.training) for part in model.modules()]
@@ -245,7 +248,7 @@ def refuse_misfit(
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
         hint = _hint_for_error(error)
         if any(part.dtype == torch.int64 for part in list_leaves(batch)):
-            hint += "; whole numbers [samples, length] are taken as tokens; give features as x.astype('float32')"
+            hint += "; integers [samples, length] count as tokens, so convert features with x.astype('float32')"
         raise InputError(field, f"it does not take samples {shapes}: {reason}", hint=hint) from error
     finally:
         for part, training in modes:
@@ -258,14 +261,14 @@ def refuse_misfit(
 def _hint_for_error(error: Exception) -> str:
     """Return a hint for the user after an error in a forward pass."""
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
-        return "name the inputs of the data set like the arguments of its forward"
+        return "give the inputs of the data set the names of the arguments of the model's forward"
     if isinstance(error, TypeError) and "positional argument" in str(error):
-        return "give the data set one input for each argument of its forward, in a tuple or a dict"
-    return "make its first layers fit, or the samples"
+        return "give the data set one input for each argument of the model's forward, in a tuple or a dict"
+    return "change the first layers of the model, or the shape of the samples"
 
 
 def _check_for_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
-    """Return a function that describes the fault of a model's output, or returns None for logits [b, classes]."""
+    """Return a function of a model's result, which returns None for logits [b, classes], or describes the mistake."""
     expected = [len(list_leaves(batch)[0]), classes]
 
     def describe_wrong(result: Any) -> str | None:

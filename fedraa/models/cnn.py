@@ -11,8 +11,8 @@ from fedraa.models.images import ImageConv2d
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return RA-Fed's network for CIFAR-10: two 5x5 convolutions of 6 and 16 channels, dense layers of 120 and 84.
 
-    For images of 16x16 or more it is as published. Smaller images, such as the 8x8 digits, would shrink to nothing in
-    the second convolution. For them both convolutions are padded by 2, which keeps the size.
+    For images of 16x16 or more the network is as published. Smaller images, such as the 8x8 digits, would shrink to
+    nothing in the second convolution. For them both convolutions are padded by 2, which keeps the size of the image.
     """
     padding = 0 if min(height, width) >= 16 else 2
 
@@ -38,7 +38,7 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
 def wide_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return a wider network for CIFAR: three padded 3x3 convolutions, each with a pool of 2x2, and two dense layers.
 
-    Pooling before the ReLU has the same result as pooling after it, and a quarter of the cost of the ReLU.
+    Each pool is before the ReLU, because the result is the same and the ReLU then costs a quarter.
     """
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1),

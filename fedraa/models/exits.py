@@ -14,11 +14,11 @@ from fedraa.errors import InputError
 class EarlyExits(nn.Module):
     """A sequence of blocks with a classifier after each block.
 
-    In training the result has the logits [b, classes] of the exits up to `depth`, the deepest first, and blocks behind
-    `depth` do not run. In evaluation the result is the mean of the logits of all exits.
+    In training only the first `depth` blocks run. The result is a tuple of the logits [b, classes] of their
+    classifiers, the deepest first. In evaluation the result is the mean of the logits of all classifiers.
 
     Args:
-        blocks: The blocks. Each takes the result of the one before it.
+        blocks: The blocks. Each takes the result of the block before it.
         exits: The classifier of each block.
     """
 
@@ -43,11 +43,13 @@ class EarlyExits(nn.Module):
 
 
 def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
-    """Let a model with early exits run up to its last block with a trained parameter. Other models run as before.
+    """Limit the depth of a model with early exits to its last block that has a trained parameter.
+
+    Other models do not change.
 
     Args:
         model: The model.
-        trained: True for trained parameters [k]; None: all.
+        trained: True for trained parameters [k]; None if all are trained.
     """
     if not isinstance(model, EarlyExits):
         return
@@ -61,9 +63,10 @@ def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None
 
 
 def early_exits(model: nn.Sequential, sample: Tensor, after: Sequence[int]) -> EarlyExits:
-    """Return a model with additional classifiers. The last classifier is the model's own.
+    """Return an EarlyExits model: the layers of `model` as blocks, with a new classifier after each block but the last.
 
-    An additional classifier is a linear layer. Before it, the pixels of each channel are averaged.
+    The output of the model itself is the last classifier. A new classifier averages the pixels of each channel and has
+    one linear layer.
 
     Args:
         model: The model, a sequence of layers that ends with logits. Its layers become part of the result.

@@ -9,8 +9,8 @@ _ROWS = 10_000
 class FastText(nn.Module):
     """A model that maps tokens, int64 `[b, length]`, to logits: the mean of the embeddings, then two hidden layers.
 
-    Token 0 is padding and has the embedding 0. Token numbers beyond the table are taken modulo its size, similar to
-    fastText's hashes of n-grams.
+    Token 0 is padding and has the embedding 0. Token numbers beyond the embedding table are taken modulo the table's
+    size, similar to fastText's hashes of n-grams.
     """
 
     def __init__(self, classes: int, width: int = 64, hidden: int = 128) -> None:

@@ -23,7 +23,7 @@ LAYERS = "Linear, Conv without groups or Embedding layers with a weight of float
 
 
 class _Lookup(nn.Module):
-    """An embedding with a table [rank, entries] in place of [entries, rank]. The padding entry gets no gradient."""
+    """An embedding with a transposed table [rank, entries]. The padding entry gets no gradient."""
 
     def __init__(self, entries: int, rank: int, padding: int | None) -> None:
         super().__init__()
@@ -37,15 +37,15 @@ class _Lookup(nn.Module):
 class Adapted(nn.Module):
     """A frozen layer with an adapter: base(x) + scale * lora_B(lora_A(x)).
 
-    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32, whatever the type of
-    the base is. `merged`, if it exists, has the shape of the layer's weight and is added to it. It gets no gradient;
-    the server changes it. The attribute `weight` is the base's weight plus the dense product of the adapter. All other
-    attributes are those of the base.
+    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32, even if the base has
+    another type. The parameter `merged`, if it exists, is added to the layer's weight and has its shape. `merged` gets
+    no gradient; only the server changes it. The attribute `weight` is the base's weight plus the dense product of the
+    adapter. All other attributes come from the base.
     """
 
-    # The library peft uses the same names, which have capitals.
+    # This name is in capitals because the library peft uses it.
     lora_A: Any  # noqa: N815
-    # Likewise, the second matrix has peft's name.
+    # The second matrix also has peft's name.
     lora_B: Any  # noqa: N815
     merged: nn.Parameter | None
 
@@ -122,20 +122,19 @@ def lora(
 ) -> nn.Module:
     """Return a model with low-rank adapters on its frozen layers. Only the adapters are trained and sent.
 
-    `model` does not change. The result shares its parameters without a copy. The output of an adapter is 0 at first.
-    The `rank` units of an adapter are a width group like any other, so a method may give weak devices only the first
-    units, or a fragment. The scale is alpha / rank, with the full rank for every device. The adapter of a device then
-    equals the full adapter with all other units at zero. With fragment_scale the scale is alpha / (the device's rank)
-    while the device trains.
+    `model` does not change, and the result shares its parameters. The output of an adapter is 0 at first. A method that
+    cuts models also cuts the `rank` units of an adapter, so that weak devices may get fewer units. The scale is alpha /
+    rank, with the full rank for every device. The adapter of a device thus equals the full adapter with all other units
+    at zero. With `fragment_scale` the scale is alpha / (the device's rank) while the device trains.
 
     Args:
         model: Any module. Linear, Conv1d to Conv3d without groups, and Embedding layers can have adapters.
-        rank: The number of units of each adapter. A rank above the sides of a layer has no benefit.
+        rank: The number of units of each adapter. A rank above the smaller side of a layer's weight has no benefit.
         targets: The layers, by their names or the ends of their names (`"query"` is every `...query`). By default
             every Linear, and every Conv that can have an adapter.
         train: Layers or containers, named in the same way, that are trained in full, such as a new head.
         alpha: The numerator of the scale. The default `rank` gives the scale 1.
-        merge: True to add a tensor `merged` of the weight's shape to each layer, which FLoRA requires.
+        merge: True to give each layer a parameter `merged` with the shape of its weight. The method flora requires it.
         seed: The seed of the adapters' initial values.
 
     Raises:
@@ -173,12 +172,12 @@ def lora(
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return a copy of a model in which the adapters are added to the weights and removed.
+    """Return a copy of a model without adapters. The change that each adapter makes is added to its layer's weight.
 
     Layers that shared a weight get separate weights, because their adapters differ. Frozen parameters stay frozen.
 
     Raises:
-        InputError: The model has no adapters of `lora`.
+        InputError: The model has no adapters that `lora` made.
     """
     if not isinstance(model, nn.Module):
         raise InputError("model", got=model, expected="an nn.Module")
@@ -197,9 +196,9 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
-    """Return a copy of the model with frozen parameters, which it shares with the original.
+    """Return a copy of the model that shares its parameters with the original and has frozen them.
 
-    Only the modules in `whole` get copies of their parameters, which are trained.
+    The modules in `whole` get copies of their parameters instead, which are not frozen.
     """
     for name, p in model.named_parameters():
         if is_lazy(p):
@@ -236,7 +235,7 @@ def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
-    """Return the names of the layers that get adapters. A layer in several places has all of its names in the result.
+    """Return the names of the layers that get adapters. If a layer is in several places, all its names are returned.
 
     Args:
         model: The model.
@@ -244,7 +243,7 @@ def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole:
         whole: The names of the modules that are trained in full and get no adapter.
 
     Raises:
-        InputError: No layer can have an adapter, or one in `targets` cannot.
+        InputError: No layer can have an adapter, or a layer in `targets` cannot have one.
     """
     names = dict(model.named_modules(remove_duplicate=False))
     parts = set(chain.from_iterable(model.get_submodule(name).modules() for name in whole))
@@ -260,7 +259,7 @@ def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole:
         if names[name] in parts:
             raise InputError("targets", f"{name!r} is also named by train", hint="name it in only one of the two")
     if not chosen:
-        raise InputError("targets", f"{type(model).__name__} has no layer that takes an adapter", expected=LAYERS)
+        raise InputError("targets", f"{type(model).__name__} has no layer that can have an adapter", expected=LAYERS)
     layers = {names[name] for name in chosen}
     return {name for name, layer in names.items() if layer in layers}
 
@@ -303,7 +302,7 @@ def _describe_unfit(layer: nn.Module) -> str | None:
 
 
 def _replace_module(model: nn.Module, name: str, part: nn.Module) -> nn.Module:
-    """Replace the submodule `name` by `part`. Return the model, or `part` if the name is that of the whole model."""
+    """Replace the submodule `name` by `part` and return the model. With an empty name, return `part`."""
     owner, _, last = name.rpartition(".")
     if not last:
         return part

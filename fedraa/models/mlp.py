@@ -6,7 +6,7 @@ from torch import nn
 
 
 def mlp(features: int, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Sequential:
-    """Return a multi-layer perceptron for samples that it flattens.
+    """Return a multi-layer perceptron that first flattens its samples.
 
     Args:
         features: The number of values of a sample.

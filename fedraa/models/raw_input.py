@@ -12,10 +12,10 @@ from fedraa.rng import generator
 
 
 class RawInputModel(nn.Module):
-    """A model that first applies the scaling and the fixed transforms of the run to its inputs.
+    """A model that applies the scaling and the fixed transforms of the run to its inputs, and then calls `model`.
 
     Its input is a batch of raw samples of the data set, as tensors or arrays: images of floats or bytes, rows of
-    features, or tokens. Several inputs are passed as keyword or positional arguments. The result is that of `model`.
+    features, or tokens. Several inputs are passed as keyword or positional arguments.
     """
 
     def __init__(self, model: nn.Module, scaling: Scaling, fixed: Transforms) -> None:
@@ -38,7 +38,7 @@ class RawInputModel(nn.Module):
         return forward(self.model, x)
 
     def _add_scaling(self, scaling: Scaling) -> Any:
-        """Append each scaling in the tree to `scalings`. Return the tree with their indices in their places."""
+        """Append each scaling in the tree to `scalings`. Return the tree with each scaling replaced by its index."""
         if isinstance(scaling, dict):
             return {name: self._add_scaling(part) for name, part in scaling.items()}
         if isinstance(scaling, tuple):

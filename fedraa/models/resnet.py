@@ -13,21 +13,21 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.scaler import Scaler
 
 Norm = Callable[[int], nn.Module]
-# Number of modules of a ResNet-18 up to the end of each stage but the last.
+# For each stage of a ResNet-18 except the last, the number of modules up to its end.
 ENDS_OF_STAGES = (5, 7, 9)
 
 
 def group_norm(channels: int) -> nn.Module:
     """Return a group norm with 32 groups (Wu and He 2018).
 
-    The number is the same at every width, so that each stage can be cut between groups at the same 32 points. The
-    statistics of the remaining groups then do not change.
+    All widths have the same number of groups, so that every stage can be cut between groups at the same 32 points. Such
+    a cut does not change the statistics of the remaining groups.
     """
     return nn.GroupNorm(32, channels)
 
 
 class Block(nn.Module):
-    """Two convolutions with a residual connection. The connection has a 1x1 convolution if the shapes differ."""
+    """Two convolutions with a residual connection, which has a 1x1 convolution if input and output shapes differ."""
 
     def __init__(self, channels: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -97,15 +97,15 @@ def _make_resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
 
 
 def resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Return a ResNet-18 with group norm. Its statistics are per sample, so clients send only parameters."""
+    """Return a ResNet-18 with group norm, which has no running statistics, so that clients send only parameters."""
     return _make_resnet(channels, classes, group_norm)
 
 
 def resnet18_bn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return a ResNet-18 with static batch norm.
 
-    Clients train with the statistics of the batch and never send running statistics. The server estimates these with
-    `reestimate_statistics` before each evaluation.
+    Clients train with the statistics of the minibatch and do not send running statistics. The server estimates running
+    statistics with `reestimate_statistics` before each evaluation.
     """
     return _make_resnet(channels, classes, nn.BatchNorm2d)
 

@@ -1,15 +1,15 @@
 """The backward pass of a convolution on a CPU, without two faults of oneDNN 3.12 (PyTorch 2.13).
 
-The first fault overwrites memory in the gradient of a pointwise convolution (every side of its kernel is 1) with a
-stride. oneDNN copies the pixels that it reads into a buffer and runs its kernel of stride 1 on them. If channels are
-the innermost dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy exceeds the buffer:
+The first fault overwrites memory. It occurs in the gradient of a convolution with a 1x1 kernel and a stride. oneDNN
+copies the pixels that it needs into a buffer and runs its kernel of stride 1 on them. If channels are the innermost
+dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy exceeds the buffer:
 https://github.com/uxlfoundation/oneDNN/issues/6035. The process then dies or hangs, or values elsewhere in memory
 change silently. The fault occurs with `channels_last` images, a permuted NHWC array and `channels_last` weights. For
 few channels the backward pass of this module therefore selects the pixels itself and runs PyTorch's kernel with stride
 1. The result is the same sum for any memory format and CPU.
 
-The second fault is wrong weight gradients of some three-dimensional convolutions in bfloat16. They are computed in
-float32.
+The second fault gives wrong weight gradients of some three-dimensional convolutions in bfloat16. This module computes
+these gradients in float32.
 
 The import of this module replaces PyTorch's CPU kernel of `convolution_backward`. Every backward pass of a convolution
 calls the replacement: in a module, a function, a script, or under vmap. The replacement passes all other convolutions

@@ -1,4 +1,4 @@
-"""HeteroFL's scaler."""
+"""HeteroFL's scaler: a layer that keeps the activations of submodels as large as those of the full model."""
 
 import torch
 from torch import nn
@@ -7,11 +7,11 @@ from fedraa.errors import InputError
 
 
 class Scaler(nn.Module):
-    """A layer that divides activations by the width rate of the submodel, only in training (Diao et al. 2021).
+    """A layer that divides activations in training by the rate of the submodel (Diao et al. 2021).
 
-    A submodel of rate 1/2 thus trains with activations of the same size as those of the full model in evaluation.
-    Directly before a norm layer a scaler has no effect. Therefore only a model without norm layers has scalers, one
-    after each convolution.
+    The rate is the share of units that the submodel has. Thus a submodel of rate 1/2 trains with activations as large
+    as those of the full model in evaluation. A norm layer after a scaler would undo its effect. Therefore only a model
+    without norm layers has scalers, one after each convolution.
     """
 
     rate: float = 1.0

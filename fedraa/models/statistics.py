@@ -1,7 +1,7 @@
 """Estimation of the buffers that training changes, such as batch norm's statistics (Diao et al. 2021).
 
-Clients do not send buffers. The server estimates them from the parameters and a fixed sample of training data. An
-evaluation therefore depends on nothing else, and a resumed run has the same results.
+Clients do not send buffers. The server estimates the buffers from the parameters and a fixed set of training samples.
+An evaluation depends on nothing else, so that a resumed run has the same results.
 """
 
 import math
@@ -20,9 +20,9 @@ from fedraa.models.forward import forward
 
 # Lazy batch norms change to one of these classes in their first forward pass.
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-# Maximum number of passes over the sample. A buffer that still changes after them is an error.
+# Maximum number of passes over the training samples. If a buffer still changes after them, an error is raised.
 MAX_PASSES = 1000
-# A buffer is settled if its distance to its limit is at most this share of its largest value.
+# A buffer counts as constant if its distance to its limit is at most this share of its largest value.
 TOLERANCE = 1e-4
 # Changes are divided by the largest value of a buffer, but at least by this value, so that rounding errors of small
 # buffers are ignored.
@@ -30,12 +30,12 @@ SMALLEST_SCALE = 1e-3
 # If a buffer's changes in two passes differ at most by this relative amount, the buffer counts as one that only grows.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
-# A unit vector is settled if no entry changes by this or more in one iteration.
+# The power iteration of a unit vector ends when every entry changes by less than this.
 POWER_TOLERANCE = 1e-6
 
 Buffers = Mapping[str, Tensor | None]
 Parts = Callable[[], Iterable[Tree]]
-"""A function that returns the parts of a sample, each [b, ...]. Every call returns all parts again."""
+"""A function that returns the batches of the training samples, each [b, ...]. Every call returns all of them."""
 
 
 class Unsettled(Exception):
@@ -69,7 +69,7 @@ def reestimate_statistics(
     Args:
         module: The module, which is changed in place.
         x: The samples.
-        batch: The maximum number of samples in a part.
+        batch: The maximum number of samples in a batch.
         estimated: The names of buffers that training changes, besides those of batch norms.
         read: The names of the `estimated` buffers that evaluation reads.
     """
@@ -87,18 +87,18 @@ def reestimate_over(
 
     Only the modules that own these buffers run in training mode. All modes and momenta are restored at the end.
 
-    - Batch norms get the mean of the statistics of all parts, with equal weights, in one pass. A batch norm that
+    - Batch norms get the mean of the statistics of all batches, with equal weights, in one pass. A batch norm that
       stays in evaluation mode during training keeps its statistics.
-    - The `estimated` buffers start from their current values. The parts are passed through the module again and again
-      until these buffers are constant. A buffer that moves a fixed share of the way to its limit with each part, like a
-      moving average, is extrapolated. The result is the buffer's mean over the last pass.
+    - The `estimated` buffers start from their current values. The batches are passed through the module repeatedly
+      until these buffers are constant. The limit of a buffer that moves like a moving average, a fixed share of the way
+      with each batch, is extrapolated. The result is the buffer's mean over the last pass.
     - An `estimated` buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads
       such a buffer, all buffers keep their values after the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.
 
     Args:
         module: The module, which is changed in place.
-        parts: The function that returns the parts of the sample.
+        parts: The function that returns the batches.
         estimated: The names of buffers that training changes, besides those of batch norms.
         read: The names of the `estimated` buffers that evaluation reads.
 
@@ -148,9 +148,9 @@ def is_spectral(part: nn.Module) -> bool:
 
 
 def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor | None]:
-    """Return copies of the buffers with these names; None means all.
+    """Return copies of the buffers with these names; None means all buffers.
 
-    Buffers that are None, or that are not in the state dict, are included.
+    The result includes buffers that are None and buffers that are not in the state dict.
     """
     copies: dict[str, Tensor | None] = {}
     for name, buffer in _all_buffers(module).items():
@@ -160,7 +160,7 @@ def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dic
 
 
 def _all_buffers(module: nn.Module) -> Buffers:
-    """Return the buffers by name, with those that are None or that are not in the state dict."""
+    """Return all buffers by name, including those that are None or not in the state dict."""
     buffers: dict[str, Tensor | None] = {}
     for prefix, part in module.named_modules():
         buffers |= {f"{prefix}.{own}".lstrip("."): buffer for own, buffer in part._buffers.items()}
@@ -206,7 +206,7 @@ def fixed_random_numbers(module: nn.Module) -> Iterator[None]:
     """Seed torch's generators with 0 inside the block, and restore their states at its end."""
     devices = {tensor.device.index or 0 for tensor in module.parameters() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)):
-        # This is faster than torch.manual_seed, which makes a traceback per kind of device.
+        # This is faster than torch.manual_seed, which creates a traceback for each kind of device.
         torch.default_generator.manual_seed(0)
         for device in devices:
             with torch.cuda.device(device):
@@ -250,9 +250,9 @@ def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collect
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:
-        # Torch's type of this method is wrong.
+        # Torch's annotation of this method is wrong.
         norm.reset_running_stats()  # type: ignore[operator]
-        # Without a momentum a norm keeps a cumulative average. Torch's type of this attribute is wrong.
+        # Without a momentum a norm keeps a cumulative average. Torch's annotation of this attribute is wrong.
         norm.momentum = None  # type: ignore[assignment]
     for part in (*norms, *owners):
         part.training = True
@@ -262,11 +262,11 @@ def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collect
 
 
 def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) -> dict[str, Tensor]:
-    """Pass the sample through the module; return the mean of some buffers over all parts, as float64.
+    """Pass all batches through the module; return the mean of some buffers over the batches, as float64.
 
     Args:
         module: The module.
-        parts: The function that returns the parts of the sample.
+        parts: The function that returns the batches.
         averaged: The names of the buffers to average.
     """
     device = next(module.buffers()).device
@@ -288,14 +288,14 @@ def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) 
 def _settle_buffers(
     module: nn.Module, norms: Collection[nn.Module], parts: Parts, estimated: frozenset[str], read: frozenset[str]
 ) -> None:
-    """Pass the sample through the module until the `estimated` buffers are constant.
+    """Pass the batches through the module repeatedly until the `estimated` buffers are constant.
 
     `reestimate_over` describes the result for each kind of buffer.
 
     Args:
         module: The module, in the modes that `_train_only` sets.
-        norms: The batch norms, which average only over the first pass.
-        parts: The function that returns the parts of the sample.
+        norms: The batch norms. Only the first pass changes their statistics.
+        parts: The function that returns the batches.
         estimated: The names of the buffers.
         read: The names of the `estimated` buffers that evaluation reads.
     """
@@ -306,7 +306,8 @@ def _settle_buffers(
     for _ in range(MAX_PASSES):
         means = _pass_over(module, parts, estimated)
         for norm in norms:
-            # The statistics are complete after the first pass. A momentum of 0 keeps them. Torch's type is wrong.
+            # After the first pass the statistics are complete, and a momentum of 0 keeps them. Torch's annotation of
+            # this attribute is wrong.
             norm.momentum = 0.0  # type: ignore[assignment]
         states = [*states[-2:], copy_buffers(module, estimated)]
         first = first or states[-1]
@@ -381,12 +382,12 @@ def _shrink_ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float
 
 
 def _is_settled(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:
-    """Return True if a buffer is settled: its remaining distance to its limit is negligible.
+    """Return True if the remaining distance of a buffer to its limit is negligible.
 
     Args:
         before: The buffer before the last pass.
         after: The buffer after the last pass.
-        ratio: The factor by which its changes shrink in each pass.
+        ratio: The factor by which the buffer's changes shrink from pass to pass.
     """
     if before is None or after is None:
         return before is after

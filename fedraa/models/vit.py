@@ -16,8 +16,8 @@ _GRID = 4
 class Attention(nn.Module):
     """Multi-head self-attention over `[b, tokens, width]`. Query, key and value have no biases.
 
-    The inner width, `heads * head_dim`, may differ from the width of the tokens. The number of heads follows from the
-    sizes of the layers. Whole heads can therefore be cut from the four layers without any other change.
+    The inner width, `heads * head_dim`, may differ from the width of the tokens. The module computes the number of
+    heads from the sizes of its layers. Whole heads can therefore be cut from the four layers without any other change.
     """
 
     def __init__(self, width: int, heads: int, head_dim: int) -> None:
@@ -98,10 +98,10 @@ class VisionTransformer(nn.Module):
 def vit_small(channels: int, height: int, width: int, classes: int) -> VisionTransformer:
     """Return a vision transformer with 4 blocks of width 64, MLP 128 and 8 heads.
 
-    The blocks have 133,120 parameters, as in SubDisMO's Table 7. SubDisMO does not state the patch size. Its Table 7
-    has 2.63 MFLOPs per sample. This corresponds to 16 patches and a class token, which means patches of 8x8 for images
-    of 32x32; 64 patches would need four times the FLOPs. SubDisMO's model has 21,962 parameters outside the blocks,
-    7,680 more than this model. Its description does not explain the difference.
+    The blocks have 133,120 parameters, as in SubDisMO's Table 7. SubDisMO does not state the patch size. The 2.63
+    MFLOPs per sample in its Table 7 correspond to 16 patches and a class token, which means patches of 8x8 for images
+    of 32x32. With 64 patches the FLOPs would be four times as many. SubDisMO's model has 21,962 parameters outside the
+    blocks, 7,680 more than this model. The paper does not explain the difference.
     """
     return VisionTransformer((channels, height, width), classes, depth=4, width=64, mlp_width=128, heads=8)
 

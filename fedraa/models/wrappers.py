@@ -10,8 +10,9 @@ from torch import nn
 def unwrap_module(module: nn.Module) -> nn.Module:
     """Return the module to train, without wrappers and without compiled code.
 
-    A wrapper of the whole model is removed, so the tensors have the names of the inner module. A wrapper of a submodule
-    is replaced by a PlainCall, so names do not change. `module` is not changed. The result shares its tensors.
+    A wrapper of the whole model is removed, so that the tensors have the names of the inner module. A wrapper of a
+    submodule is replaced by a PlainCall, so that names do not change. `module` itself does not change, and the result
+    shares its tensors.
     """
     while (name := _inner_name(module)) is not None:
         module = module.get_submodule(name)
@@ -46,8 +47,8 @@ class PlainCall(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
-            # Python looks up special methods when it copies or pickles this module. Those of the inner module would
-            # copy or pickle only the inner module.
+            # To copy or pickle this module, Python looks up special methods. The special methods of the inner module
+            # would copy or pickle only the inner module.
             if inner is None or name.startswith("__"):
                 raise
             return getattr(inner, name)

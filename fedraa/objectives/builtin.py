@@ -52,9 +52,9 @@ class Classification(Objective):
 class MultiLabel(Objective):
     """Classification with any number of labels per sample.
 
-    The loss is the binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels]. The model predicts
-    the labels with a positive logit. `f1` is over all labels of all samples (micro). `accuracy` is the share of labels
-    predicted correctly, and `exact` is the share of samples with all labels correct.
+    The loss is the binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels]. A label counts as
+    predicted if its logit is positive. `f1` is over all labels of all samples (micro). `accuracy` is the share of
+    labels that are predicted correctly. `exact` is the share of samples with all labels correct.
     """
 
     auxiliary: Mapping[str, float] = field(default_factory=dict)
@@ -104,10 +104,10 @@ class MultiLabel(Objective):
 
 @dataclass(frozen=True)
 class Regression(Objective):
-    """Regression of numbers.
+    """Regression of one or several numbers per sample.
 
-    The loss is the mean squared error of outputs and targets [b] or [b, k]. The metrics are mse, mae and r2, which is
-    the mean over the outputs.
+    The loss is the mean squared error of outputs and targets [b] or [b, k]. The metrics are mse, mae and r2. For k
+    outputs, r2 is the mean over the outputs.
     """
 
     auxiliary: Mapping[str, float] = field(default_factory=dict)
@@ -270,7 +270,7 @@ def _check_labels(
         ndim: The number of dimensions that the labels must have.
         form: The description of this shape for errors.
     """
-    # In a check of one client, both arguments are the same array.
+    # A caller that checks the labels of one client passes the same array twice.
     is_client = train is test
     train, test = require_integers("y_train", train, ndim, form), require_integers("y_test", test, ndim, form)
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1

@@ -13,7 +13,7 @@ from fedraa.objectives.objective import Objective
 
 
 def make_objective(description: object) -> Objective:
-    """Return the objective with this name or import path, or the object itself; raise InputError if it is malformed."""
+    """Return the objective that a name, an import path or an object describes; raise InputError if it is malformed."""
     objective = OBJECTIVE.resolve(description)
     if not isinstance(objective, Objective):
         hint = "derive its class from fedraa.Objective"

@@ -15,10 +15,10 @@ PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 class MetricSpec:
     """The metrics of a run, which are the columns of evals.csv.
 
-    The order is `names`, loss, statistics of `main` over clients, and the user-defined metrics `own`. With `personal`
-    the statistics over clients after local fine-tuning precede the user-defined metrics.
+    The order of the columns is: `names`, the loss, statistics of `main` over clients, statistics of personal models if
+    `personal` is True, and the user-defined metrics `own`.
 
-    For the loss and the metrics in `less` lower is better; for all others higher is better.
+    For the loss and the metrics in `less`, lower is better. For all other metrics, higher is better.
     """
 
     names: tuple[str, ...] = ("accuracy",)
@@ -29,7 +29,7 @@ class MetricSpec:
 
     @property
     def personal_main(self) -> str:
-        """Return the name of the main metric of a client's personal model in clients.csv."""
+        """Return the name of the column in clients.csv with the main metric of the personal models."""
         return f"personal_{self.main}"
 
     @property
@@ -53,12 +53,12 @@ class MetricSpec:
         return float(values.max() if self.better(self.main) == "max" else values.min())
 
     def described(self) -> dict[str, Any]:
-        """Return the fields for config.json, without the user-defined metrics, which it stores elsewhere."""
+        """Return the fields for config.json, except the user-defined metrics, which config.json lists elsewhere."""
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 
 def read_metric_spec(config: Mapping[str, Any]) -> MetricSpec:
-    """Return the metrics of a run from its config.json. If it names none, they are those of classification."""
+    """Return the metrics of a run from its config.json. Without an entry, these are the metrics of classification."""
     resolved = config["resolved"]
     own = tuple(resolved.get("metrics", ()))
     fields = resolved.get("metric_spec")

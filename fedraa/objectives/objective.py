@@ -14,11 +14,12 @@ from fedraa.models.forward import forward
 from fedraa.objectives.metric_spec import Direction, MetricSpec
 
 Array = npt.NDArray[Any]
-# Names of the main output: the keys or attributes of transformers and torchvision, and the first item of a tuple.
+# Names of a model's main output: the keys or attributes in the results of the libraries transformers and torchvision,
+# and the index of a tuple's first item.
 _MAIN_OUTPUTS = ("logits", "out", "0")
 
 Sums = Mapping[str, Array]
-"""Sums over samples, float64 [] or [k], by name."""
+"""Sums of measured values over samples, by the name of the value. Each is float64 [] or [k]."""
 
 
 class Objective(ABC):
@@ -47,7 +48,7 @@ class Objective(ABC):
     classifies: ClassVar[bool] = False
     """True if every sample has exactly one class label."""
     placed: ClassVar[bool] = False
-    """True if each target belongs to a pixel or a position of the sample, so that no transform may move values."""
+    """True if targets belong to pixels or positions of a sample, so that a transform must not flip or shift samples."""
     name: ClassVar[str]
     """The name for error messages, by default the name of the class."""
     auxiliary: Mapping[str, float] = {}
@@ -58,9 +59,9 @@ class Objective(ABC):
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every sample [b], or of its parts, such as positions [b, ...].
+        """Return the loss of every sample [b], or of every position of every sample [b, ...].
 
-        The mean is the batch's loss.
+        The loss of the batch is the mean of these values.
         """
 
     def counted(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
@@ -72,7 +73,9 @@ class Objective(ABC):
         return {}
 
     def metrics(self, sums: Sums) -> Mapping[str, float]:
-        """Return the metrics in `better` for a set of samples, from sums over these samples. By default they are means.
+        """Return the metrics in `better` for a set of samples, from sums over these samples.
+
+        By default each metric is the mean of its values.
 
         `sums` has the names of `measured`, `loss`, and `count`, which is the number of losses that count.
         """
@@ -83,10 +86,10 @@ class Objective(ABC):
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the output to which the loss applies. Half precision is converted to float32.
+        """Return the model's output for which the loss is computed. Half precision is converted to float32.
 
         The output is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a
-        dict or an object. Raises TypeError if there is no such tensor, or more than one.
+        dict or an object. Raises TypeError if the result has no such tensor, or several.
         """
         output = _main_output(result)
         if output.dtype in (torch.float16, torch.bfloat16):
@@ -94,7 +97,7 @@ class Objective(ABC):
         return output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of the losses of a batch that count, or 0 if none counts."""
+        """Return the mean of those losses of a batch that count (see `counted`), or 0 if none counts."""
         losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
         if counted is None:
             return losses.mean()
@@ -126,7 +129,7 @@ class Objective(ABC):
         return sums | {name: values.double() for name, values in self.measured(outputs, targets).items()}
 
     def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the sum of the losses of a batch that count."""
+        """Return the sum of those losses of a batch that count (see `counted`)."""
         return float(self.sums(outputs, targets)["loss"].sum())
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
@@ -134,7 +137,7 @@ class Objective(ABC):
 
         Args:
             train: The training targets.
-            test: The test targets. For a check of one client it is the same array as `train`.
+            test: The test targets. To check the targets of one client, pass the same array as `train`.
             classes: The number of classes that the user gave, or 0.
 
         Raises:
@@ -180,7 +183,7 @@ class Objective(ABC):
 
 
 def _main_output(result: Any) -> Tensor:
-    """Return the main tensor of a model's result. Raise TypeError if there is no such tensor, or more than one."""
+    """Return the main tensor of a model's result. Raise TypeError if the result has no such tensor, or several."""
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:

@@ -1,1 +1,1 @@
-"""Differential privacy of clients: clipping, noise, and the accounting of epsilon."""
+"""Differential privacy of clients: clipping, noise, and the computation of epsilon."""

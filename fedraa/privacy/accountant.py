@@ -2,9 +2,12 @@
 
     release b contains r_ib updates of client i:  sigma_i = noise / sqrt(sum over b of r_ib^2)
     epsilon = max over the clients of the epsilon of a Gaussian mechanism at sigma_i
-A composition of Gaussian mechanisms is a Gaussian mechanism, so this is exact. Sampling makes epsilon smaller only if
-each client joins each round independently (Poisson sampling), if the cohort stays secret, and in rounds. A cohort of a
-fixed size, the order of asynchronous updates and the public coverage of submodels do not count as sampling.
+
+A release is a step that the server makes public: a round, a full buffer, or one update. A composition of Gaussian
+mechanisms is a Gaussian mechanism, so these formulas are exact. Sampling of clients makes epsilon smaller only under
+three conditions: the method has rounds, each client joins each round independently (Poisson sampling), and the cohort
+stays secret. A cohort of a fixed size and the order of asynchronous updates do not count as sampling. With submodels
+the coverage is public, so that the cohort is not secret.
 """
 
 from collections import Counter
@@ -15,7 +18,7 @@ from typing import Any
 
 from fedraa.privacy.privacy import refuse_missing_library
 
-# The privacy loss distribution of less noise has too many values: 38 GiB at the noise 0.001.
+# With less noise, the distribution of the privacy loss takes too much memory: 38 GiB at the noise 0.001.
 MIN_SAMPLED_NOISE = 0.2
 # The library finds no epsilon for less noise.
 MIN_NOISE = 1e-6
@@ -32,8 +35,8 @@ class PrivacyTerms:
     Attributes:
         noise: The noise multiplier.
         delta: The delta at which epsilon is computed.
-        per_release: Updates per buffer of an asynchronous server; None for rounds.
-        sampling: Probability with which each client joins a round, if rounds are Poisson samples of secret cohorts.
+        per_release: Number of updates in a buffer of an asynchronous server; None for rounds.
+        sampling: Probability with which each client joins a round. None if sampling does not make epsilon smaller.
         local: True if each client adds the noise itself.
     """
 
@@ -44,10 +47,10 @@ class PrivacyTerms:
     local: bool = False
 
     def measure_loss(self, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the privacy loss of the events of a log, in the form of summary.json.
+        """Return the privacy loss of the events of a log, as summary.json stores it.
 
-        `releases` is the number of rounds, buffers or updates that the server released, or the largest number of tasks
-        of a client with local privacy. `epsilon` is None if it is infinite.
+        `releases` is the number of rounds, buffers or updates that the server released. With local privacy it is the
+        largest number of tasks of a client. `epsilon` is None if it is infinite.
         """
         if self.local:
             releases = count_tasks(events)
@@ -68,7 +71,7 @@ class PrivacyTerms:
         return {"epsilon": bounded, "delta": self.delta, "releases": releases, "adjacency": adjacency}
 
     def described(self) -> dict[str, Any]:
-        """Return the terms in the form of config.json."""
+        """Return these values as config.json stores them."""
         return dict(vars(self))
 
 
@@ -91,14 +94,14 @@ def gaussian_epsilon(noise: float, squared: float, delta: float) -> float:
 
 
 def poisson_epsilon(noise: float, share: float, rounds: int, delta: float) -> float:
-    """Return the epsilon of rounds with Poisson sampling, by the distribution of the privacy loss (PLD).
+    """Return the epsilon of rounds with Poisson sampling, from the distribution of the privacy loss (PLD).
 
-    Below the noise 0.2 this is the epsilon without sampling, which is larger.
+    For noise below `MIN_SAMPLED_NOISE` the result is the epsilon without sampling, which is larger.
 
     Args:
         noise: The noise multiplier of a round.
         share: Probability with which a client joins a round.
-        rounds: Number of rounds, also of empty ones.
+        rounds: Number of rounds, including rounds without clients.
         delta: The delta.
     """
     refuse_missing_library()
@@ -127,7 +130,7 @@ def find_poisson_noise(epsilon: float, share: float, rounds: int, delta: float) 
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    # Sampling only makes epsilon smaller, so the noise without sampling is a place to begin the search.
+    # Sampling makes epsilon smaller, so the noise without sampling is an upper bound from which the search can begin.
     low = find_gaussian_noise(epsilon, rounds, delta)
     if low < MIN_SAMPLED_NOISE:
         return low
@@ -154,10 +157,10 @@ def _poisson_event(noise: float, share: float, rounds: int) -> Any:
 
 
 def largest_squared(releases: Iterable[Iterable[int]]) -> int:
-    """Return the largest sum of squares of a client's numbers of updates, over all clients.
+    """Return the maximum over the clients of the sum over the releases of (number of the client's updates)^2.
 
     Args:
-        releases: The clients of the updates of each release.
+        releases: For each release, the clients of its updates.
     """
     squared: Counter[int] = Counter()
     for clients in releases:
@@ -167,11 +170,11 @@ def largest_squared(releases: Iterable[Iterable[int]]) -> int:
 
 
 def group_updates(events: Iterable[Mapping[str, Any]], per_release: int | None) -> list[list[int]]:
-    """Return the clients of the updates of each release of a log.
+    """Return, for each release in a log, the clients of its updates.
 
     Args:
         events: The events of the log.
-        per_release: Updates per buffer of an asynchronous server; None for rounds.
+        per_release: Number of updates in a buffer of an asynchronous server; None for rounds.
     """
     releases: list[list[int]] = [[]]
     for event in events:
@@ -180,7 +183,7 @@ def group_updates(events: Iterable[Mapping[str, Any]], per_release: int | None) 
         full = per_release is not None and len(releases[-1]) == per_release
         if event["kind"] == "round" or full:
             releases.append([])
-    # The last round or buffer has not been released.
+    # The last round or buffer is not complete and has not been released.
     return releases[:-1]
 
 

@@ -2,13 +2,14 @@
 
     delta_i <- delta_i * min(1, clip / ||delta_i||)
     sum = sum of delta_i + N(0, (noise * clip)^2 I)
-    rounds:  theta <- theta + server_lr * sum / D     D is the expected number of clients, whoever answers
+    rounds:  theta <- theta + server_lr * sum / D     D is the expected number of clients, even if fewer report
     buffer:  theta <- theta + server_lr * sum / K     after K updates
     one by one: the noise is added to every update before the update rule
 
-Submodels: the norm runs over the client's coordinates, noise is added to all covered coordinates, and D is the number
-of clients that trained a coordinate, which depends on devices and not on data. Noise is drawn in float64 from a stream
-of the seed. It simulates a private run, and is no secure sampler.
+With submodels, the norm is over the client's coordinates, noise is added to all coordinates that some client trained,
+and D is the number of clients that trained a coordinate. This number depends on devices, not on data. The noise is
+drawn in float64 from a generator that follows from the seed. It simulates a private run; it is no cryptographically
+secure noise.
 
 Use it if the clients trust the server. A `clip` of about the median norm of an update is a good start.
 

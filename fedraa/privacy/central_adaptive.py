@@ -5,12 +5,13 @@ share = 1/2 + (sum of (b_i - 1/2) + N(0, bit_noise^2)) / m        m is the expec
 clip <- clip * exp(-clip_lr * (share - quantile))        from the next round or buffer on
 noise of the updates: (noise^-2 - (2 bit_noise)^-2)^(-1/2)
 
-So the clip grows while too few updates are below it. The centred bit has the sensitivity 1/2, and `noise` is that of
-both releases together. Submodels: each fixed fragment has a clip, and its sum of bits is divided by
-the number of clients that trained it. The noise on it is the same for any number of clients.
+The clip grows while too few updates have a norm below it. The sensitivity of b_i - 1/2 is 1/2. `noise` is the noise
+multiplier of the sum of updates and the sum of bits together. With fragments, each fragment has its own clip. The
+fragment's sum of bits is divided by the number of clients that trained it, and its noise does not depend on this
+number.
 
-Use it if the norm of updates is unknown or changes during training. `bit_noise` must be over noise / 2. By default it
-is m / 20, so that small cohorts need an explicit value.
+Use it if the norm of updates is unknown or changes during training. `bit_noise` must exceed noise / 2. By default it is
+m / 20, so that small cohorts need an explicit value.
 
 Read next: privacy/central.py (the fixed clip), privacy/noisy_sum.py (clipping and noise).
 """
@@ -24,7 +25,7 @@ from fedraa.errors import InputError
 from fedraa.numbers import Positive, Share
 from fedraa.privacy.privacy import PRIVACY, Privacy
 
-# The default of `bit_noise`, as a share of the cohort.
+# The default of `bit_noise` is this share of the number of clients in a round or buffer.
 BIT_NOISE_SHARE = 1 / 20
 
 
@@ -34,9 +35,9 @@ class CentralAdaptive(Privacy):
     """Central privacy with a clip that follows a quantile of the norms (Andrew et al. 2021).
 
     Attributes:
-        noise: Standard deviation of the noise of both releases together, as a multiple of the sensitivity.
-        clip: The first clip.
-        quantile: The share of updates that should be below the clip.
+        noise: Noise multiplier of the sum of updates and the number of updates below the clip, released together.
+        clip: The clip at the start.
+        quantile: The share of updates that should have a norm below the clip.
         clip_lr: Speed of the adaptation.
         bit_noise: Standard deviation of the noise on the number of updates below the clip; None for m / 20.
     """
@@ -50,7 +51,7 @@ class CentralAdaptive(Privacy):
         bit_noise = self._noise_of_bits(cohort)
         inverse_square = self.noise**-2 - (2 * bit_noise) ** -2
         if inverse_square <= 0:
-            problem = f"{cohort:g} clients at a time have bit noise {bit_noise:g}"
+            problem = f"with {cohort:g} clients at a time, bit_noise is {bit_noise:g}"
             hint = f"give bit_noise over {self.noise / 2:g}, or less noise"
             expected = f"less than {2 * bit_noise:g}, twice the bit noise"
             raise InputError("privacy.noise", problem, got=self.noise, expected=expected, hint=hint)

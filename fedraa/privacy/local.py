@@ -2,8 +2,8 @@
 
     client i sends delta_i * min(1, clip / ||delta_i||) + N(0, (noise * 2 clip)^2 I), on the coordinates that it trains
 
-Any two updates of a client differ by at most 2 clip. That is the sensitivity. Every task is a release, so epsilon grows
-with the number of tasks of a client, and the summary has the largest epsilon.
+Any two updates of a client differ by at most 2 clip, so this is the sensitivity. Epsilon grows with the number of tasks
+of a client, because every task makes an update public. The summary has the largest epsilon of a client.
 
 Use it if clients do not trust the server. The error of a mean of m updates is about 2 sqrt(m) times that of `central`.
 
@@ -25,14 +25,14 @@ from fedraa.messages import Task, Update, Vector
 from fedraa.privacy.privacy import PRIVACY, Privacy, measure_norm
 from fedraa.rng import generator
 
-# Bytes per trained parameter at most: the update, its clipped delta, and the noise and its factors.
+# Maximum memory in bytes per trained parameter: the update, its clipped delta, and the noise and its factors.
 LOCAL_NOISE_BYTES = 36
 
 
 @PRIVACY.register("local")
 @dataclass
 class Local(Privacy):
-    """Updates that each client clips and adds noise of standard deviation `2 * noise * clip` to."""
+    """Local privacy: each client clips its update and adds noise of standard deviation `2 * noise * clip`."""
 
     local: ClassVar[bool] = True
 
@@ -59,7 +59,7 @@ class LocallyPrivateTrainer:
         self._trainer.reset()
 
     def _make_private(self, task: Task, update: Update) -> Update:
-        """Return the update that the client sends."""
+        """Return the update with clipping and noise, as the client sends it."""
         trained = np.ones(task.size, bool)
         if task.mask is not None:
             trained = task.mask

@@ -1,4 +1,4 @@
-"""Clipping and noise of central privacy in one run. The sum of the updates is in an aggregator or in an update rule."""
+"""Clipping and noise of central privacy in one run. The caller, an aggregator or update rule, sums the updates."""
 
 from typing import ClassVar
 
@@ -10,18 +10,19 @@ from fedraa.privacy.privacy import Privacy, measure_norm
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Mask
 
-# Bytes per parameter at most: the clips and the sum of the updates, and during a release the noise and its factors.
+# Maximum memory in bytes per parameter: the clips and the sum of updates, and during a release the noise and its
+# factors.
 NOISE_BYTES = 28
 
 
 class NoisySum(Stateful):
-    """The clips, and the noise of each release. A release is a round, a buffer, or one update.
+    """The clips of updates, and the noise of each release. A release is a round, a buffer, or one update.
 
     Args:
         privacy: The mechanism.
         size: Number of parameters of the model, d.
         cohort: Expected number of clients in a round, or number of updates in a buffer.
-        whole: True if every client trains all coordinates. The noise then covers them even without any update.
+        whole: True if every client trains all coordinates. A release without any update then also has noise on them.
         seed: Seed of the run.
     """
 
@@ -36,14 +37,14 @@ class NoisySum(Stateful):
         self._releases = 0
         # The clip of each fragment; 0 stands for the whole model and for sampled submodels.
         self.clips: dict[int, float] = {}
-        # For each fragment: the sum of the centred bits of this release, and their number.
+        # The sum of b_i - 1/2 over the updates of this release, for each fragment; see `central_adaptive`.
         self._centred: dict[int, float] = {}
         self._voters: dict[int, int] = {}
         # The largest clip of the updates that cover each coordinate [d]; 0 without an update.
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
-        """Return an update of at most the norm `clip`, and count it in this release.
+        """Return the update, scaled down to at most the norm of the clip, and count it in this release.
 
         Args:
             delta: The update [k].
@@ -60,7 +61,7 @@ class NoisySum(Stateful):
         return np.asarray(delta * (bound / norm), np.float32)
 
     def release(self) -> tuple[Vector, Mask]:
-        """Return the noise [d] of this release and the mask [d] of the covered coordinates, and begin the next one."""
+        """Return the noise [d] of this release and the mask [d] of covered coordinates, and begin the next release."""
         if self._whole:
             self._scale.fill(self.clips.setdefault(0, self._privacy.clip))
         covered = self._scale > 0
@@ -72,7 +73,7 @@ class NoisySum(Stateful):
         return noise.astype(np.float32), covered
 
     def _adapt_clips(self) -> None:
-        """Move the clip of each fragment that was trained in this release."""
+        """Adapt the clip of each fragment that was trained in this release."""
         rng = generator(self._seed, "privacy-bits", self._releases)
         for fragment in sorted(self.clips):
             voters = self.cohort
@@ -80,7 +81,7 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # The noise on the bits follows the cohort, because the noise of the updates is computed for it.
+                # The noise on the bits depends on the cohort, because the noise of the updates was computed for it.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

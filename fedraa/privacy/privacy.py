@@ -18,7 +18,7 @@ class Privacy:
     """A mechanism that clips client updates and adds Gaussian noise.
 
     Attributes:
-        noise: Standard deviation of the noise, as a multiple of the sensitivity.
+        noise: Noise multiplier: standard deviation of the noise, as a multiple of the sensitivity.
         clip: Largest norm of an update.
         local: True if each client adds the noise itself, so that the server needs no trust.
     """
@@ -29,7 +29,7 @@ class Privacy:
     local: ClassVar[bool] = False
 
     def update_noise(self, cohort: float) -> float:
-        """Return the noise multiplier of the updates, of which an adaptive clip leaves less than `noise` states.
+        """Return the noise multiplier of the sum of updates. With an adaptive clip it is larger than `noise`.
 
         Args:
             cohort: Expected number of clients in a round, or number of updates in a buffer.
@@ -43,9 +43,9 @@ class Privacy:
 
         Args:
             clip: The current clip.
-            centred_sum: Sum over the clients of 1/2 if the norm of the update is at most the clip, and -1/2 otherwise.
-            voters: Number of clients by which the sum is divided. Submodels have fewer than the cohort.
-            cohort: The cohort of `update_noise`, which determines the noise on the sum.
+            centred_sum: Sum over the clients of b - 1/2; b is 1 if the norm of the update is at most the clip, else 0.
+            voters: Number of clients by which the sum is divided. With submodels it may be less than the cohort.
+            cohort: Expected number of clients in a round or buffer, which determines the noise on the sum.
             rng: The source of the noise.
         """
         return clip

@@ -1,4 +1,4 @@
-"""The aggregator of private rounds: clipped deltas, noise on their sum, and a divisor that no client changes."""
+"""The aggregator of private rounds: clipped deltas, noise on their sum, and a divisor that does not depend on data."""
 
 from typing import ClassVar
 

@@ -1,1 +1,1 @@
-"""Checks of a finished run: every decision, weight and time in its log, and its files."""
+"""The replay of a finished run: a check of every decision, weight and time in its log, and of its files."""

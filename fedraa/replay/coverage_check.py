@@ -1,4 +1,4 @@
-"""Check the coverage metrics of a round: the numbers of clients that trained each coordinate."""
+"""Check the coverage metrics of a round, which follow from how many clients trained each coordinate."""
 
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
@@ -7,11 +7,11 @@ SHARED, NEVER = -1, -2
 
 
 class Coverage:
-    """The coordinates of the model by class: shared by all fragments, in only one fragment, or in no fragment.
+    """The number of coordinates of each kind: shared by all fragments, in only one fragment, or in no fragment.
 
-    Coordinates in no fragment are the weights between units of different fragments. A whole model is one
-    fragment, and all of it is shared. If a policy draws submodels, the log determines only bounds for the metrics of a
-    round.
+    Coordinates in no fragment are the weights between units of different fragments. A whole model counts as one
+    fragment with shared coordinates only. If a policy draws submodels at random, only bounds of a round's metrics
+    follow from the log.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -42,7 +42,7 @@ class Coverage:
             self._check_bounds(line, round, len(fragments))
 
     def _check_bounds(self, line: Line, round: int, clients: int) -> None:
-        """Check the bounds of the metrics that hold for any drawn submodels."""
+        """Check that the metrics are within the bounds that hold for any submodels."""
         minimum = line.between("coverage_min", 0, clients)
         if minimum > 0:
             line.expect_value("longest_untrained", 0)

@@ -1,4 +1,4 @@
-"""Check the decisions and weights of a logged run: the ledger makes the same decisions again."""
+"""Check the decisions and weights of a logged run: a ledger makes every decision again, and both must agree."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -42,11 +42,11 @@ class Checker(ABC, Generic[Ledger]):
     def dispatch(self, line: Line) -> None:
         """Check the choice of a task, and its costs if the rules determine them."""
         decision = self._assign_task(line, self.clock.next_client(line), self._believed_fragment(line))
-        bill = None
+        costs = None
         if self._rules.costs_known:
             widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
-            bill = self._rules.bill(widths, decision, self.clock.now, self.end)
-        self.clock.depart(line, decision, bill)
+            costs = self._rules.task_costs(widths, decision, self.clock.now, self.end)
+        self.clock.depart(line, decision, costs)
 
     @abstractmethod
     def commit(self, line: Line) -> None:
@@ -87,7 +87,7 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. If `fragment` is not None, the ledger assigns this fragment."""
 
     def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or label if the check cannot compute it from the rules, otherwise None."""
+        """Return the logged fragment or label if it does not follow from the rules and must be believed, else None."""
         if not self._rules.scheduled and self._rules.whole:
             return 0
         if not self._rules.scheduled:
@@ -114,11 +114,11 @@ class Checker(ABC, Generic[Ledger]):
 
 
 class AsyncChecker(Checker[AsyncLedger]):
-    """A checker for asynchronous servers: the ledger decides again, and the rule works on a model without parameters.
+    """A checker for asynchronous servers. The ledger decides again, and the rule is applied to an empty model.
 
-    The checker accepts values that only the run could decide: the choices of a custom scheduler, and weights that
-    depend on parameters. For a custom rule it also accepts a new version of the model, and a client that trains its
-    buffer again.
+    The checker accepts the choices of a custom scheduler, and weights that depend on parameters, because it cannot
+    compute them. For a custom rule it also accepts the logged answers to two questions: does the model have a new
+    version, and does the client train its buffer again?
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -130,7 +130,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         self._weights_known = False
         if rule is not None:
             self._rule = rule.bind(self._model)
-            # The balances follow from the costs. A custom compressor determines costs that the check does not know.
+            # The balances follow from the costs of tasks. With a custom compressor the check does not know the costs.
             corrected = rules.method["update"].get("participation_correction")
             balances_known = not (corrected and rules.is_custom("local", "compressor"))
             self._weights_known = (
@@ -158,7 +158,7 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._observe_duration(line, task)
 
     def _observe_duration(self, line: Line, task: LoggedTask) -> None:
-        """Learn from the duration of a task. The first task of a client teaches nothing."""
+        """Update the cost estimates by the duration of a task. A client's first task does not count."""
         real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
         seconds = line.at_least("seconds", 0)
         decision = task.decision
@@ -192,7 +192,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         if self._rule is None:
             version = int(self.ledger.stats.counts[self.ledger.index(decision.fragment)])
             new_version = line.between("version", version, version + 1) > version
-            # The next dispatch of the client shows whether it trains its buffer again.
+            # For now, assume that the client trains its buffer again. Its next dispatch shows if this is right.
             return ApplyResult(0.0, new_version, keep_task=True)
         samples = self._rules.resolved.samples[decision.client]
         balance = self._balances[decision.client]
@@ -200,16 +200,16 @@ class AsyncChecker(Checker[AsyncLedger]):
         return self._rule.apply_update(update, self._model)
 
     def _replan_tasks(self) -> None:
-        """Compute the clients' balances and the scheduler's plan again, from the current costs."""
+        """Compute the clients' participation corrections and the scheduler's plan again, from the current costs."""
         costs = self._rules.costs.table(self._rules.resolved.fragments)
         self.ledger.use_costs(costs, self._rules.method["schedule"]["delay_bound"])
         self._balances = self._rules.balances()
 
 
 class RoundChecker(Checker[RoundLedger]):
-    """A checker for servers in rounds: the ledger decides again, and the weights follow from the configuration.
+    """A checker for servers in rounds. The ledger decides again, and the weights follow from the configuration.
 
-    If a policy samples submodels from the model, the checker accepts their labels and costs.
+    If a policy chooses submodels by the model's values, the checker accepts the logged labels and costs.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -219,6 +219,7 @@ class RoundChecker(Checker[RoundLedger]):
         self._coverage = Coverage(rules)
         # True if the round ends at its deadline.
         self._ends_late = False
+        self._paces = None if rules.deadline is None else rules.deadline.paces
 
     def commit(self, line: Line) -> None:
         task = self.clock.arrive(line)
@@ -226,6 +227,8 @@ class RoundChecker(Checker[RoundLedger]):
             raise line.field_error("t", f"at most {self.closes_at!r}, the deadline")
         decision = task.decision
         duration = self.clock.now - task.started
+        if self._paces is not None and task.costs is not None:
+            self._paces.record_update(decision.client, task.costs.flops, duration)
         done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"), duration=duration)
         weight = None
         if self._server_lr is not None:
@@ -243,7 +246,7 @@ class RoundChecker(Checker[RoundLedger]):
             raise line.wrong("no task is in flight")
         reason = "count"
         if self.due is None:
-            # The round ends at its deadline, which no task in flight meets.
+            # All tasks in flight are due after the deadline, so the round ends at its deadline.
             reason = "deadline"
             self.clock.close_late(line, self.closes_at)
         elif self._ends_late:
@@ -251,7 +254,10 @@ class RoundChecker(Checker[RoundLedger]):
         self._ends_late = reason == "deadline"
         line.expect_value("reason", reason)
         task = self.clock.lose(line)
-        self.ledger.lose(task.decision.task, self.clock.now - task.started)
+        elapsed = self.clock.now - task.started
+        if self._paces is not None and task.costs is not None and reason == "deadline":
+            self._paces.record_lost(task.decision.client, task.costs.flops, elapsed)
+        self.ledger.lose(task.decision.task, elapsed)
         self.due = "lost" if self.ledger.in_flight else "round"
 
     def round(self, line: Line) -> None:

@@ -15,10 +15,10 @@ from fedraa.rundir.file_names import EVALS, EVENTS
 class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    Evaluations run beside training. The time in an `eval` line is that of the evaluated model. The run writes the line
-    at the latest when more than `max_pending_evals` evaluations would be in progress. On the virtual clock it never
-    writes the line earlier, so that logs do not depend on the speed of workers. `max_pending_evals` is 0 if a metric or
-    a callback may end the run.
+    Evaluations run in parallel with training. The time in an `eval` line is the time of the evaluated model. The run
+    must write the line before more than `max_pending_evals` evaluations are in progress. On the virtual clock the run
+    writes the line exactly then, so that logs do not depend on the speed of workers. If a metric or a callback may end
+    the run, `max_pending_evals` is 0.
 
     Attributes:
         reached: The time at which a metric reached its target.
@@ -40,13 +40,13 @@ class Evaluations:
         self._lines: list[Line] = []
 
     def after(self, step: int, t: float) -> None:
-        """Record the server update with the number `step`."""
+        """Record that server update number `step` was applied at time t."""
         if step % self._every == 0:
             self._pending.append((step, t))
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Check that no evaluation is missing before this line. The line itself is not an evaluation."""
+        """Check that no evaluation is missing before this line, which is not an `eval` line itself."""
         if self.ending and line.kind != "end":
             raise line.wrong("the run continues after an evaluation that is possible only at the end of a run")
         if len(self._pending) > self._max_pending_evals:
@@ -66,7 +66,7 @@ class Evaluations:
             self._started = step
             self.final = line.t
         self.ending = early or self.final is not None
-        # A metric that is not finite is null in the log.
+        # The log has null for a metric that is not finite. Such a metric cannot reach the target.
         if self._goal is not None and line[self._goal.name] is not None:
             value = line.number_of(self._goal.name)
             if self._goal.reached(value):
@@ -80,7 +80,7 @@ class Evaluations:
     def compare(self, directory: Path, *, ended: bool) -> None:
         """Check that evals.csv agrees with the log, except for the times of writing.
 
-        The last row may be missing if the run has not ended, because a run writes the row after the event.
+        If the run has not ended, the last row may be missing, because a run writes the row after the event.
         """
         try:
             with (directory / EVALS).open(newline="", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""Check the files of a finished run besides its log: checkpoints, model and totals."""
+"""Check the other files of a finished run, besides its log: the checkpoints, the model and the totals."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def check_model(
         tensors: The names of the parameters.
         expected: The digest in the log.
         base: The digest of the frozen part in config.json, if there is one.
-        changed: Buffers that are not part of it, because training changes them.
+        changed: Names of buffers that are not in the base, because training changes them.
     """
     try:
         with opened(directory / MODEL) as stream:

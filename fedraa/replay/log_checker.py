@@ -32,7 +32,7 @@ class Audit:
         if self.end is not None:
             raise line.wrong(f"no line may follow the end in line {self.end.number}")
         if self._ledger.bad_clients.stopped:
-            raise line.wrong("no line may follow a bad client that stops the run")
+            raise line.wrong("no line may follow a failed client that stops the run")
         if line.kind not in self.lines:
             raise line.wrong(f"the kind of a line must be one of {', '.join(KINDS)}")
         self.lines[line.kind] += 1
@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """True if a checkpoint must be logged here. Checkpoints by real time are not in the log."""
+        """True if a checkpoint must be logged here. Checkpoints that are due by real time are not in the log."""
         step = self._ledger.step
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
@@ -89,7 +89,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Check that no dispatch to a waiting client and no checkpoint is missing before this line."""
+        """Check that before this line every waiting client got a task, and every due checkpoint was logged."""
         if self._clock.waiting:
             raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:
@@ -118,12 +118,12 @@ class Audit:
         self.end = line
 
     def _find_reason(self, line: Line) -> tuple[str, float]:
-        """Return the reason and the time of the run's end by the rules. On the wall clock the run may end later."""
+        """Return the reason and the earliest time of the run's end by the rules. On the wall clock it may be later."""
         limits = self._rules.resolved.limits
         now = self._clock.now
         if self._rules.wall:
             now = line.at_least("t", now)
-        # A callback's request to end the run cannot be checked, but the time of the end is checked.
+        # The request of a callback to end the run cannot be checked. Only the time of the end is checked.
         if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
                 raise line.field_error("by", "the name of a callback")
@@ -144,7 +144,7 @@ class Audit:
         raise line.field_error("reason", f"no end yet, because the limits are {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:
-        """Return the limit of time if the run has reached it, otherwise None.
+        """Return the time limit if the run has reached it, otherwise None.
 
         On the virtual clock the limit is reached if no client waits and no task is due before the limit.
         """
@@ -156,7 +156,7 @@ class Audit:
         if not self._rules.wall:
             if self._clock.waiting or not self._ledger.in_flight:
                 return None
-            # A task is due, or a deadline closes the round.
+            # The run is not over while a task is due, or a round ends at its deadline, before the limit.
             if min(self._clock.first_due(), self._checker.closes_at) <= limit:
                 return None
         return limit

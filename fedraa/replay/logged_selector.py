@@ -19,8 +19,9 @@ class LoggedSelector(ClientSelector):
     def __init__(self, directory: Path, clients: int) -> None:
         super().__init__(All(), None, clients=clients, seed=0)
         self._cohorts: list[list[int]] = [[]]
-        # The client that got a task after each ended task, and the clients that got one at the start.
+        # For each ended task, the client that got the next task.
         self._after: dict[int, int] = {}
+        # The clients that got a task at the start.
         self._first: list[int] = []
         ended: int | None = None
         for line in read_lines(directory):

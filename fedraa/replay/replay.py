@@ -17,7 +17,7 @@ from fedraa.rundir.history import History
 
 __all__ = ["replay"]
 
-# The errors that impossible values of a configuration may raise when the code uses them.
+# The exceptions that the code may raise if a damaged configuration has impossible values.
 DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
 
 
@@ -27,8 +27,8 @@ def replay(directory: Path) -> str:
     The rules come from config.json. The state (counts, versions, staleness, tasks in flight, the clock) comes from the
     log itself. The check needs neither the data set nor custom code. It does not check measured values: the time
     `wall`, losses, accuracies, drift, and arrivals on the wall clock. The digests in the checkpoints and at the end
-    show that these values were not changed. It does not check the request of a callback to end the run. If a policy
-    draws submodels from the model itself, it does not check the submodel of a client and its cost.
+    show that these values have not changed. The check also omits the request of a callback to end the run. If a policy
+    chooses submodels by the model's values, the check omits the submodel of a client and its cost.
 
     Raises:
         Inconsistent: A line does not follow from the earlier ones. The error names the first such line.
@@ -51,7 +51,7 @@ def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
     except errors as error:
         if isinstance(error, ValueError):
             raise locate_error(error, place) from None
-        problem = f"no run of this version has such values: {type(error).__name__} {error}"
+        problem = f"this version of fedraa never writes such values: {type(error).__name__} {error}"
         raise InputError(place, problem.strip()) from None
 
 

@@ -1,4 +1,4 @@
-"""The content of config.json from which the rules of a run follow."""
+"""The data model of the values in config.json that determine the rules of a run."""
 
 from typing import Annotated, Any
 

@@ -55,7 +55,7 @@ from schedulers import GreRAA, Scheduler, SchedulerRunner
 
 
 @dataclass(frozen=True)
-class Bill:
+class TaskCosts:
     """The costs of a task.
 
     Attributes:
@@ -64,7 +64,7 @@ class Bill:
         up: Bytes that the client sends.
         flops: Training FLOPs.
         energy: Joules; None if the devices have no watts.
-        cut_at: The local steps of a task that was cut short; None for a whole task.
+        cut_at: The number of local steps of a task that a deadline cuts short; None for a whole task.
     """
 
     cost: float
@@ -115,12 +115,12 @@ class Rules:
 
     @property
     def concurrency(self) -> int | None:
-        """The number of clients of an asynchronous method that train at a time; None for all."""
+        """The maximum number of clients of an asynchronous method that train at the same time; None for all."""
         limit: int | None = self.method["schedule"].get("concurrency")
         return limit
 
     def bad_clients(self) -> BadClients:
-        """Return the component that decides about failing clients, in its state at the start of a run."""
+        """Return the component that decides about failed clients, in its initial state."""
         return BadClients(
             self.experiment.client_retries,
             stop=self.experiment.on_bad_client == "stop",
@@ -130,7 +130,7 @@ class Rules:
 
     @property
     def whole(self) -> bool:
-        """True if every client trains the whole model, as far as the log shows."""
+        """True if the log shows no submodels: every client trains the whole model, or its submodels are not logged."""
         return self.method["submodel"]["kind"] in ("Full", "LayerCut")
 
     @property
@@ -203,16 +203,16 @@ class Rules:
 
     @cached_property
     def _extra_buffers(self) -> ExtraBuffers:
-        """The buffers that every task carries for state beside the model, such as control variates."""
+        """The numbers of buffers that every task carries besides the model, such as control variates."""
         kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
         extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
 
-    def bill(self, widths: Widths, decision: Dispatch, now: float, end: RoundEnd | None) -> Bill:
+    def task_costs(self, widths: Widths, decision: Dispatch, now: float, end: RoundEnd | None) -> TaskCosts:
         """Return the costs of a task on a dense submodel of these widths, from the current cost estimates.
 
         Args:
-            widths: Kept units per width group.
+            widths: Number of kept units in each width group.
             decision: The decision to send the task.
             now: Time at which the task is sent.
             end: The end of the round, None without a deadline.
@@ -226,7 +226,7 @@ class Rules:
             down = self.costs.download.bytes(sent // 4) + extra_down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
-        return Bill(
+        return TaskCosts(
             self.costs.cost(widths, client, down, up, now, steps),
             down,
             up,
@@ -236,7 +236,7 @@ class Rules:
         )
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if a value of a choice is a custom component. The replay does not check a custom component."""
+        """Return True if a value in one of the method's four choices is a custom component, which is not checked."""
         return is_foreign(self.method[choice].get(value))
 
     @property
@@ -250,7 +250,7 @@ class Rules:
         return names
 
     def planner(self) -> SchedulerRunner:
-        """Return the built-in scheduler with the current costs. For a custom one only feasible fragments are valid."""
+        """Return the built-in scheduler with the current costs. For a custom one it only knows feasible fragments."""
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
@@ -260,7 +260,7 @@ class Rules:
         return planner
 
     def async_ledger(self) -> AsyncLedger:
-        """Return the ledger that decides for an asynchronous server, in its state at the start of a run."""
+        """Return the ledger of an asynchronous server in its initial state."""
         ledger = AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,
@@ -271,14 +271,14 @@ class Rules:
             selector=self._async_selector(),
             routing=self._routing(),
         )
-        # Schedules of sampled submodels have no such field.
+        # The schedule of sampled submodels has no field `staleness_clock`.
         ledger.staleness_clock = self.method["schedule"].get("staleness_clock", "fragment")
         return ledger
 
     def async_rule(self) -> AsyncRule | None:
-        """Return the built-in rule of an asynchronous server, None for a custom one.
+        """Return the built-in rule of an asynchronous server, or None for a custom rule.
 
-        Replay runs no custom code, so built-in components replace the custom ones in the rule.
+        Replay runs no custom code. If a built-in rule has custom components, built-in ones replace them here.
         """
         update = dict(self.method["update"])
         if is_foreign(update):
@@ -289,7 +289,7 @@ class Rules:
         return ASYNC_RULE.resolve(update)
 
     def round_ledger(self) -> RoundLedger:
-        """Return the ledger that decides for a server in rounds, in its state at the start of a run."""
+        """Return the ledger of a server in rounds in its initial state."""
         samples = None
         if self.method["update"].get("weights") == "samples":
             samples = self.resolved.samples
@@ -305,7 +305,7 @@ class Rules:
 
     @property
     def server_lr(self) -> float | None:
-        """The step size of an update in rounds, or None if only a custom optimizer has it."""
+        """The length of the server step in rounds, or None if a custom optimizer decides it."""
         optimizer = self.method["update"]["optimizer"]
         if isinstance(optimizer, str) and is_foreign(optimizer):
             return None
@@ -315,7 +315,7 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return the factor of each client in an update's weight that corrects for clients that participate often.
+        """Return for each client the factor in its updates' weights that corrects for clients that report often.
 
         The factors follow from the clients' samples and the current costs.
         """
@@ -346,7 +346,7 @@ class Rules:
     def deadline(self) -> Deadline | None:
         """The deadline of the rounds, None without one."""
         schedule = self.method["schedule"]
-        return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing)
+        return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing, wall=self.wall)
 
     def _async_selector(self) -> ClientSelector | None:
         """Return the selector of the next clients, or None for the uniform choice."""
@@ -378,7 +378,7 @@ class Rules:
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """Raise InputError for impossible devices and data partitions. Only a damaged configuration has them."""
+    """Raise InputError for devices or data partitions that are impossible unless the configuration is damaged."""
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name, values in _device_columns(resolved).items():

@@ -8,7 +8,7 @@ from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.due_queue import DueQueue
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.replay.log_line import Line
-from fedraa.replay.rules import Bill, Rules
+from fedraa.replay.rules import Rules, TaskCosts
 from fedraa.server.tasks import lost_flops
 
 
@@ -16,13 +16,13 @@ from fedraa.server.tasks import lost_flops
 class LoggedTask:
     """A task in flight, from `started` to `due` on the run's clock.
 
-    `bill` is the cost of the task. It is None if the rules do not determine the cost.
+    `costs` has the costs of the task, or is None if the rules do not determine them. `cost` is its logged cost.
     """
 
     decision: Dispatch
     started: float
     due: float
-    bill: Bill | None
+    costs: TaskCosts | None
     cost: float = 0.0
 
 
@@ -31,7 +31,7 @@ class TaskClock:
 
     Args:
         rules: The rules of the run.
-        ledger: The decisions: the clients that have failed, and the tasks in flight.
+        ledger: The ledger, which knows the failed clients and the tasks in flight.
         waiting: The clients that wait at the start.
     """
 
@@ -42,9 +42,11 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
+        # A submodel may have only personal layers, which are not sent.
+        self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
-        """Check that a `dispatch` goes to the client that waits first, and take this client from the queue."""
+        """Check that a `dispatch` is for the first client in the queue, and remove this client from the queue."""
         if not self.waiting:
             raise line.field_error("client", "no dispatch, because no client waits")
         if line.number_of("client") in self._ledger.bad_clients.left_out:
@@ -52,13 +54,13 @@ class TaskClock:
         line.expect_value("client", self.waiting[0])
         return self.waiting.popleft()
 
-    def depart(self, line: Line, decision: Dispatch, bill: Bill | None) -> None:
+    def depart(self, line: Line, decision: Dispatch, costs: TaskCosts | None) -> None:
         """Check that a `dispatch` follows the decision and has this cost.
 
         Args:
             line: The `dispatch` event.
             decision: The decision of the ledger.
-            bill: The costs; None if the rules do not determine them.
+            costs: The costs; None if the rules do not determine them.
         """
         line.expect_value("fragment_updates", list(decision.fragment_updates))
         line.expect_value("feasible_fragments", list(decision.feasible))
@@ -67,37 +69,37 @@ class TaskClock:
         line.expect_value("fragment", decision.fragment)
         line.expect_value("version", decision.version)
         line.expect_value("step", decision.step)
-        if bill is not None:
-            line.expect_value("cost", bill.cost)
-            line.expect_value("bytes_down", bill.down)
-            if bill.cut_at is not None:
-                line.expect_value("cut_at", bill.cut_at)
-            if bill.energy is not None:
-                line.expect_value("energy", bill.energy)
+        if costs is not None:
+            line.expect_value("cost", costs.cost)
+            line.expect_value("bytes_down", costs.down)
+            if costs.cut_at is not None:
+                line.expect_value("cut_at", costs.cut_at)
+            if costs.energy is not None:
+                line.expect_value("energy", costs.energy)
         if self._rules.resolved.watts:
             line.at_least("energy", 0)
         cost = line.at_least("cost", 0)
-        line.at_least("bytes_down", int(not decision.resent))
+        line.at_least("bytes_down", int(not (decision.resent or self._personal)))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)
-        self._tasks[decision.task] = LoggedTask(decision, self.now, due, bill, cost)
+        self._tasks[decision.task] = LoggedTask(decision, self.now, due, costs, cost)
         if not self._rules.wall:
             self._due.push(due, decision.task)
 
     def arrive(self, line: Line) -> LoggedTask:
-        """Check that a `commit` answers a task in flight when it is due, and move the clock."""
+        """Check that a `commit` is the update of a task in flight at the time when it is due, and move the clock."""
         task = self.end(line)
         line.expect_value("base_version", task.decision.version)
         line.expect_value("samples", self._rules.resolved.samples[task.decision.client])
-        if task.bill is not None:
-            line.expect_value("bytes_up", task.bill.up)
-            line.expect_value("flops", task.bill.flops)
-        line.at_least("bytes_up", 1)
+        if task.costs is not None:
+            line.expect_value("bytes_up", task.costs.up)
+            line.expect_value("flops", task.costs.flops)
+        line.at_least("bytes_up", int(not self._personal))
         line.at_least("flops", 0)
         line.at_least("train_loss", 0)
         return task
 
     def end(self, line: Line) -> LoggedTask:
-        """Check that a line ends a task in flight when it is due, and move the clock."""
+        """Check that a line ends a task in flight at the time when it is due, and move the clock."""
         number = self._in_flight(line)
         if self._rules.wall:
             self.advance_clock(line)
@@ -115,7 +117,7 @@ class TaskClock:
         return task_ended
 
     def close_late(self, line: Line, closes_at: float) -> None:
-        """Check that a `lost` line is the first after a deadline, and move the clock to it."""
+        """Check that a `lost` line may be the first after the deadline, and move the clock to the deadline."""
         if self._rules.wall:
             self.advance_clock(line)
             if line.t < closes_at:
@@ -126,15 +128,15 @@ class TaskClock:
             self.now = closes_at
 
     def lose(self, line: Line) -> LoggedTask:
-        """Check a `lost` line at the current time: it ends the first task in flight, by the order of dispatch."""
+        """Check that a `lost` line at the current time ends the task in flight that was dispatched first."""
         line.expect_value("t", self.now)
         line.expect_value("task", next(iter(self._ledger.in_flight)))
         task = self._tasks.pop(self._in_flight(line))
         line.expect_value("client", task.decision.client)
         line.expect_value("fragment", task.decision.fragment)
         line.at_least("flops", 0)
-        if task.bill is not None:
-            line.expect_value("flops", lost_flops(task.bill.flops, task.cost, self.now - task.started))
+        if task.costs is not None:
+            line.expect_value("flops", lost_flops(task.costs.flops, task.cost, self.now - task.started))
         self._due.discard(task.decision.task)
         return task
 
@@ -149,13 +151,16 @@ class TaskClock:
         return self._due.next_due
 
     def advance_clock(self, line: Line) -> None:
-        """Check the time of a line: the clock's time on the virtual clock, and not before it on the wall clock."""
+        """Check the time of a line and move the clock. On the virtual clock it must equal the clock's time.
+
+        On the wall clock it must not be earlier than the clock's time.
+        """
         if not self._rules.wall:
             line.expect_value("t", self.now)
         self.now = line.at_least("t", self.now)
 
     def _in_flight(self, line: Line) -> int:
-        """Return the number of the line's task; raise if it is not in flight."""
+        """Return the number of the line's task. Raise Inconsistent if the task is not in flight."""
         task = line["task"]
         if not isinstance(task, int) or task not in self._ledger.in_flight:
             count = len(self._ledger.in_flight)

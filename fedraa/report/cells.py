@@ -1,4 +1,4 @@
-"""The runs of a comparison: one experiment per method and seed, each with the flags that its method knows."""
+"""The runs of a comparison: one experiment per method and seed, each with the flags that its method has."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -20,7 +20,7 @@ def as_several(field: str, value: Any, example: str) -> tuple[Any, ...]:
     Args:
         field: The name of the field.
         value: One value, or several.
-        example: A correct value, which the error shows.
+        example: A correct value that the error message shows.
     """
     if isinstance(value, str | Method):
         return (value,)
@@ -31,7 +31,7 @@ def as_several(field: str, value: Any, example: str) -> tuple[Any, ...]:
 
 
 def check_each_once(**chosen: Sequence[object]) -> None:
-    """Raise InputError for a flag without a value, or with one value twice."""
+    """Raise InputError if a flag has no value, or if it has the same value twice."""
     for field, values in chosen.items():
         if not values or len({str(value) for value in values}) < len(values):
             hint = ""
@@ -47,7 +47,7 @@ def make_experiments(
     terms: str | None = None,
     tuned: Tuned | None = None,
 ) -> list[Experiment]:
-    """Return an experiment per method and seed, with a budget and the flags of its method.
+    """Return an experiment per method and seed, with the limits and the flags of its method.
 
     Args:
         methods: The methods.
@@ -76,7 +76,7 @@ def make_experiments(
         if template.updates is template.rounds is template.time is None:
             raise InputError(
                 "updates",
-                f"{template.method} counts steps in another unit, rounds or updates",
+                f"{template.method} counts its steps in another unit (rounds or updates) than the other methods",
                 hint="compare at equal --time, or give both --updates and --rounds",
             )
     check_schedules({str(template.method): template for template in templates})

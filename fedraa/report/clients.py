@@ -15,7 +15,7 @@ MOST_LABELS = 60
 
 
 def label_counts(data: Federated) -> Counts | None:
-    """Return the number of training samples [clients, classes] per label; None without known labels or classes."""
+    """Return the number of training samples of each client and label [clients, classes]; None if labels are unknown."""
     labels = data.labels
     classes = data.dataset.classes
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not classes:

@@ -33,13 +33,13 @@ FROM_SUMMARY = (
     "faults",
     "model_sha256",
 )
-# The columns of totals that only some runs have.
+# Columns of totals that are missing for some runs.
 OPTIONAL = ("energy",)
 PER_CELL = ("method", "seed", "directory", "note")
 
 
 def judged_by(metric_spec: MetricSpec) -> tuple[str, ...]:
-    """Return the columns of an objective's metrics, the main one first."""
+    """Return the columns of compare.csv that hold the objective's metrics, the main metric first."""
     return tuple(dict.fromkeys((metric_spec.main, f"best_{metric_spec.main}", *metric_spec.names)))
 
 
@@ -86,7 +86,7 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
 
 
 def mean_time(group: pd.DataFrame) -> float | None:
-    """Return the mean time to the target over a method's seeds; None unless every seed reached it."""
+    """Return the mean time to the target over a method's seeds, or None if a seed did not reach the target."""
     times = group["time_to_target"].astype(float)
     if times.isna().any():
         return None

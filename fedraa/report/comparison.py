@@ -20,7 +20,7 @@ FEWEST = 3
 # Maximum number of evaluations that are marked. More dots hide the line.
 MOST_MARKS = 60
 # If the longest line is this many times as long as the shortest, the time axis is logarithmic. On a linear axis the
-# short line would be a sliver at the left edge.
+# short line would be squeezed to the left edge.
 LOG_FROM = 10
 
 
@@ -35,9 +35,9 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     label = main.replace("_", " ")
     title = label[0].upper() + label[1:]
     extreme = "lowest" if metric_spec.better(main) == "max" else "highest"
-    about_bytes = "Bytes down and up of all tasks committed by then, so that methods are compared at equal traffic."
+    about_bytes = "Bytes down and up of all tasks committed so far. This compares methods at equal traffic."
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
-    about_worst = f"The client with the {extreme} {label} on its part of the test data."
+    about_worst = f"The client with the {extreme} {label} on its own test data."
     return [
         Picture(name, title, f"{about} {band}".strip(), partial(_draw_lines, groups, x, y, xlabel, ylabel))
         for name, title, about, x, y, xlabel, ylabel in (
@@ -54,7 +54,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
     figure, axes = new_figure(3.4)
     ends = [_last_place(group, x) for group in groups]
     log = max(ends) > LOG_FROM * min(ends) > 0
-    # Lines must be visible through many overlapping bands.
+    # With many groups the bands overlap, so they must be faint for the lines to be visible.
     faint = min(0.18, 1 / len(groups))
     for i, group in enumerate(groups):
         at, mean, low, high = mean_curve(group, x, y, log=log)
@@ -77,7 +77,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
 
 
 def _last_place(group: Group, x: str) -> float:
-    """Return the end of the group's line: the end of the run that ends first."""
+    """Return the value of column `x` at which the group's line ends: where the shortest of its runs ends."""
     return min(float(run.evals[x].iloc[-1]) for run in group.runs)
 
 
@@ -89,11 +89,11 @@ def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -
 
 
 def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return places [K], the mean over seeds [K] at each place, and the two ends of its band [K].
+    """Return positions [K] on the x axis, the mean over seeds [K] at each position, and the two ends of its band [K].
 
-    The value at a place is the value of the last evaluation until then. The band is the 95 % interval, or the range of
-    two seeds, because their interval would be far wider than the axis. The line ends at the end of the first seed,
-    because a later mean would be over fewer seeds. For a `log` axis it begins with the first evaluation after time 0.
+    The value at a position is the value of the last evaluation before it. The band is the 95 % interval. For two seeds
+    it is their range, because the interval would be far wider than the axis. The line ends where the shortest run
+    ends, because a later mean would be over fewer seeds. For a `log` axis it begins with the first evaluation after 0.
 
     Args:
         group: The runs.
@@ -120,11 +120,13 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
 
 
 def hold_last(at: Floats, times: pd.Series, values: pd.Series) -> Floats:
-    """Return the value of the last evaluation at or before each place; before the first one, the first value.
+    """Return, for each position on the x axis, the value of the last evaluation at or before it.
+
+    Positions before the first evaluation get the value of the first evaluation.
 
     Args:
-        at: The places.
-        times: The ascending places of the evaluations.
+        at: The positions.
+        times: The ascending positions of the evaluations.
         values: The values of the evaluations.
     """
     last = np.searchsorted(times.to_numpy(float), at, side="right") - 1

@@ -14,9 +14,9 @@ SUMMARISED = ("client_worst", "time", "steps", "staleness_mean")
 
 
 class Comparison(pd.DataFrame):
-    """A table with one row per run. A notebook shows paragraphs, a row of means per method, and the curves."""
+    """A table with one row per run. A notebook shows it as paragraphs, a table of means per method, and the curves."""
 
-    # Pandas requires a mutable list on the class.
+    # Pandas requires that this attribute is a list of the class.
     _metadata = ["folder", "picture", "figure"]  # noqa: RUF012
     folder: Path
     picture: str
@@ -24,11 +24,11 @@ class Comparison(pd.DataFrame):
 
     @classmethod
     def of(cls, frame: pd.DataFrame, folder: Path, picture: str, figure: str) -> "Comparison":
-        """Return a comparison of the runs in `folder`, which also has the file `picture`.
+        """Return the table as a Comparison.
 
         Args:
             frame: The table with one row per run.
-            folder: The folder of the runs.
+            folder: The folder of the runs and of the plot's file.
             picture: The name of the plot's file.
             figure: The column with the main metric.
         """

@@ -24,7 +24,7 @@ def method_settings(method: Method) -> dict[str, str]:
 
 
 def flatten_choice(name: str, value: object) -> dict[str, str]:
-    """Turn a nested description into a flat mapping from dotted names to texts. A component is named by its kind."""
+    """Return a nested description as a flat mapping from dotted names to texts. The text of a component is its kind."""
     if not isinstance(value, Mapping):
         return {name: value_text(value)}
     flat = {name: str(value.get(KIND, ""))}
@@ -35,13 +35,13 @@ def flatten_choice(name: str, value: object) -> dict[str, str]:
 
 
 def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
-    """Return a row per setting and value that not all labels share.
+    """Return a table of the settings that differ, with a row for each setting and value.
 
     The column `methods` lists the labels with this value.
 
-    The table omits a setting that several methods have with the same value and all other methods lack, because it
-    follows from the kinds of their components. A label with several experiments, such as the columns of a study, has
-    the values of all of them.
+    If several methods have a setting with the same value and all other methods lack it, the table omits the setting,
+    because it follows from the kinds of their components. A label may have several experiments, such as the columns of
+    a study. Its row then has the values of all of them.
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
@@ -68,6 +68,6 @@ def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) ->
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a sort key: the order of `AXES`, and within each axis the kind before the other values."""
+    """Return a sort key: by the order of `AXES`, and within one of them the kind of the component first."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

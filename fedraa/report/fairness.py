@@ -35,7 +35,7 @@ def jain_index(values: Floats) -> float | None:
 
 
 def last_results(run: Run) -> pd.DataFrame:
-    """Return the rows of the last evaluation of clients.csv, of clients with test samples; empty without the file."""
+    """Return the last evaluation in clients.csv, a row for each client with test samples; empty without the file."""
     if not run.history.has_clients:
         return pd.DataFrame()
     rows = run.history.clients
@@ -47,7 +47,7 @@ def last_results(run: Run) -> pd.DataFrame:
 
 
 def fairness_tables(groups: Sequence[Group]) -> list[Table]:
-    """Return a table with a row for each run that wrote the results of its clients; none if there is no such run."""
+    """Return a table with a row for each run that has clients.csv, or no table if no run has this file."""
     main = groups[0].first.metric_spec.main
     metric = main.replace("_", " ")
     columns = (
@@ -64,7 +64,7 @@ def fairness_tables(groups: Sequence[Group]) -> list[Table]:
 
 
 def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
-    """Return the row of each run of the group that wrote the results of its clients."""
+    """Return the row of each run of the group that has clients.csv."""
     metric_spec = group.first.metric_spec
     rows = []
     for run in group.runs:

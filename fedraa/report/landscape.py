@@ -18,7 +18,7 @@ from fedraa.rundir.history import History
 
 Floats = npt.NDArray[np.float64]
 
-# Number of test samples over which the loss is taken.
+# Number of test samples on which the loss is measured.
 SAMPLES = 1024
 RADIUS, POINTS = 1.0, 15
 RHO, ASCENT_STEPS = 0.05, 20
@@ -53,7 +53,7 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
         )
     spec = build_run(history.experiment)
     if not spec.objective.classifies or not isinstance(spec.example, Tensor):
-        raise InputError("landscape", f"{history.directory} learns {spec.objective.name}", expected="a classification")
+        raise InputError("landscape", f"{history.directory} learns {spec.objective.name}", expected="classification")
     module = copy.deepcopy(spec.traced.module)
     try:
         with opened(history.directory / MODEL) as stream:
@@ -76,8 +76,9 @@ def measure_surface(
 ) -> Surface:
     """Return the loss on a square around the model, -radius to radius in each of two filter-normalised directions.
 
-    Filter normalisation (Li et al. 2018, section 4): every filter of a Gaussian direction, a row of a weight, is scaled
-    to the norm of the model's filter. Biases and normalisation layers stay unchanged.
+    Filter normalisation (Li et al. 2018, section 4): a direction is Gaussian, and each of its filters (rows of a
+    weight) is scaled to the norm of the model's filter. Along the directions, biases and normalisation layers do not
+    change.
 
     Args:
         module: The model in evaluation mode.
@@ -102,8 +103,9 @@ def measure_surface(
 def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, steps: int = ASCENT_STEPS) -> float:
     """Return the largest rise of the loss that gradient ascent finds within the Euclidean distance `rho` of the model.
 
-    The value is a lower bound of max L(theta + e) - L(theta) over |e| <= rho, which SAM minimises (Foret et al. 2021,
-    eq. 1). Every step goes to the edge of the ball, along the gradient at the end of the previous step.
+    The result is a lower bound of max L(theta + e) - L(theta) over |e| <= rho, which SAM minimises (Foret et al. 2021,
+    eq. 1). Each step of the ascent goes from the model to the edge of the ball, along the gradient at the point that
+    the previous step reached.
 
     Args:
         module: The model in evaluation mode.
@@ -130,7 +132,7 @@ def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = R
 
 
 def _draw_direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a random direction with filters as long as the filters of the model."""
+    """Return a random direction. The norm of each filter equals that of the model's filter."""
     direction = {}
     for name, p in module.named_parameters():
         if p.ndim < 2:

@@ -23,10 +23,10 @@ def landscape_pictures(surface: Surface, sharpness: float, name: str, samples: i
         surface: The loss surface.
         sharpness: The sharpness of the model.
         name: The start of the files' names.
-        samples: The number of test samples, for the caption.
+        samples: The number of test samples. The caption shows it.
     """
     about = AROUND.format(samples)
-    sharp = f" Sharpness: the loss rises by {sharpness:.4f} at worst within a Euclidean distance of {RHO:g}."
+    sharp = f" Sharpness: within a Euclidean distance of {RHO:g} the loss rises by at most {sharpness:.4f}."
     return [
         Picture(f"{name}-contour", "Loss landscape, contour", about + sharp, partial(_draw_contour, surface)),
         Picture(f"{name}-surface", "Loss landscape, surface", about, partial(_draw_relief, surface)),

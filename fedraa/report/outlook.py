@@ -1,4 +1,4 @@
-"""One run compared with its plan: the predicted time, staleness and delay bound, and the actual ones."""
+"""A comparison of one run with its prediction: the time, the staleness and the delay bound."""
 
 from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.ledger.dispatch import Dispatch
@@ -8,7 +8,7 @@ from fedraa.report.runs import Run
 from fedraa.report.verdict import still_improves, uncovered_share
 from fedraa.rundir.failures import describe_clients
 
-# Maximum numbers of steps and of clients up to which a run is compared with a dry run.
+# Larger runs are not compared with a dry run (a simulation without training), which would take too long.
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
 # A time within this share of the predicted one counts as equal.
 CLOSE = 0.02
@@ -51,7 +51,7 @@ def _step_unit(run: Run) -> str:
 
 
 def _describe_time(run: Run) -> str:
-    """Compare the run's time and staleness with a dry run, or if there is none, the tasks' times with their costs."""
+    """Compare the run's time and staleness with a dry run or, without a dry run, the tasks' times with their costs."""
     done = run.tasks[run.tasks["done"]]
     predicted = forecast_run(run)
     if predicted is None:
@@ -74,9 +74,9 @@ def _describe_time(run: Run) -> str:
 
 
 def forecast_run(run: Run) -> Forecast | None:
-    """Return a dry run with the same costs.
+    """Return a dry run (a simulation without training) with the same costs.
 
-    Returns None if the costs do not determine the run: for rounds, sampled submodels and custom components.
+    Returns None if the costs do not determine the run: with rounds, sampled submodels or custom components.
     """
     steps = int(run.summary["steps"])
     schedule = run.config["method"]["schedule"]
@@ -93,7 +93,7 @@ def forecast_run(run: Run) -> Forecast | None:
     shapes = rules.resolved.fragments
 
     def task_cost(task: Dispatch, now: float) -> float:
-        return rules.bill(shapes[task.fragment], task, now, None).cost
+        return rules.task_costs(shapes[task.fragment], task, now, None).cost
 
     return dry_run(rules.async_ledger(), rule, rules.timing, task_cost, steps=steps)
 

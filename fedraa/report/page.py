@@ -14,7 +14,7 @@ Images = Mapping[str, Mapping[Theme, bytes]]
 
 @dataclass(frozen=True)
 class Section:
-    """A section: heading, text, paragraphs, tables, plots and commands. A click shows the `folded` tables."""
+    """A section of the page: heading, text, paragraphs, tables, plots and commands. A click shows `folded` tables."""
 
     title: str
     text: str = ""
@@ -118,7 +118,7 @@ def _render_cell(cell: Cell, kind: str, column: str) -> str:
     value = "" if cell.value is None else str(cell.value)
     text = escape(cell.text)
     if isinstance(cell.value, str):
-        # A long name may break after these characters.
+        # The browser may break a long name into two lines after these characters.
         text = text.replace(".", ".<wbr>").replace("_", "_<wbr>")
     else:
         # A number stays on one line with its unit. Its interval may move to the next line.

@@ -51,13 +51,13 @@ def report(
     folder = out.with_name(out.stem + FILES)
     if out.is_dir():
         raise InputError("out", f"{out} is a directory", hint="name the page to write")
-    # An unwritable folder is reported before the slow work.
+    # If the folder cannot be written, the user should learn it before the slow work.
     folder.mkdir(parents=True, exist_ok=True)
     with nullcontext() if trust else importing_only(()):
         sections = _make_sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
-    # The pictures' names are file names.
+    # The names of the plots are also the names of their files, so they must differ.
     assert len({picture.name for picture in pictures}) == len(pictures)
     images: dict[str, dict[Theme, bytes]] = {}
     prints: dict[str, bytes] = {}

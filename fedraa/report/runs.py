@@ -40,7 +40,7 @@ class Run:
         self._check_files()
 
     def _check_files(self) -> None:
-        """Raise InputError if the files are damaged, or differ from the files that the run wrote."""
+        """Raise InputError if the files are damaged, or if they have changed since the run wrote them."""
         try:
             if self.ended:
                 check_seal(self.directory, SHOWN)
@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """The rows of `TaskTimeline.tasks`. A task in flight ends with the run."""
+        """The rows of `TaskTimeline.tasks`. A task that was in flight at the end of the run ends there."""
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
 
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def idle_share(self) -> float:
-        """Share of all clients' time, from start to end, in which they had no task."""
+        """The share of the run's time in which a client had no task, as a mean over all clients."""
         return max(0.0, self.timeline.idle_share(self.clients) or 0.0)
 
 
@@ -144,7 +144,7 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
             raise InputError(
                 "runs",
                 f"the main metric of {run.directory} is {run.metric_spec.main}, "
-                f"and that of {runs[0].directory} is {runs[0].metric_spec.main}",
+                f"and the main metric of {runs[0].directory} is {runs[0].metric_spec.main}",
                 hint="give runs of one objective",
             )
     groups: dict[tuple[str, str], dict[int, Run]] = {}
@@ -154,8 +154,8 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
         if run.seed in seeds:
             raise InputError(
                 "runs",
-                f"{run.directory} and {seeds[run.seed].directory} are one experiment with one seed, {run.seed}",
-                hint="give it once",
+                f"{run.directory} and {seeds[run.seed].directory} are one experiment with the same seed, {run.seed}",
+                hint="give only one of them",
             )
         seeds[run.seed] = run
     members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
@@ -172,7 +172,7 @@ def _whole_method(run: Run) -> str:
     """Return the resolved method as text. Integers are written as floats, so that 1 and 1.0 give the same text."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
-    # Automatic capacities follow from the fleet, which may depend on the seed.
+    # Automatic capacities depend on the fleet, and so may depend on the seed, in which the runs of a group may differ.
     if run.flags["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
     return json.dumps(_as_floats(method), sort_keys=True)
@@ -194,7 +194,7 @@ def differing_flags(runs: Sequence[Run]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: the method, and if several runs have it, the flags that differ or a number."""
+    """Return a label per run: its method. If several runs have this method, add the flags that differ or a number."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
@@ -227,7 +227,7 @@ def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def value_text(value: object) -> str:
-    """Return a value from JSON on one line, as a flag takes it."""
+    """Return a JSON value on one line, in the form in which a flag takes it."""
     if isinstance(value, list):
         return " ".join(map(value_text, value))
     if value is None:
@@ -238,7 +238,7 @@ def value_text(value: object) -> str:
 
 
 def _find_runs(directory: Path) -> list[Path]:
-    """Return the run directories in a folder; the directory itself if it is a run, or holds none."""
+    """Return the run directories in a folder. If it is a run itself, or contains no run, return only the folder."""
     if (directory / CONFIG).is_file():
         return [directory]
     return sorted(path.parent for path in directory.glob(f"*/{CONFIG}")) or [directory]

@@ -22,12 +22,14 @@ from fedraa.report.timeline import (
 # Maximum number of bars of a histogram.
 BARS = 40
 
-STALENESS = "Commits by staleness: updates of the same fragment between dispatch and commit. The line is the mean."
+STALENESS = (
+    "Commits by staleness, the number of updates of a fragment between dispatch and commit. The line is the mean."
+)
 UPDATES = "Committed tasks by fragment."
 HEAT = "Committed tasks by client and fragment."
 COVERAGE = (
-    "Number of clients of a round that trained a parameter: the least and the best covered parameter. "
-    "Below: share of the parameters that no client trained."
+    "Above: the number of clients that trained a parameter in a round, for the least and the best covered parameter. "
+    "Below: the share of the parameters that no client trained."
 )
 
 
@@ -63,7 +65,7 @@ def draw_staleness(run: Run) -> Figure:
     """Return a histogram of the staleness of all commits."""
     figure, axes = new_figure(2.8)
     values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
-    # A bar covers a whole number of values.
+    # The width of a bar is a whole number of staleness values.
     width = -(-(values.max() + 1) // BARS)
     counts = np.bincount(values // width)
     axes.bar(np.arange(len(counts)) * width + (width - 1) / 2, counts, color="C0", width=0.8 * width)
@@ -135,7 +137,7 @@ def clients_caption(run: Run) -> str:
     """Return the caption of the plot of the main metric over clients."""
     metric = run.metric_spec.main.replace("_", " ")
     return (
-        f"{metric[0].upper()}{metric[1:]} of the full model on each client's share of the test data: mean, one "
+        f"{metric[0].upper()}{metric[1:]} of the full model on each client's test data: the mean over clients, one "
         "standard deviation around it, and the worst client."
     )
 

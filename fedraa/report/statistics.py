@@ -25,7 +25,7 @@ def mean_or_nan(values: Values) -> float:
 def half_interval95(values: Values) -> float | None:
     """Return half of the width of the 95 % confidence interval of the mean, by Student's t.
 
-    Returns None for fewer than two values, or if one is not finite.
+    Returns None for fewer than two values, or if a value is not finite.
     """
     n = len(values)
     if n < 2 or not np.isfinite(values).all():
@@ -34,9 +34,9 @@ def half_interval95(values: Values) -> float | None:
 
 
 def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
-    """Return the ends of the 95 % confidence interval of the mean, clipped to the values that are possible.
+    """Return the ends of the 95 % confidence interval of the mean, clipped to the possible values of the metric.
 
-    Returns None for fewer than two values, or if one is not finite.
+    Returns None for fewer than two values, or if a value is not finite.
     """
     half = half_interval95(values)
     if half is None:
@@ -45,10 +45,10 @@ def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED)
 
 
 def bounds_of(values: Values, better: str) -> tuple[float, float]:
-    """Return the range of values that a metric can take, as far as its values show.
+    """Return the possible range of a metric, estimated from its values.
 
-    A metric with a negative value has no bounds. A metric of which more is better is a share if no value exceeds 1. All
-    other metrics are at least 0.
+    If a value is negative, the metric has no bounds. If more is better and no value exceeds 1, the metric is a share
+    from 0 to 1. All other metrics are at least 0.
     """
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
@@ -79,10 +79,10 @@ def standard_error(half: float, n: int) -> float:
 
 
 def welch_p_value(a: Values, b: Values) -> float | None:
-    """Return the two-sided p of Welch's t-test; None for too few values, or without any spread."""
+    """Return the two-sided p-value of Welch's t-test; None if there are too few values or all values are equal."""
     if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
         return None
-    # One of the two groups may have no spread.
+    # If all values of a group are equal, SciPy prints a warning.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
@@ -90,7 +90,7 @@ def welch_p_value(a: Values, b: Values) -> float | None:
 def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
     """Return the p-value of Welch's test for two groups, or None if it is not defined.
 
-    Each group is given as (mean, half of the width of its 95 % interval, count).
+    A group is (mean, half of the width of its 95 % interval, number of values).
     """
     means, deviations, counts = [], [], []
     for middle, half, n in (a, b):

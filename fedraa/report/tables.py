@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `frame` is the content of the CSV file, with plain numbers; `name` is the name of its files."""
+    """A table. `frame` is the content of the CSV file, with plain numbers. `name` is the base name of the files."""
 
     name: str
     title: str
@@ -81,7 +81,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def numeric_columns(self) -> list[bool]:
-        """Return True for each column that has no text."""
+        """Return True for each column that holds only numbers."""
         return [all(not isinstance(row[i].value, str) for row in self.rows) for i in range(len(self.columns))]
 
 
@@ -96,7 +96,7 @@ class Metric:
     Attributes:
         name: The column of the CSV.
         heading: The heading of the table.
-        of: A function that returns the value of a run; None if the run does not report it.
+        of: A function that returns the value of a run, or None if the run does not report the metric.
         form: A function that formats a value.
         interval: True to add the confidence interval.
         shown: False for a metric that is only in the CSV.
@@ -113,7 +113,7 @@ class Metric:
 
 
 def metric_heading(name: str) -> str:
-    """Return the name of a metric for readers."""
+    """Return the name of a metric as the page shows it."""
     return name.replace("_", " ")
 
 
@@ -203,20 +203,20 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
 
 
 def _read_epsilon(run: Run) -> float | None:
-    """Return the privacy loss of a run, None without privacy or if it is infinite."""
+    """Return the privacy loss epsilon of a run. It is None without privacy, or if epsilon is infinite."""
     privacy: dict[str, float | None] = run.summary.get("privacy", {})
     return privacy.get("epsilon")
 
 
 def _of_energy(runs: Sequence[Run]) -> list[Metric]:
-    """Return the energy of all tasks, if the devices of a run have watts."""
+    """Return the column for the energy of all tasks, if the devices of a run have watts."""
     if not any("energy" in run.summary for run in runs):
         return []
     return [Metric("energy", "energy", lambda run: run.summary.get("energy"), _format_in("J"))]
 
 
 def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:
-    """Return the numbers of failed tasks and quarantined clients, if there are any."""
+    """Return the columns for the numbers of failed tasks and quarantined clients, if there are any."""
     if not any(run.summary["dropped"] for run in runs):
         return []
     return [
@@ -254,7 +254,9 @@ def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
 def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
-        return "One seed per method: no interval and no test of significance; a difference may be chance."
+        return (
+            "Each method has one seed, so there is no interval and no test of significance; a difference may be chance."
+        )
     sentences = ["Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."]
     if len(groups) > 1:
         sentences.append(
@@ -262,12 +264,12 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
             f"the number of methods; * marks p < {LEVEL:g}."
         )
     if 1 in counts:
-        sentences.append("A method with one seed has no interval and no p.")
+        sentences.append("A method with one seed has neither an interval nor a p.")
     return " ".join(sentences)
 
 
 def _metric_values(group: Group, metric: Metric) -> list[float]:
-    """Return the metric of every seed that reports it."""
+    """Return the metric of all seeds that report it."""
     values = [metric.of(run) for run in group.runs]
     return [float(value) for value in values if value is not None]
 
@@ -306,7 +308,7 @@ def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
 
 
 def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
-    """Return a table with one row per run. The CSV also has the command that reproduces it."""
+    """Return a table with one row per run. The CSV also has the command that reproduces the run."""
     rows, lines = [], []
     for group in groups:
         for run in group.runs:

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 WIDTH = 4.7
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
-# Width of a legend in characters, and the width in characters of the key and the gap of each entry.
+# Width of a legend in characters, and the width in characters that each entry needs besides its label.
 CHARACTERS, KEY = 56, 6
-# The metadata that would make the bytes of two files differ.
+# The metadata field of each format that holds the date. It is left empty, so that equal plots have equal bytes.
 DATES = {"svg": "Date", "pdf": "CreationDate"}
 # Rows of a legend that fit into a figure. Each further row makes the figure taller by ROW inches.
 ROWS, ROW = 2, 0.19
@@ -27,10 +27,10 @@ ROWS, ROW = 2, 0.19
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours for one background.
+    """The colours of plots for a light or a dark background.
 
-    `palette` is Okabe and Ito's, which colour-blind readers can distinguish, without its yellow, which is too faint on
-    white. On a dark background its darkest colours are lighter.
+    `palette` is the one of Okabe and Ito, which colour-blind readers can distinguish. Its yellow is missing, because it
+    is too faint on white. For a dark background the darkest colours are made lighter.
     """
 
     name: str
@@ -96,7 +96,7 @@ DARK = Theme(
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot that `draw` makes with the theme's colours. `name` is the name of its files."""
+    """A plot, which `draw` makes with the colours of the current theme. `name` is the base name of its files."""
 
     name: str
     title: str
@@ -119,7 +119,7 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
             stream = io.BytesIO()
             figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
             rendered.append(stream.getvalue())
-            # The first form has laid the figure out for all forms.
+            # Saving the first form computes the layout. The other forms must keep it.
             figure.set_layout_engine(None)
     return rendered
 
@@ -162,7 +162,7 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
         figure = axes.figure.get_figure(root=True)
         figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
-        # Matplotlib fills a legend by columns. In this order of the entries, the legend is filled by rows.
+        # Matplotlib fills a legend column by column. The entries are reordered so that it looks filled row by row.
         handles=[*chain.from_iterable(handles[column::columns] for column in range(columns))],
         title=title,
         alignment="left",
@@ -176,7 +176,7 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
 
 
 def _count_columns(lengths: Sequence[int]) -> int:
-    """Return the number of columns in which labels of these lengths fit, filled row by row."""
+    """Return the number of columns of a legend in which labels of these lengths fit, if it is filled row by row."""
     for columns in range(len(lengths), 1, -1):
         if sum(max(lengths[column::columns]) + KEY for column in range(columns)) <= CHARACTERS:
             return columns

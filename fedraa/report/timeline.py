@@ -13,7 +13,7 @@ from fedraa.report.theme import SEQUENTIAL, draw_legend, new_figure
 
 Floats = npt.NDArray[np.float64]
 
-# Maximum number of clients that a plot shows one by one.
+# Maximum number of clients that a plot shows, each in its own lane (row).
 LANES = 40
 # A timeline ends when half of its lanes have this number of tasks, because more tasks would overlap.
 TASKS_PER_LANE = 25
@@ -22,15 +22,15 @@ FEW = 7
 
 
 def select_clients(clients: int) -> npt.NDArray[np.int64]:
-    """Return all clients, or `LANES` of them at even distances."""
+    """Return all clients if there are at most `LANES`, else `LANES` clients at even distances."""
     return np.linspace(0, clients - 1, min(clients, LANES)).round().astype(np.int64)
 
 
 def selection_note(run: Run) -> str:
-    """Return a sentence about the clients that a plot shows; empty if it shows all."""
+    """Return a sentence about which clients a plot shows; empty if it shows all clients."""
     if run.clients <= LANES:
         return ""
-    return f" {LANES} of {run.clients} clients, at even distances."
+    return f" {LANES} of {run.clients} clients are shown, at even distances."
 
 
 def window_end(run: Run) -> float:
@@ -117,7 +117,7 @@ def _new_lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
 
 
 def _bar_corners(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
-    """Return the corners [4, 2] of a rectangle per task, from its left, its right and its lane."""
+    """Return for each task the corners [4, 2] of its rectangle, from its left end, its right end and its lane."""
     low, high = lane - 0.38, lane + 0.38
     corners = ((left, low), (right, low), (right, high), (left, high))
     return list(np.stack([np.stack(corner, -1) for corner in corners], 1))

@@ -9,13 +9,13 @@ from fedraa.objectives import MetricSpec
 from fedraa.report.runs import Group, Run, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
-# Maximum number of groups, without the best one, that the paragraph describes.
+# Maximum number of groups behind the best one that a paragraph describes.
 MOST_BEHIND = 4
-# Smallest difference in idle time, and smallest ratio of FLOPs or traffic, that the paragraph mentions.
+# Smallest difference in the share of idle time, and smallest ratio of FLOPs or traffic, that a paragraph mentions.
 IDLE_GAP, TIMES = 0.1, 1.5
-# Smallest difference in mean staleness, in versions, that the paragraph mentions.
+# Smallest difference in mean staleness, in versions, that a paragraph mentions.
 STALE_GAP = 1.0
-# A run still improves if the last fifth of its evaluations brought more than this share of its whole gain.
+# A run still improves if more than this share of its whole gain came in the last fifth of its evaluations.
 RISING = 0.01
 
 
@@ -38,15 +38,16 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
 class Ranking:
     """Groups from the best to the worst.
 
-    If a group has reached the target with every seed, the order is by mean time to the target. Otherwise it is by the
-    main metric at the last time that all runs have reached.
+    If every seed of some group has reached the target, the order is by mean time to the target. Otherwise the order is
+    by the main metric at the last time that all runs have reached.
 
     Attributes:
         groups: The groups in this order.
-        values: For each group the values of its seeds by which it is ranked; empty if it is ranked by time and a seed
-            has not reached the target.
+        values: For each group, the values of its seeds: times to the target, or main metrics. The times are empty if a
+            seed has not reached the target.
         by_time: True if the order is by time to the target.
-        at: The time on the runs' clock; None if their clocks differ, so that each run is judged at its end.
+        at: The time on the runs' clock at which metrics are compared. None if the clocks of the runs differ; then the
+            metrics at the end of each run are compared.
     """
 
     groups: tuple[Group, ...]
@@ -73,7 +74,7 @@ class Ranking:
         return self.groups[0]
 
     def in_words(self) -> str:
-        """Return a sentence that compares the first group with the second, and the significance."""
+        """Return sentences that compare the first two groups and state whether the difference is significant."""
         if self.by_time:
             return self._times_in_words()
         first, second = self.groups[0].label, self.groups[1].label
@@ -90,7 +91,7 @@ class Ranking:
             return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{behind}"
         if self.tie:
             values = f"{metric} {best:.4f} and {other:.4f}"
-            return f"{first} and {second} are level {when}: {values}. {self._describe_noise()}{behind}"
+            return f"{first} and {second} are about equal {when}: {values}. {self._describe_noise()}{behind}"
         gap = f"{abs(best - other):.4f} {'more' if best > other else 'less'}"
         values = f"{metric} {best:.4f}, {gap} than {second} ({other:.4f})"
         return f"{first} is ahead {when}: {values}. {self._describe_noise()}{behind}"
@@ -121,12 +122,12 @@ class Ranking:
         return min(map(len, self.values[:2])) < 2
 
     def _describe_noise(self) -> str:
-        """Return a sentence about the difference of the first two groups and the spread over seeds."""
+        """Return a sentence that compares the difference of the first two groups with the spread over seeds."""
         if self.single:
             return "A single seed does not show whether the difference is more than noise."
         p = welch_p_value(self.values[0], self.values[1])
         if p is None:
-            return "The seeds of each method have equal values, so that no test is possible."
+            return "All seeds of a method have equal values, so no test is possible."
         side = "beyond" if p < LEVEL else "within"
         return f"The difference is {side} noise (Welch's t-test over the seeds, p = {p:.2g})."
 
@@ -140,7 +141,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last evaluation until the time `at`, or of the whole run if `at` is None."""
+    """Return the main metric of the last evaluation until the time `at`, or of the last of all if `at` is None."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
@@ -168,7 +169,7 @@ def _finite_or_inf(value: float) -> float:
 
 
 def _describe_followers(ranking: Ranking) -> str:
-    """Return a paragraph about differences in the logs that may explain the rank of the groups behind the first."""
+    """Return a paragraph about differences in the logs that may explain why the other groups are behind the first."""
     first = ranking.first
     sentences = []
     for group in ranking.groups[1 : 1 + MOST_BEHIND]:
@@ -184,18 +185,16 @@ def log_differences(group: Group, first: Group) -> list[str]:
     """Return clauses about large differences in idle time, staleness, coverage, FLOPs and traffic."""
     notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
-        notes.append("its time ended before its first step")
+        notes.append("it ended before its first step")
     idle, usual = _mean_over_runs(group, _idle_share), _mean_over_runs(first, _idle_share)
     if abs(idle - usual) > IDLE_GAP:
-        notes.append(f"its clients had no task for {idle:.0%} of the time, those of {first.label} for {usual:.0%}")
+        notes.append(f"its clients had no task for {idle:.0%} of the time, clients of {first.label} for {usual:.0%}")
     staleness, usual = _mean_over_runs(group, _staleness), _mean_over_runs(first, _staleness)
     if staleness - usual > STALE_GAP:
-        notes.append(f"its mean staleness was {staleness:.1f} versions, that of {first.label} {usual:.1f}")
+        notes.append(f"its mean staleness was {staleness:.1f} versions, with {first.label} it was {usual:.1f}")
     untrained, usual = _mean_over_runs(group, uncovered_share), _mean_over_runs(first, uncovered_share)
     if abs(untrained - usual) > 0.01:
-        notes.append(
-            f"a round left {untrained:.0%} of the parameters without training, one of {first.label} {usual:.0%}"
-        )
+        notes.append(f"a round left {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}")
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
         amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
         if min(amount, usual) > 0 and not 1 / TIMES < amount / usual < TIMES:
@@ -271,7 +270,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
         names = "all methods" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
         tips.append(f"give more time: {names} still improved at the end")
     if len({run.flags["lr"] for run in runs_of(ranking.groups)}) == 1:
-        tips.append("tune the learning rate of each method (fedraa tune): here all methods have the same one")
+        tips.append("tune the learning rate of each method (fedraa tune), because all methods have the same one here")
     if not tips:
         return ""
     return f"Next: {'; '.join(tips)}."

@@ -1,4 +1,4 @@
-"""Exports of finished runs to TensorBoard and to Weights & Biases, by the callbacks that write there live."""
+"""Exports of finished runs to TensorBoard and Weights & Biases. They use the callbacks that write during a run."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,10 @@ NO_METRICS = ("step", "t", "wall")
 
 
 def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
-    """Write one TensorBoard run per run, by server step. Raises ValueError if the package is missing."""
+    """Write the evaluations of each run, by server step, as one TensorBoard run per run.
+
+    Raises ValueError if the package is missing.
+    """
     for group in load_groups(runs):
         for run in group.runs:
             writer = TensorBoard(directory, f"{group.slug}-{run.seed}")
@@ -22,7 +25,9 @@ def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
 
 
 def to_wandb(runs: Sequence[Path], project: str) -> None:
-    """Send one Weights & Biases run per run, by server step, with the seeds in one group.
+    """Send the evaluations of each run, by server step, as one Weights & Biases run per run.
+
+    Runs that differ only in their seed are in one group.
 
     Raises ValueError if the package is missing.
     """

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, even after a crash, and compute their digests."""
+"""Functions that write a file completely or not at all, even in a crash, and compute the digests of files."""
 
 import hashlib
 import os
@@ -12,13 +12,13 @@ from fedraa.errors import Unwritable
 from fedraa.reading import opened
 
 PARTIAL = ".partial"
-# Bytes per read.
+# Number of bytes that are read at a time.
 CHUNK = 1 << 20
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream. Its content durably replaces `path` if the block ends without an error."""
+    """Open a stream. If the block ends without an error, its content replaces the file `path`, flushed to the disk."""
     partial = path.with_name(path.name + PARTIAL)
     try:
         # Opening a named pipe would wait forever for a reader.
@@ -37,7 +37,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text in UTF-8, all at once."""
+    """Replace a file by this text in UTF-8, completely or not at all."""
     with replace_file(path) as stream:
         stream.write(text.encode())
 
@@ -63,7 +63,7 @@ def raise_unwritable(directory: Path) -> Iterator[None]:
 
 
 def hash_file(path: Path, size: int | None = None) -> "hashlib._Hash":
-    """Return the SHA-256 of the file, or of its first `size` bytes if it has more."""
+    """Return the SHA-256 of the file, or of its first `size` bytes if the file is longer."""
     sha256 = hashlib.sha256()
     left = sys.maxsize if size is None else size
     with opened(path) as stream:

@@ -1,4 +1,4 @@
-"""Read summary.json and evals.csv. An error names the damaged file."""
+"""Readers of summary.json and evals.csv, which check the content. Their errors name the damaged file."""
 
 import io
 import json
@@ -45,7 +45,7 @@ class Totals(BaseModel):
 
 
 def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
-    """Return the totals of a run with these metrics. Raise InputError if the file does not hold them."""
+    """Return the totals in summary.json of a run with these metrics. Raise InputError if the file is damaged."""
     try:
         summary = json.loads(content(path))
         Totals.model_validate(summary)
@@ -67,7 +67,7 @@ def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
 
 
 def read_evals(path: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
-    """Return the table of evaluations without a last row that is being written. Raise InputError if it is damaged."""
+    """Return the table of evaluations without an incomplete last row. Raise InputError if the file is damaged."""
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run in one file without pickle. A file is written whole, and checked when read.
+"""Checkpoints: each file holds the whole state of a run, without pickle. Reading a file checks its digest.
 
 A file holds, in this order:
     a magic line
@@ -29,19 +29,19 @@ from fedraa.rundir.atomic_files import PARTIAL, hash_file, replace_file
 from fedraa.rundir.config_file import FORMAT, check_format
 
 MAGIC = b"fedraa checkpoint 1\n"
-# Number of bytes in which a file states the length of its tree, and number of bytes of its digest.
+# Number of bytes of the length in a file, and number of bytes of the digest.
 LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
 # If the arrays have at least this number of bytes, a thread writes the checkpoint.
 MIN_THREAD_BYTES = 1 << 25
-# Number of checkpoints on the disk. The second newest serves if the newest is damaged.
+# Number of checkpoints that stay on the disk. If the newest is damaged, a run resumes from the second newest.
 CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "the file is not a checkpoint"
 TORN = "the file is torn or changed: its checksum is wrong"
-# The key of the experiment, as config.json had it at the time of the checkpoint.
+# The key of the settings that must stay the same until a resume, as config.json had them at the time of the checkpoint.
 ASKED = "experiment"
-# The key of the format's number.
+# The key of the number of the file format.
 FORMAT_KEY = "format"
 
 
@@ -56,7 +56,7 @@ class Saver:
     A thread writes large checkpoints while the run continues, from a copy of all arrays that may change.
 
     Attributes:
-        seconds: Seconds that the newest checkpoint on the disk took.
+        seconds: The seconds that it took to write the newest checkpoint on the disk.
     """
 
     def __init__(self, min_thread_bytes: int = MIN_THREAD_BYTES) -> None:
@@ -67,7 +67,7 @@ class Saver:
         self.seconds = 0.0
 
     def save(self, directory: Path, step: int, state: State) -> None:
-        """Save the current state. Raise the error of the previous checkpoint, if it had one.
+        """Save the current state. If writing the previous checkpoint failed in the thread, raise its error.
 
         Args:
             directory: The folder of checkpoints.
@@ -85,7 +85,7 @@ class Saver:
         self._writing.start()
 
     def wait(self) -> None:
-        """Wait until the pending checkpoint is on the disk. Raise its error, if it had one."""
+        """Wait until the pending checkpoint is on the disk. If writing it failed, raise the error."""
         if self._writing is not None:
             self._writing.join()
         error = self._error
@@ -98,7 +98,7 @@ class Saver:
         started = time.monotonic()
         try:
             _store_checkpoint(directory, step, text, arrays)
-        # `wait` raises the error in the thread of the run.
+        # The error is stored, and `wait` raises it in the thread of the run.
         except BaseException as error:
             self._error = error
         self.seconds = time.monotonic() - started
@@ -124,22 +124,23 @@ def _may_change(array: npt.NDArray[Any]) -> bool:
 
 
 def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> State | None:
-    """Return the state of the newest checkpoint that is whole and fits the log. Delete the newer files.
+    """Return the state of the newest checkpoint that is undamaged and fits the log. Delete all newer checkpoints.
 
     Args:
         directory: The folder of checkpoints.
-        wrong_with: Returns a clause about a state that does not fit, such as "it is ahead of the log", else None.
+        wrong_with: A function of a state. It returns None if the state fits the log, and otherwise a clause about the
+            problem, such as "it is ahead of the log".
 
     Returns:
-        None if no checkpoint was ever written.
+        The state, or None if no checkpoint was ever written.
 
     Raises:
-        InputError: No checkpoint can be used, or one has another format.
+        InputError: No checkpoint can be used, or a checkpoint has another format.
     """
     choice = choose_checkpoint(directory, wrong_with, read_checkpoint)
     if choice is None:
         return None
-    for path in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
+    for path in (*map(directory.joinpath, choice.skipped), *directory.glob("*" + PARTIAL)):
         with suppress(OSError):
             path.unlink()
     return {key: value for key, value in choice.state.items() if key != FORMAT_KEY}
@@ -147,24 +148,24 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint to resume from, and for each newer checkpoint, by name, a clause about its problem."""
+    """The checkpoint to resume from. `skipped` has a clause about the problem of each newer checkpoint, by its name."""
 
     path: Path
     state: State
-    passed_over: dict[str, str]
+    skipped: dict[str, str]
 
 
 def choose_checkpoint(
     directory: Path, wrong_with: Callable[[State], str | None], read_it: Callable[[Path], State]
 ) -> Choice | None:
-    """Return the newest checkpoint that is whole and fits, without any change on the disk.
+    """Return the newest checkpoint that is undamaged and fits the log. Nothing changes on the disk.
 
-    The arguments and the errors are those of `load_latest`.
+    The errors are those of `load_latest`.
 
     Args:
         directory: The folder of checkpoints.
-        wrong_with: Returns a clause about a state that does not fit, else None.
-        read_it: Returns the state in a file.
+        wrong_with: As in `load_latest`.
+        read_it: A function that returns the state in a file.
     """
     problems: dict[str, str] = {}
     for path in newest_first(directory):
@@ -185,10 +186,10 @@ def choose_checkpoint(
 
 
 def newest_first(directory: Path) -> list[Path]:
-    """Return the checkpoints in a folder."""
+    """Return the checkpoints in a folder, the newest first."""
     if os.path.lexists(directory) and not directory.is_dir():
         raise InputError(
-            "run", f"{directory} is not a folder of checkpoints", hint="put it back, or start the run again"
+            "run", f"{directory} is not a folder of checkpoints", hint="restore it, or start the run again"
         )
     return sorted(directory.glob("*" + SUFFIX), reverse=True)
 
@@ -199,7 +200,7 @@ def write_state(stream: BinaryIO, state: State) -> None:
 
 
 def _laid_out(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
-    """Return the text of the tree, and the arrays. Arrays that share their memory are stored once."""
+    """Return the text of the JSON tree, and the arrays. An array that occurs several times is in the list once."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode_value(value, arrays)).encode()
     return text, [array for _, array in arrays.values()]
@@ -229,7 +230,10 @@ def read_state(content: bytes) -> State:
 
 
 def read_head(path: Path) -> State:
-    """Return the state in a checkpoint without its arrays, in little memory. Raise Damaged if it was changed."""
+    """Return the state in a checkpoint without its arrays, so that little memory is needed.
+
+    Raises Damaged if the file has changed since it was written.
+    """
     try:
         with opened(path) as stream:
             body = os.fstat(stream.fileno()).st_size - DIGEST
@@ -249,7 +253,7 @@ def _read_at(stream: BinaryIO, place: int, length: int) -> bytes:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Return the state in a file. Raise Damaged if it cannot be read, or was changed."""
+    """Return the state in a file. Raise Damaged if the file cannot be read or has changed since it was written."""
     try:
         return read_state(content(path))
     except OSError as error:
@@ -257,13 +261,13 @@ def read_checkpoint(path: Path) -> State:
 
 
 def _encode_value(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:
-    """Return the JSON value for a NumPy scalar or an array, and add a new array to `arrays`."""
+    """Return the JSON value for a NumPy scalar or an array. Add an array to `arrays` unless it is already there."""
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a checkpoint cannot hold {short_text(value)}")
-    # All arrays exist until the checkpoint is laid out, so that a memory address identifies an array. Empty arrays have
-    # no address.
+    # The memory address identifies an array, because all arrays exist until the list is complete. Empty arrays have no
+    # address.
     key: object = id(value)
     if value.size:
         key = (value.ctypes.data, value.dtype, value.shape, value.strides)
@@ -277,7 +281,7 @@ def _read_arrays(stream: BinaryIO, end: int) -> Iterator[npt.NDArray[Any]]:
 
 
 def _decode_tree(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
-    """Return a tree with arrays in place of their references."""
+    """Return the tree with each reference replaced by its array."""
     if isinstance(value, list):
         return [_decode_tree(item, arrays) for item in value]
     if isinstance(value, dict):
@@ -288,7 +292,7 @@ def _decode_tree(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
 
 
 class _Hashed:
-    """A writer to a stream that keeps the digest of the written bytes."""
+    """A writer to a stream that computes the digest of all written bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -19,10 +19,10 @@ MAX_ATTEMPTS = 3
 
 
 class Claim:
-    """The right of this process to start a run in `directory`, which is new or empty and stays so until it is used.
+    """The right of this process to start a run in `directory`, which must be new or empty.
 
-    The claim is a lock on the file that names the writer of the run. The claim ends with the process. If two processes
-    claim a directory at the same moment, one of them gets it, and the other one changes nothing.
+    The claim is a lock on the file that names the process of the run. The claim ends with the process. If two processes
+    claim a directory at the same moment, one of them gets the claim, and the other one changes nothing.
 
     Raises InputError if the directory is in use or cannot be made.
     """
@@ -71,7 +71,7 @@ class Claim:
         """Make the directory, and the directories above it that do not exist."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
-            # This process must not remove a directory that another process has just made.
+            # If another process has just made the directory, it must not be in the list of directories to remove.
             with suppress(FileExistsError):
                 path.mkdir()
                 self._made.insert(0, path)
@@ -83,14 +83,14 @@ class Claim:
                 path.rmdir()
 
     def _take_lock(self) -> int | None:
-        """Return the lock, or None if another process has it or the directory is not empty."""
+        """Return the lock, or None if another process holds the lock or the directory is not empty."""
         path = self.directory / WRITER
         is_new = True
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             is_new = False
-            # Without O_NONBLOCK, opening a named pipe would wait.
+            # Without O_NONBLOCK, this call would wait forever if the path is a named pipe.
             lock = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +114,7 @@ class Claim:
 
 @contextmanager
 def claim_directory(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
-    """Claim a directory; for None, the first of `names(1)`, `names(2)`, ... that does not exist."""
+    """Claim a directory. If it is None, claim the first of `names(1)`, `names(2)`, ... that does not exist."""
     claim = _first_free(names) if directory is None else Claim(directory)
     with claim:
         yield claim.directory
@@ -147,7 +147,8 @@ def _first_free(names: Callable[[int], Path]) -> Claim:
             if not os.path.lexists(directory):
                 return Claim(directory)
         except ValueError:
-            # The directory cannot be made, or another process claimed and released it in the meantime.
+            # Two causes are possible: the directory cannot be made, or another process claimed and released it
+            # meanwhile.
             if not os.path.lexists(directory):
                 failures += 1
                 if failures == MAX_ATTEMPTS:

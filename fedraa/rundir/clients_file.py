@@ -1,4 +1,4 @@
-"""clients.csv: the results of each client, a row for each client and evaluation."""
+"""The file clients.csv, with a row for each client and evaluation."""
 
 import csv
 import io
@@ -28,14 +28,14 @@ def columns_of(metric_spec: MetricSpec) -> tuple[str, ...]:
 def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
     """Return rows as CSV. A missing measurement (NaN) is an empty cell."""
     text = io.StringIO()
-    # Only NaN differs from itself.
+    # Only NaN is unequal to itself.
     cells = [["" if value != value else value for value in row] for row in rows]
     csv.writer(text, lineterminator="\n").writerows(cells)
     return text.getvalue().encode()
 
 
 def whole_lines(text: str) -> str:
-    """Return the text without its last line if this line has no end, because a process is still writing it."""
+    """Return the text without an incomplete last line, which a process is still writing."""
     return text[: text.rfind("\n") + 1]
 
 
@@ -55,7 +55,7 @@ def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str
 
 
 def read_clients(directory: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
-    """Return the table of a run without a last row that is being written. Raise InputError if the table is missing."""
+    """Return clients.csv without an incomplete last row. Raise InputError if the file is missing or damaged."""
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 

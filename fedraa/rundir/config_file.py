@@ -1,7 +1,7 @@
-"""Read and check config.json, the description of a run.
+"""The reader of config.json, the description of a run.
 
-Every run directory and every checkpoint states its format. A directory of another format is refused, because its
-keys have other meanings. Reading changes nothing on the disk.
+Every run directory and every checkpoint states the number of its format. This version of fedraa refuses a directory of
+another format, because its keys may have other meanings.
 """
 
 import json
@@ -12,7 +12,7 @@ from fedraa.errors import InputError
 from fedraa.reading import content
 
 FORMAT = 3
-# The required keys of config.json, each with an object.
+# The required keys of config.json. The value of each is a JSON object.
 SECTIONS = ("experiment", "method", "resolved", "versions")
 KEYS = {*SECTIONS, "format", "given", "commit", "command"}
 

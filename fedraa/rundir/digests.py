@@ -1,4 +1,4 @@
-"""The digests of the files of a run that has ended, in the format of `sha256sum -c SHA256SUMS`."""
+"""The file SHA256SUMS with the digests of a finished run's files, which `sha256sum -c SHA256SUMS` can check."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
 def write_seal(directory: Path, pending: Mapping[str, str]) -> None:
-    """Write the digests of the files. `pending` holds the texts of files that are not written yet."""
+    """Write the digests of the files. `pending` has the texts of those files that will be written later."""
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pending.items()}
     names = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
     digests |= {name: hash_file(directory / name).hexdigest() for name in names if name not in pending}
@@ -28,7 +28,7 @@ def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> N
     """Check that the files of a finished run are unchanged.
 
     Raises:
-        Inconsistent: A file was changed. The error names the first one.
+        Inconsistent: A file has changed. The error names the first such file.
     """
     written = _read_seal(directory)
     for name in names:

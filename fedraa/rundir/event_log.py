@@ -17,16 +17,16 @@ from fedraa.rundir.growing_file import DIGESTS, LOGS, GrowingFile
 from fedraa.rundir.run_lock import Hold, this_process
 
 TIMES = ("step", "t", "wall")
-# The columns of a classification.
+# The columns of evals.csv for classification.
 EVAL_COLUMNS = (*TIMES, *MetricSpec().columns)
 _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
-    """The only writer of a run's events and evaluations. It writes every line to its file at once.
+    """The only writer of a run's events and evaluations. It writes every line to its file immediately.
 
-    Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start, without
-    the time between an interruption and the resumption).
+    Every event has `seq` (its number), `kind`, `t` (the time on the run's clock) and `wall` (real seconds since the
+    start; time in which the run was interrupted does not count).
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EventLog:
         return time.monotonic() - self._started
 
     def begin(self, metric_spec: MetricSpec | None = None) -> None:
-        """Start an empty log for evaluations with these metrics; the default is the metrics of a classification."""
+        """Start an empty log for evaluations with these metrics. The default are the metrics of classification."""
         metric_spec = metric_spec or MetricSpec()
         for file in self._files.values():
             file.restore(0)
@@ -93,7 +93,7 @@ class EventLog:
         self._started = time.monotonic() - state["wall"]
 
     def record(self, kind: str, t: float, /, **fields: object) -> None:
-        """Write a whole event. If the disk is full, raise Unwritable; the log then ends with the previous event."""
+        """Write an event. If the disk is full, raise Unwritable; the log then ends with the previous event."""
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
         self._events.append((_as_json(line) + "\n").encode())
         self._seq += 1
@@ -112,7 +112,7 @@ class EventLog:
         self._evals.append((",".join(map(repr, row)) + "\n").encode())
 
     def evaluated_clients(self, step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> None:
-        """Append the rows of some clients at one evaluation to clients.csv.
+        """Append the results of clients in one evaluation to clients.csv.
 
         Args:
             step: Number of server updates.

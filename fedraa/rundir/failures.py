@@ -1,4 +1,4 @@
-"""The failed tasks of each client with their number and their reasons, and the reason of a failed run."""
+"""The failed tasks of each client, with their number and reasons, and the reason of a failed run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,9 +8,9 @@ from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.reading import content
 from fedraa.rundir.file_names import FAILURE
 
-# Maximum number of clients that a phrase names for one reason.
+# Maximum number of clients that a text names for one reason.
 MAX_NAMED_CLIENTS = 10
-# Maximum number of reasons with a phrase.
+# Maximum number of reasons that a text lists.
 MAX_NAMED_REASONS = 3
 
 
@@ -37,19 +37,19 @@ class Failures:
             self.quarantined.append({"client": client, "reason": reason, "time": time})
 
     def summary_entries(self) -> dict[str, Any]:
-        """Return the keys of a summary.
+        """Return three entries of summary.json.
 
-        `dropped` is the number of tasks. `dropped_clients` has every client with such a task, its number of tasks and
-        the last reason. `quarantined` has every quarantined client, the reason and the time on the run's clock.
+        `dropped` is the number of failed tasks. `dropped_clients` lists each client with failed tasks, their number and
+        the last reason. `quarantined` lists each quarantined client, the reason and the time on the run's clock.
         """
         by_number = sorted(self._clients.values(), key=lambda entry: entry["client"])
         return {"dropped": self.tasks, "dropped_clients": by_number, "quarantined": self.quarantined}
 
 
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a phrase per reason, the most frequent first, with the first clients that failed for it.
+    """Return a text for each reason, the most frequent first, with the clients that failed for this reason.
 
-    `clients` are entries of `Failures.totals`. The last phrase counts the clients with further reasons.
+    `clients` are entries of `dropped_clients` or `quarantined`. The last text counts the clients with other reasons.
     """
     reasons: dict[str, list[int]] = {}
     for entry in clients:
@@ -63,7 +63,7 @@ def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_clients(numbers: Sequence[int]) -> str:
-    """Return a text with the first clients and the number of the remaining clients."""
+    """Return a text that names the first of these clients and counts the others."""
     text = f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}"
     if len(numbers) > MAX_NAMED_CLIENTS:
         text += f" and {len(numbers) - MAX_NAMED_CLIENTS} more"
@@ -71,7 +71,7 @@ def name_clients(numbers: Sequence[int]) -> str:
 
 
 def read_failure(directory: Path) -> str:
-    """Return the reason why the run failed; empty if it did not fail, or was resumed since then."""
+    """Return the reason why the run failed. The text is empty if it did not fail, or was resumed after the failure."""
     try:
         return content(directory / FAILURE).decode(errors="replace").strip()
     except FileNotFoundError:

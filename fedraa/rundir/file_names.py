@@ -8,7 +8,7 @@ EVENTS = "events.jsonl"
 EVALS = "evals.csv"
 # The results of each client, if the user requests them.
 CLIENTS = "clients.csv"
-# The client that has each sample.
+# The partition of the data: the samples of each client.
 PARTITION = "partition.npz"
 # The totals of a finished run.
 SUMMARY = "summary.json"
@@ -16,7 +16,7 @@ SUMMARY = "summary.json"
 MODEL = "model.pt"
 # The folder of the checkpoints.
 CHECKPOINTS = "checkpoints"
-# The reason why the run failed, until it is resumed.
+# The reason why the run failed. A resume removes this file.
 FAILURE = "failure.txt"
 # Digests of the other files of a finished run, for `sha256sum -c`.
 SEAL = "SHA256SUMS"

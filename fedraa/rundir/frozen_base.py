@@ -1,4 +1,4 @@
-"""The digest of a model's frozen base: all tensors except the trained parameters."""
+"""The digest of a model's frozen base, which is all tensors except the trained parameters."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Buffers that evaluations set, so that they are not part of the frozen base.
+# Names of buffers that are not part of the frozen base, because evaluations set them.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "observer_enabled")
 
 
 def base_sha256(state: Mapping[str, Any], trained: Collection[str], changed: Collection[str] = ()) -> str:
     """Return the SHA-256 of the names, types, shapes and bytes of a state dict's frozen tensors.
 
-    The digest excludes the `trained` tensors under all their names, the statistics of batch norms, and the buffers that
-    training changes.
+    A trained tensor is excluded under all names that it has. Statistics of batch norms and the buffers in `changed` are
+    excluded as well.
 
     Args:
         state: The state dict.

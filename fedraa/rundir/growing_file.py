@@ -1,4 +1,4 @@
-"""The logs of a run as files that only grow, and the digests by which a checkpoint checks their content."""
+"""The logs of a run, which are files that only grow, and the digests by which a resumed run checks their content."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,7 @@ from fedraa.messages import State
 from fedraa.rundir.atomic_files import hash_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
-# The file of each log, by the name of the log in a checkpoint.
+# The names of the logs in a checkpoint, and the file of each log.
 LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}
 # The key of the logs' digests in a checkpoint.
 DIGESTS = "sha256"
@@ -52,7 +52,7 @@ class GrowingFile:
 
 
 def describe_damage(directory: Path, log: State) -> str | None:
-    """Return a clause about a checkpoint that does not fit the logs, or None if the run can resume from it.
+    """Return a clause about a checkpoint that does not fit the logs, or None if the run can resume from the checkpoint.
 
     The logs must begin with the bytes that they had when the checkpoint was written.
     """

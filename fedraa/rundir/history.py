@@ -27,68 +27,69 @@ if TYPE_CHECKING:
 class History:
     """A run, read from its directory: `events`, `evals`, `summary`, `config`, `experiment`.
 
-    Every property reads its file again, so a History can follow a run that another process writes.
+    Every access to a property reads the file again, so a History can follow a run that another process writes.
 
         history = fedraa.History("runs/fed-raa-digits-0")
         history.evals.plot("t", "accuracy")
         commits = history.events.query("kind == 'commit'")
 
-    `t` is the time on the run's clock. On the virtual clock it is modelled: in time units (1 is five local epochs of
-    the full model over an average shard on a device of compute 1) or, with physical units, in seconds. On the wall
-    clock it is real seconds. `wall` is always real seconds since the start, without interruptions. Accuracies are
-    shares, 0 to 1.
+    `t` is the time on the run's clock. On the virtual clock it is simulated time: in time units or, with physical
+    units, in seconds. One time unit is the time for five local epochs of the full model on a device of compute 1 with
+    an average number of samples. On the wall clock `t` is real seconds. `wall` is always real seconds since the start,
+    without interruptions. Accuracies are shares from 0 to 1.
 
     `events` has one row per event in the order of the log. All events have `seq` (0, 1, ...), `kind`, `t` and `wall`.
     The other columns depend on the kind, and are NaN for events of other kinds:
 
     dispatch    A client receives a task: `task` (its number), `client`, `fragment` (or the label of its submodel),
-                `version` (updates of that fragment when sent, or the round), `step` (updates of the
+                `version` (updates of this fragment when sent, or the round), `step` (updates of the
                 whole server so far), `cost` (expected duration on the clock), `feasible_fragments` (within the delay
                 bound), `fragment_updates` (updates per fragment at the choice), `bytes_down`, `energy` (of the task, in
                 joules, if the devices have watts), `lr` (of the task, if the rate is adaptive)
     commit      Its update is applied: `task`, `client`, `fragment`, `base_version` (when sent), `version` (now),
                 `staleness` (updates of this fragment since it was sent), `staleness_total` (of any fragment),
                 `weight` (of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),
-                `flops` (of the task), `train_loss` (mean over the task), `unprotected` (as in `round`, of a buffer),
-                `seconds` and `waited` (on the wall clock, if durations are learned: the real time in which a worker
-                trained the task, and in which none did, until the update arrived)
-    drop        Its task failed by its own fault: `task`, `client`, `fragment`, `error` (the reason), `action` (retry:
-                the client gets work again; quarantined: it gets no more work; stop: the run stops)
+                `flops` (of the task), `train_loss` (mean over the task), `unprotected` (as in `round`, for a buffer of
+                updates), `seconds` and `waited` (on the wall clock, if durations are learned: the seconds between
+                dispatch and arrival in which a worker trained the task, and the other seconds)
+    drop        A task failed by the fault of its client: `task`, `client`, `fragment`, `error` (the reason), `action`
+                (retry: the client gets another task; quarantined: it gets no more tasks; stop: the run stops)
     round       A synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and
                 `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that no client trained),
-                `coverage_min_trained` (the minimum over the trained coordinates), `longest_untrained` (rounds),
+                `coverage_min_trained` (the minimum over the trained coordinates), `longest_untrained` (the number of
+                rounds for which the longest untrained coordinate has not been trained),
                 `drift` (root mean square distance between the clients' models and the model that they received),
                 `unprotected` (with a robust aggregator: coordinates that too few clients trained to be protected)
-    eval        The full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
-    lost        Its client was too late for the round: `task`, `client`, `fragment`, `reason` (count: the round had
-                enough updates; deadline), `flops` (spent until then). A task that a deadline cut short has `cut_at`
-                (its local steps) in its `dispatch` line.
+    eval        The full model is evaluated: `step` and the columns of `evals`; a loss that is not finite is NaN
+    lost        An update came too late for its round: `task`, `client`, `fragment`, `reason` (count: the round had
+                enough updates; deadline: the deadline passed), `flops` (spent until then). A task that a deadline cut
+                short has `cut_at` (its number of local steps) in its `dispatch` line.
     fault       A failure of a worker: `task` and `worker` (NaN if none), `error`, `action` (retry, give up, none)
-    checkpoint  With `checkpoint_every`: `step`
-    end         `reason` (steps, time, accuracy, target, callback, or participations: no client may train any more),
-                `step`, `model_sha256`
+    checkpoint  A checkpoint is written, with the option `checkpoint_every`: `step`
+    end         The run has ended: `reason` (steps, time, accuracy, target, callback, or participations: all clients
+                have had their maximum number of tasks), `step`, `model_sha256`
 
-    `evals` has one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result),
+    `evals` has one row per evaluation: `step` (server updates, or rounds), `t` (the time of the evaluated model),
     `wall`, `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set. `client_mean`, `client_std` and
-    `client_worst` describe the accuracies on the clients' parts of the test set. Each further metric has a column. With
+    `client_worst` describe the accuracies on the test samples of each client. Each further metric has a column. With
     `personalised`, or with a method that keeps personal models, the columns `personal_mean`, `personal_std` and
     `personal_worst` describe the accuracies of personal models of sampled clients: the models that clients keep, or the
     global model after training on the client's data, as in a task.
 
-    With another objective its metrics replace `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`,
-    `exact`; regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`,
-    `pixel_accuracy`. A custom objective has the metrics that it names in `better`. `loss` is its mean loss. The columns
-    of the clients describe its main metric, `history.metric_spec.main`. If less is better, the worst client has the
-    largest value.
+    With another objective, its metrics over all test samples replace `accuracy`. For multilabel they are `f1`,
+    `accuracy` and `exact`; for regression `mse`, `mae` and `r2`; for next-token `perplexity` and `accuracy`; for
+    segmentation `mean_iou` and `pixel_accuracy`. A custom objective names its metrics in `better`. `loss` is the mean
+    loss of the objective. The columns `client_...` describe its main metric, `history.metric_spec.main`. If less is
+    better, the worst client has the largest value.
 
     `clients` has one row per client and evaluation, with `client_evals`: `step` and `t` of the evaluation, `client`
     (its number), `name` (its name in the data), `samples` (training samples), `test_samples`, the metrics and `loss` of
     the full model on the client's test samples (NaN without test samples), `personal_accuracy` or `personal_` and the
     main metric (of the client's personal model; only in runs that evaluate personal models, NaN for other clients),
-    `updates` (applied until then), `quarantined` (the reason if the client was quarantined until then, otherwise
-    empty).
+    `updates` (the number of the client's updates that were applied until then), `quarantined` (the reason if the client
+    was quarantined until then, otherwise empty).
 
-    Raises ValueError for a directory that is no run directory, or is damaged.
+    Raises ValueError if the directory is no run directory or is damaged.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -117,7 +118,7 @@ class History:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration in config.json; InputError if the file does not hold one."""
+        """The resolved configuration in config.json. Raises InputError if the file is damaged."""
         return read_config(self.directory / CONFIG)
 
     @property
@@ -127,12 +128,12 @@ class History:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment; InputError if this version cannot run it."""
+        """The experiment of the run. Raises InputError if this version of fedraa cannot run it."""
         return Experiment(**self.config["experiment"])
 
     @property
     def summary(self) -> dict[str, object]:
-        """The totals of a finished run, as in summary.json; ValueError for other runs.
+        """The totals of a finished run, as in summary.json. Raises ValueError if the run is not finished.
 
         `dropped` is the number of tasks that failed by their clients' fault. `dropped_clients` has an entry for each of
         these clients, with its `tasks` and the last `reason`. `quarantined` has an entry for each client that gets no
@@ -152,18 +153,18 @@ class History:
         transforms: Sequence[object] | None = None,
         trust: bool = False,
     ) -> "nn.Module":
-        """Return the trained model as a module in evaluation mode that takes inputs as the data set holds them.
+        """Return the trained model as a module in evaluation mode. Its inputs are unscaled, as in the data set.
 
-        The module scales inputs as the run did, applies the transforms that are not random, and then the model with its
-        trained parameters and buffers.
+        The module scales inputs as the run did and applies those transforms that are not random. Then it calls the
+        model with the trained parameters and buffers.
 
             net = fedraa.History("runs/fed-raa-digits-0").load_model()
             predicted = net(images).argmax(1)
 
         Args:
             model: The model, if the run was started with an object. The object does not change.
-            transforms: The transforms, if they are from a script or a notebook.
-            trust: True to allow the import of other code that the run directory names.
+            transforms: The transforms of the run, if they were defined in a script or a notebook.
+            trust: True to allow the import of user code that the run directory names.
 
         Raises:
             ValueError: The run has not ended, or the model does not fit.
@@ -190,18 +191,18 @@ class History:
     def clients(self) -> "pd.DataFrame":
         """One row per client and evaluation that `client_evals` selects; see the class for the columns.
 
-        InputError if the run was started without `client_evals`.
+        Raises InputError if the run was started without `client_evals`.
         """
         return read_clients(self.directory, self.metric_spec)
 
     @property
     def has_clients(self) -> bool:
-        """True if the run writes the results of its clients."""
+        """True if the run writes clients.csv."""
         return (self.directory / CLIENTS).exists()
 
     @property
     def partition(self) -> DataPartition:
-        """The partition of the data: `train[n]` and `test[n]` are the rows of client n.
+        """The partition of the data: `train[n]` and `test[n]` are the row numbers of client n's samples.
 
         x[history.partition.train[3]]
         """
@@ -239,7 +240,7 @@ class History:
         return render_html(self.title, rows, self.evals, self.metric_spec.main)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the events of the log; InputError names the first line that is not an event."""
+        """Return the events of the log. If a line is not an event, raise InputError that names the first such line."""
         return list(read_events(self.directory))
 
     def _last_eval(self) -> dict[str, Any] | None:
@@ -250,7 +251,7 @@ class History:
 
 
 def method_name(config: Mapping[str, Any]) -> str:
-    """Return the name of a run's method. In the configuration a method is a name, or a mapping for an object."""
+    """Return the name of a run's method. The configuration has the name, or a mapping if the method was an object."""
     method = config["experiment"]["method"]
     if isinstance(method, Mapping):
         method = method["name"]

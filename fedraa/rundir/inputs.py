@@ -1,4 +1,4 @@
-"""A run's inputs as described in config.json: classes, scaling, fitted transforms, shapes and types of a sample."""
+"""The description of a run's inputs in config.json: classes, scaling, fitted transforms, and the form of a sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,12 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
-# A key by which the JSON of a scaling is recognised.
+# The JSON of a scaling is recognised by this key.
 _NUMBERS = "mean"
-# The entry in `Inputs.fitted` of a transform that was fitted, but does not keep the fitted values in its arguments.
+# The entry in `Inputs.fitted` of a transform that was fitted to the data, but has arguments that do not hold the fitted
+# values, so that it cannot be restored.
 LOST = "lost"
-# A key by which the JSON of a sample is recognised.
+# The JSON of a sample is recognised by this key.
 _SHAPE = "shape"
 
 
@@ -28,8 +29,8 @@ _SHAPE = "shape"
 class Inputs:
     """The description of a run's inputs without its data.
 
-    `batch` has two samples of zeros, in the form that the model takes. `fitted` has an entry for each transform that is
-    not random: None if it is not fitted to the data, the description of the fitted transform, or `LOST`.
+    `batch` has two samples of zeros, in the form in which the model takes samples. `fitted` has an entry for each
+    transform that is not random: the description of the fitted transform, None if it is not fitted to data, or `LOST`.
     """
 
     classes: int
@@ -38,7 +39,7 @@ class Inputs:
     fitted: tuple[Any, ...]
 
     def restore_transforms(self, transforms: Transforms) -> Transforms:
-        """Return the transforms that are not random with the values to which the run fitted them."""
+        """Return those transforms that are not random, with the values that the run fitted to the data."""
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
             raise InputError(
@@ -65,7 +66,7 @@ def _restore_transform(part: Transform, described: Mapping[str, Any]) -> Transfo
 
 
 def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Transforms, fitted: Transforms) -> Any:
-    """Return an Inputs as JSON.
+    """Return the description of a run's inputs as JSON, which `read_inputs` reads.
 
     Args:
         classes: Number of classes.
@@ -94,7 +95,7 @@ def _describe_fitted(before: Transform, part: Transform) -> Any:
 
 
 def read_inputs(config: Mapping[str, Any]) -> Inputs:
-    """Return the Inputs that a run's configuration describes; ValueError if it describes none."""
+    """Return the inputs that a run's configuration describes. Raise InputError if the description is damaged."""
     try:
         written = config["resolved"]["inputs"]
         return Inputs(
@@ -127,7 +128,7 @@ def _zero_samples(written: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _to_json(tree: Tree, describe_leaf: Any) -> Any:
-    """Return a tree as JSON: a tuple as a list, and a dict as a list of pairs, which keeps the order of the names."""
+    """Return a tree as JSON. A tuple becomes a list, and a dict a list of pairs, which keeps the order of its names."""
     if isinstance(tree, dict):
         return {"names": [[name, _to_json(part, describe_leaf)] for name, part in tree.items()]}
     if isinstance(tree, tuple):

@@ -1,4 +1,4 @@
-"""Columns of config.json with an entry per client: a list, or packed bytes for very many clients."""
+"""Columns of config.json with an entry per client, which are lists, or compressed bytes for very many clients."""
 
 import base64
 import zlib
@@ -16,7 +16,7 @@ Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 def pack_column(column: Column) -> Any:
-    """Return a column for JSON: a list in which None is infinite, or the compressed bytes of the array as text."""
+    """Return a column for JSON: a list with None for infinity, or the compressed bytes of the array as text."""
     if len(column) > MAX_LIST_ENTRIES:
         little_endian = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
         raw = zlib.compress(little_endian.tobytes(), 1)
@@ -25,7 +25,7 @@ def pack_column(column: Column) -> Any:
 
 
 def unpack_column(written: Any) -> Any:
-    """Return the column as a list, in which None is infinite. Raise InputError if it is damaged."""
+    """Return the column as a list with None for infinity. Raise InputError if the column is damaged."""
     if not isinstance(written, dict):
         return written
     try:

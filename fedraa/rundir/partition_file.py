@@ -1,4 +1,4 @@
-"""partition.npz: the client of every sample."""
+"""The file partition.npz: the rows of the data set that each client has."""
 
 import zipfile
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Index = npt.NDArray[np.int64]
 
 
 class ClientRows(Sequence[Index]):
-    """The rows of each client, an array for each. `order[offsets[n]:offsets[n + 1]]` are the rows of client n."""
+    """A sequence with an array of row numbers for each client: `order[offsets[n]:offsets[n + 1]]` for client n."""
 
     def __init__(self, order: Index, offsets: Index) -> None:
         self.order = order
@@ -43,10 +43,11 @@ class DataPartition:
     """The partition of a run's data among its clients.
 
     Attributes:
-        train: For each client the rows of its training samples. None if a function of the client makes the data, so
-            that samples have no rows.
+        train: The row numbers of each client's training samples. None if a function makes the data of each client, so
+            that samples have no row numbers.
         sizes: The number of training samples of each client.
-        test: For each client its rows of the test samples; of the training samples if `test_is_held_back`.
+        test: The row numbers of each client's test samples in the test data, or in the training data if
+            `test_is_held_back`.
         test_is_held_back: True if the test samples are training samples that `validation` held back.
         names: The names of the clients in the data, if they have names.
     """
@@ -62,7 +63,7 @@ class DataPartition:
 
 
 def write_partition(directory: Path, data: Federated) -> None:
-    """Write the partition of the data; the same partition gives the same bytes."""
+    """Write the partition of the data. Equal partitions give files with equal bytes."""
     test_order = data.test_order
     if data.held_back is not None:
         test_order = data.held_back[test_order]
@@ -93,7 +94,7 @@ def read_partition(directory: Path) -> DataPartition:
     """Return the partition of a run. Raise InputError if the file is missing or damaged."""
     path = directory / PARTITION
     if not path.exists():
-        raise InputError("partition", f"{directory} has no {PARTITION}", hint="put it back, or start the run again")
+        raise InputError("partition", f"{directory} has no {PARTITION}", hint="restore it, or start the run again")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -1,4 +1,4 @@
-"""A run in a notebook: a table with its curve, and the same curve as a figure of matplotlib."""
+"""The display of a run in a notebook: a table beside a small curve, and the same curve as a matplotlib figure."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 # Pixels of the small curve.
 WIDTH, HEIGHT = 320, 90
 BLUE = "#0072B2"
-# Number of evaluations from which a curve has no dots.
+# If a curve has more evaluations than this, it has no dots.
 MAX_DOTS = 30
 
 
 class Plot(Figure):
-    """A figure that notebooks show with any backend of matplotlib."""
+    """A figure that notebooks display with every matplotlib backend."""
 
     def _repr_png_(self) -> bytes:
         stream = io.BytesIO()
@@ -37,7 +37,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
         y: The column of the vertical axis.
         x: The column of the horizontal axis.
         title: The title.
-        clock: The clock of the run, for the label of `t`.
+        clock: The clock of the run. The label of `t` names it.
 
     Raises:
         ValueError: There is no such column. The error lists the columns.
@@ -71,7 +71,7 @@ def render_html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: s
 
 
 def _draw_curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
-    """Return a small line through the finite points; empty for fewer than two.
+    """Return a small line through the finite points as HTML. The text is empty if there are fewer than two points.
 
     Args:
         x: The horizontal coordinates.
@@ -83,7 +83,7 @@ def _draw_curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
         return ""
     start = points[0][0]
     low, high = min(b for _, b in points), max(b for _, b in points)
-    # The range is 0 if all points have the same time or value.
+    # If all points have the same time or value, the range is 0, and 1 avoids a division by 0.
     x_range = points[-1][0] - start or 1.0
     y_range = high - low or 1.0
     line = " ".join(f"{WIDTH * (a - start) / x_range:.1f},{HEIGHT * (1 - (b - low) / y_range):.1f}" for a, b in points)

@@ -1,4 +1,4 @@
-"""The real time of a run: the seconds that its server and its workers spent on each kind of work."""
+"""The real time of a run, in seconds that its server and its workers spent on each kind of work."""
 
 import time
 from collections import defaultdict
@@ -28,7 +28,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Spent(BaseModel):
-    """Real seconds of a run: its length, and the seconds of its server and its `count` workers by kind of work."""
+    """The real seconds of a run: its length `wall`, and the time of the server and of its `count` workers by work."""
 
     wall: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     count: Annotated[int, Field(ge=1)]
@@ -68,10 +68,10 @@ class RunTimes:
 
 
 def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
-    """Return rows (server or workers, work, seconds, share) of a finished run. A row `other` has the remaining time.
+    """Return the real time of a finished run as rows (server or workers, work, seconds, share).
 
-    The remaining time of a worker is idle time, transfer, and its start. With the engine `local`, the waiting time of
-    the server is training time.
+    A row `other` has the remaining time, in which a worker is idle, transfers data, or starts. With the engine `local`,
+    the waiting time of the server is the time of training.
     """
     path = directory / PROFILE
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The lock of a run directory: only one process writes a run, and it holds a lock on the log until it ends."""
+"""The lock of a run directory. The process that writes the run holds a lock on the log until the process ends."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from fedraa.errors import InputError
 from fedraa.reading import content, opened
 from fedraa.rundir.atomic_files import write_text
 
-# Seconds to wait for the lock, because the server of a killed run may still be ending.
+# Maximum seconds to wait for the lock. The server process of a killed run may hold it for a moment.
 LOCK_SECONDS = 15
 # The file that names the process that writes the run. `fedraa stop` ends this process.
 WRITER = "writer"
@@ -24,10 +24,9 @@ LOCK = "lock"
 
 
 class Hold:
-    """The right to write a run. `driver` is the process that Ctrl-C stops. It may differ from the writing process.
+    """The right to write a run. `driver` names the user's process, which may differ from the writing process.
 
-    Raises InputError if another process still writes this run after `LOCK_SECONDS`. The server of a killed run may
-    continue for a moment.
+    Raises InputError if another process still holds the lock after `LOCK_SECONDS`.
     """
 
     def __init__(self, directory: Path, log: FileIO, driver: str) -> None:
@@ -40,7 +39,7 @@ class Hold:
         write_text(self._file, driver)
 
     def release(self) -> None:
-        """Remove the writer's name. The lock itself ends when the log is closed."""
+        """Remove the file that names the process. The lock itself ends when the log is closed."""
         self._file.unlink(missing_ok=True)
 
 
@@ -56,7 +55,10 @@ def is_written(log: Path) -> bool:
 
 
 def interrupt_run(directory: Path, log: Path) -> None:
-    """Send SIGTERM to the process of a run, which writes a checkpoint and ends. Raise InputError if none runs here."""
+    """Send SIGTERM to the process of a run, which then writes a checkpoint and ends.
+
+    Raises InputError if no such process runs on this machine.
+    """
     if not is_written(log):
         raise InputError("run", f"no process is writing {directory}, and there is nothing to stop")
     machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")
@@ -78,7 +80,7 @@ def lock_directory(directory: Path, doing: str) -> Iterator[None]:
 
     Args:
         directory: The directory. The function makes it if it does not exist.
-        doing: The work, which the error of another process names.
+        doing: A text about the work. If another process has to be refused meanwhile, its error contains the text.
 
     Raises:
         InputError: Another process holds the lock, or the directory cannot be written.

@@ -8,16 +8,16 @@ from fedraa.rundir.event_reader import Event, not_an_event, read_events
 from fedraa.rundir.failures import Failures
 
 MAX_COUNT = 2**63
-# The errors that are raised by events with values that no run can have written.
+# The exceptions that `RunStats.add` raises for an event with values that fedraa never writes.
 WRONG_VALUES = (KeyError, TypeError, OverflowError)
 
 
 class RunStats:
-    """Totals of the events so far. The totals take constant memory, besides an entry per client that failed.
+    """Totals of the events so far. Their memory is constant, except for an entry for each client that failed.
 
     Attributes:
         events: Number of events.
-        step: Server updates, or rounds, as of the last event that has them.
+        step: Number of server updates, or rounds, in the last event that states it.
         t: Time of the last event on the run's clock.
         wall: Real seconds of the last event.
         dispatched: Number of tasks that were sent.
@@ -28,9 +28,9 @@ class RunStats:
         bytes_down: Bytes of all tasks that were sent.
         bytes_up: Bytes of all updates that were applied.
         flops: Training FLOPs of all applied updates and of the finished parts of lost tasks, in the order of the log.
-        energy: Modelled joules of all tasks that were sent, also of failed ones, added in the order of the log; None if
-            the devices have no watts.
-        staleness_sum: Sum of the stalenesses of all updates.
+        energy: Modelled joules of all tasks that were sent, including failed tasks, added in the order of the log; None
+            if the devices have no watts.
+        staleness_sum: Sum of the staleness of all updates.
         staleness_max: Largest staleness.
         failures: The tasks that failed by their clients' fault.
         end: The last event of a run that has ended; None until then.
@@ -76,7 +76,7 @@ class RunStats:
         """Add one event.
 
         Raises:
-            KeyError, TypeError, OverflowError: A run does not write such an event. The totals then stay unchanged.
+            KeyError, TypeError, OverflowError: The event has values that fedraa never writes. The totals do not change.
         """
         t = float_number(event["t"])
         wall = float_number(event["wall"])
@@ -126,7 +126,7 @@ def read_stats(directory: Path, *, partial: bool = False) -> RunStats:
 
     Args:
         directory: The run directory.
-        partial: True to skip a last line that is being written or was torn.
+        partial: True to skip an incomplete last line.
 
     Raises:
         InputError: A line is not an event of a run. The error names the first such line.

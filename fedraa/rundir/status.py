@@ -1,4 +1,4 @@
-"""The state of runs, read only from their files."""
+"""The state of runs, as their files show it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Status:
     Attributes:
         run: The run directory.
         state: The state, with its reason.
-        step: Server updates, or rounds, as of the last line of the log.
+        step: Number of server updates, or rounds, at the last line of the log.
         t: The time of the last line on the run's clock.
-        accuracy: The last value of `figure`; None before the first evaluation.
+        accuracy: The last value of the metric that `figure` names; None before the first evaluation.
         faults: The number of faults of workers.
         quarantined: An entry for each quarantined client, with the reason and the time.
-        figure: The main metric of the objective.
+        figure: The name of the objective's main metric.
         note: The note in the summary of a finished run.
     """
 
@@ -67,7 +67,7 @@ def read_status(directory: Path) -> Status:
 
 
 def read_statuses(directory: Path) -> list[Status]:
-    """Return the status of all runs in a folder. The state of an unreadable run is its error."""
+    """Return the status of all runs in a folder. If a run cannot be read, its state is the error."""
     rows = []
     for path in runs_below(directory):
         try:

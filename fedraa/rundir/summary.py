@@ -1,4 +1,4 @@
-"""The totals of a run, for summary.json and for reports of runs that have not ended."""
+"""The totals of a run: for summary.json, and for reports about runs that have not ended."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def summarise_run(history: History) -> dict[str, object]:
 
 
 def summarise_unfinished(history: History) -> dict[str, object]:
-    """Return the totals of a run that has not ended. `reason` is its state, and the model has no digest.
+    """Return the totals of a run that has not ended. `reason` is the state of the run, and there is no model digest.
 
     Raises InputError if the run has no evaluation yet.
     """
@@ -79,7 +79,7 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
 
 
 def _energy_entry(stats: RunStats) -> dict[str, float]:
-    """Return the energy of the run, if its devices have watts."""
+    """Return the entry `energy` of the summary, or nothing if the devices have no watts."""
     if stats.energy is None:
         return {}
     return {"energy": stats.energy}

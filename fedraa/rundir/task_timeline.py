@@ -17,7 +17,7 @@ from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-# Number of the newest faults and drops in the timeline.
+# Maximum number of faults and drops in the timeline. Older ones are removed.
 MAX_FAILURES = 200
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
@@ -28,17 +28,17 @@ class Fate(IntEnum):
     """The end of a task."""
 
     RUNNING = 0
-    """It is in flight."""
+    """The task is in flight."""
     DONE = 1
-    """Its update was applied."""
+    """The update of the task was applied."""
     DROPPED = 2
-    """It failed by its client's fault."""
+    """The task failed by its client's fault."""
     LOST = 3
-    """It was too late for its round."""
+    """The task was too late for its round."""
 
 
 class TaskTimeline:
-    """Columns with an entry per task, in the order of dispatch, and an entry per round. A task takes about 90 bytes.
+    """The tasks of a log as columns, in the order of dispatch, and its rounds. A task takes about 90 bytes.
 
     Attributes:
         task: Numbers of the tasks.
@@ -51,7 +51,7 @@ class TaskTimeline:
         bytes_up: Bytes of the update, 0 without an update.
         staleness: Updates of the fragment since the dispatch, 0 without an update.
         fate: A `Fate` for each task.
-        commits: Places in the columns of the tasks with applied updates, in the order of the commits.
+        commits: Indices in these columns of the tasks with applied updates, in the order of the commits.
         round_events: The event of each round.
         failures: The newest faults and drops, with `kind`, `t`, `wall`, `error`, `action`, `task`, `client`, `worker`.
         t: Latest time of all events.
@@ -69,7 +69,7 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
-        # The tasks with traffic that counts, in the order of their ends.
+        # The indices of the tasks with traffic that counts, in the order of their ends.
         self.billed = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
@@ -78,14 +78,15 @@ class TaskTimeline:
         # flight.
         self._busy = 0.0
         self._starts = 0.0
-        # The index of each task in flight in the columns, by the number of the task.
+        # For the number of each task in flight, its index in the columns.
         self._in_flight: dict[int, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Add one event.
 
         Raises:
-            KeyError, TypeError, OverflowError: A run does not write such an event. The columns then stay unchanged.
+            KeyError, TypeError, OverflowError: The event has values that fedraa never writes. The columns do not
+            change.
         """
         t = float_number(event["t"])
         match event["kind"]:
@@ -114,14 +115,17 @@ class TaskTimeline:
         return len(self._in_flight)
 
     def idle_share(self, clients: int) -> float | None:
-        """Return the share of all clients' time so far in which they had no task, None before any time has passed."""
+        """Return the share of the time so far in which a client had no task, as a mean over all clients.
+
+        The result is None before any time has passed.
+        """
         if not self.t:
             return None
         busy = self._busy + len(self._in_flight) * self.t - self._starts
         return 1 - busy / (clients * self.t)
 
     def bytes_until(self, t: Floats) -> Floats:
-        """Return the bytes, down and up, of all tasks that were committed or lost by the times `t` [K]."""
+        """Return for each time in `t` [K] the bytes, down and up, of all tasks that were committed or lost by then."""
         places = np.array(self.billed, np.int64)
         per_task = np.array(self.bytes_down)[places] + np.array(self.bytes_up)[places]
         sums = np.concatenate(([0.0], np.cumsum(per_task, dtype=np.float64)))
@@ -200,7 +204,7 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
 
     Args:
         directory: The run directory.
-        partial: True to skip a last line that is being written or was torn.
+        partial: True to skip an incomplete last line.
 
     Raises:
         InputError: A line is not an event of a run. The error names the first such line.
@@ -215,7 +219,7 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
 
 
 def _failure_fields(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a fault or a drop; the texts are None if the event does not have them."""
+    """Return the fields of a fault or a drop. Missing texts are None."""
     failure = {"kind": event["kind"], "t": float_number(event["t"]), "wall": float_number(event["wall"])}
     for name in ("error", "action", "task", "client", "worker"):
         value = event.get(name)

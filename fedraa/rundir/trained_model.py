@@ -1,4 +1,4 @@
-"""The model of a finished run, as a module that takes inputs in the form of the user's data."""
+"""The model of a finished run, as a module that takes unscaled inputs, as the data set has them."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -34,10 +34,10 @@ def load_trained(
 
     Args:
         directory: The run directory.
-        config: Its configuration.
+        config: The configuration of the run.
         model: The model, if the run was started with an object.
-        transforms: The transforms, if they are from a script or a notebook.
-        trust: True to allow the import of other code that the run directory names.
+        transforms: The transforms of the run, if they were defined in a script or a notebook.
+        trust: True to allow the import of user code that the run directory names.
 
     Raises:
         ValueError: The run has not ended, an object is missing, or an object does not fit.
@@ -64,7 +64,7 @@ def load_trained(
 def _refuse_foreign(
     directory: Path, problem: ProblemOptions, *, model: object, transforms: Sequence[object] | None, trust: bool
 ) -> None:
-    """Raise InputError for code that cannot be imported, or that the caller does not trust."""
+    """Raise InputError if the run directory names code that cannot be imported, or that the caller does not trust."""
     written = problem.model_dump(mode="json", include={"model", "transforms"})
     objects = {"model": model, "transforms": transforms}
     foreign: set[str] = set()
@@ -91,7 +91,7 @@ def _make_module(problem: ProblemOptions, inputs: Inputs, model: object, *, seed
     """Return a copy of the user's model without wrappers, or the named model of the experiment."""
     if isinstance(model, nn.Module):
         return deepcopy(unwrap_module(model))
-    # The options `hidden` and `dropout` belong to the model of the experiment.
+    # The options `hidden` and `dropout` apply only to the named model of the experiment, not to another model.
     hidden = ProblemOptions.model_fields["hidden"].default
     dropout = 0.0
     if model is None or model == problem.model:

@@ -1,1 +1,1 @@
-"""Selections of clients: each module registers one, or several simple ones, for the option `participation`."""
+"""Components that choose clients: the values of the option `participation`. Each module registers some of them."""

@@ -1,19 +1,19 @@
-"""Oort: choose clients with a high and quick use for the model (Lai et al. 2021, as in the authors' code).
+"""Oort: choose fast clients with a high loss (Lai et al. 2021, as in the authors' code).
 
 Observed for client i: stat_i = n_i * loss_i, its duration t_i, and the step L_i of its last update
     T = duration at the percentile `percentile` of all known durations
     score_i = (min(stat_i, clip) - 0.999 min) / (max - 0.999 min) + sqrt(0.1 ln R / L_i)     # R, L_i from 1
     score_i *= (T / t_i)^penalty  if t_i > T
-Exploit (1 - eps) * m: of the clients with a score of at least cut_off times the score after the best (1 - eps) * m,
-    and at least 10 (1 - eps) * m clients, draw by score
-Explore eps * m: of the clients that never trained, draw by n_i, with the same penalty
+Exploit, m1 = (1 - eps) * m clients: draw by score from a pool of the best clients. The pool has all clients with at
+    least cut_off times the score of the best client after the first m1, and at least 10 m1 clients
+Explore, eps * m clients: draw from the clients that never trained, by n_i with the same penalty
 eps = max(min_exploration, exploration * decay^step)
 Pacer, every `window` choices: U = sum of the mean stat of the exploited clients
     change of U <= 10 %:    percentile += pace
     change of U >= 500 %:   percentile -= pace
 
-The paper states the sum over samples of squared losses. A client sends only its mean loss, so stat is exact if the
-losses of its samples are equal, and too small otherwise.
+In the paper, stat_i follows from the squared losses of the client's samples. Here a client sends only its mean loss, so
+stat_i is exact if the losses of its samples are equal, and too small otherwise.
 
 Read next: ledger/participation.py (the interface), ledger/selection_context.py (the observations).
 """
@@ -27,10 +27,11 @@ from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 
-# The pacer's limits for a flat and for a sharp change of the utility, as shares of the utility.
+# The pacer changes the percentile if the utility has changed by at most the first or by at least the second of these
+# shares.
 FLAT_CHANGE = 0.1
 SHARP_CHANGE = 5.0
-# The draw by score is among at least this multiple of the exploited clients.
+# The pool from which clients are drawn by score is at least this many times as large as the number of drawn clients.
 POOL_FACTOR = 10
 UNCERTAINTY = 0.1
 
@@ -41,7 +42,7 @@ def exploration_at(step: int, first: float, decay: float, least: float) -> float
     Args:
         step: Number of steps.
         first: The share before the first step.
-        decay: Factor on the share per step.
+        decay: The factor by which the share changes with each step.
         least: The smallest share.
     """
     return max(least, first * decay**step)
@@ -58,8 +59,8 @@ def score_clients(
         last: The step of each client's last update [n], from 1.
         step: The current step R, from 1.
         preferred: The duration T above which clients are penalised.
-        penalty: The power of the penalty.
-        clip: The share of clients, in ascending order of utility, above which a utility is cut.
+        penalty: The exponent of the penalty.
+        clip: The quantile of the utilities to which larger utilities are reduced.
     """
     ordered = np.sort(stats)
     least = 0.999 * ordered[0]
@@ -70,7 +71,7 @@ def score_clients(
 
 
 def penalise(durations: Floats, preferred: float, penalty: float) -> Floats:
-    """Return the factor of each duration [n]: 1 up to the preferred one, (T / t)^penalty above it."""
+    """Return the penalty factor of each duration t [n]: 1 up to the preferred duration T, (T / t)^penalty above it."""
     factors = np.ones(len(durations))
     slow = durations > preferred
     factors[slow] = (preferred / durations[slow]) ** penalty
@@ -89,22 +90,23 @@ def draw_by_score(pool: Ints, scores: Floats, count: int, rng: np.random.Generat
 @PARTICIPATION.register("oort")
 @dataclass
 class Oort(CountedSelection):
-    """Clients with a high loss that are also fast, and some that never trained (Lai et al. 2021).
+    """A choice of fast clients with a high loss, and of some clients that never trained (Lai et al. 2021).
 
-    With an asynchronous method, each choice fills one free slot, with the probability eps by a client that never
+    With an asynchronous method, a single client is chosen at a time. With the probability eps it is a client that never
     trained.
 
     Attributes:
-        exploration: Share of clients per round that never trained, in the first round.
-        decay: Factor on this share per server step.
-        min_exploration: The smallest share.
-        penalty: The power of the penalty for slow clients.
-        percentile: Percentile of the known durations, from which a client is slow.
-        pace: Change of the percentile by the pacer.
-        window: Choices between two changes of the pacer.
-        cut_off: Share of the score that admits a client to the draw.
-        clip: Share of clients, in ascending order, above which a utility is cut.
-        max_participations: A client with more updates is not chosen again, at most 30 % of the clients. None: no limit.
+        exploration: Share eps of chosen clients that never trained, in the first round.
+        decay: The factor by which eps changes with each server step.
+        min_exploration: The smallest eps.
+        penalty: The exponent of the penalty for slow clients.
+        percentile: A client is slow if its duration is above this percentile of the known durations, 0 to 100.
+        pace: The amount by which the pacer changes the percentile.
+        window: Number of choices between two changes of the percentile.
+        cut_off: A client is in the pool if its score is at least this share of the limit in the module's formula.
+        clip: The quantile of the utilities, 0 to 1, to which larger utilities are reduced.
+        max_participations: A client with more updates is not chosen again. At most 30 % of the clients are excluded in
+            this way. None: no limit.
     """
 
     exploration: UpToOne = 0.9
@@ -122,7 +124,7 @@ class Oort(CountedSelection):
 
     def __post_init__(self) -> None:
         self._threshold = self.percentile
-        # The mean utility of the exploited clients of each choice, for the last two windows.
+        # For each choice in the last two windows, the mean utility of the exploited clients.
         self._utilities: list[float] = []
         # The exploited clients of the last choice, and their numbers of updates at that time.
         self._exploited: list[int] = []
@@ -139,7 +141,7 @@ class Oort(CountedSelection):
         count = min(view.count, len(candidates))
         share = exploration_at(view.step, self.exploration, self.decay, self.min_exploration)
         exploit = _round_at_random(count * (1 - share), rng)
-        # The other group fills up if one of the groups is too small.
+        # If one of the two groups has too few clients, more clients are drawn from the other group.
         exploit = min(max(exploit, count - len(unseen)), len(explored), count)
         exploited: list[int] = []
         if exploit:
@@ -160,7 +162,7 @@ class Oort(CountedSelection):
         return exploited + new
 
     def _exploit(self, explored: Ints, scores: Floats, count: int, rng: np.random.Generator) -> list[int]:
-        """Return `count` explored clients, drawn by score from those with a score near the best ones."""
+        """Return `count` explored clients, drawn by score from the pool of clients with the best scores."""
         order = np.argsort(-scores, kind="stable")
         limit = scores[order[min(count, len(order) - 1)]] * self.cut_off
         near = int((scores >= limit).sum())
@@ -168,14 +170,14 @@ class Oort(CountedSelection):
         return draw_by_score(explored[pool], scores[pool], count, rng)
 
     def _preferred_duration(self, durations: Floats) -> float:
-        """Return the duration T at the current percentile, infinite at 100."""
+        """Return the duration T at the current percentile. It is infinite if the percentile is 100."""
         if self._threshold >= 100:
             return float("inf")
         known = np.sort(durations)
         return float(known[min(int(len(known) * self._threshold / 100), len(known) - 1)])
 
     def _without_frequent(self, view: SelectionContext) -> Ints:
-        """Return the candidates without those that have trained too often."""
+        """Return the candidates that have not trained too often."""
         if self.max_participations is None:
             return view.candidates
         trained = view.participations[view.candidates]
@@ -200,6 +202,6 @@ class Oort(CountedSelection):
 
 
 def _round_at_random(value: float, rng: np.random.Generator) -> int:
-    """Return the value rounded down, or up with the probability of its fraction."""
+    """Return the value rounded to an integer: up with the probability of its fractional part, otherwise down."""
     whole = int(value)
     return whole + int(rng.random() < value - whole)

@@ -3,7 +3,7 @@
 When m clients are chosen:
     A = d clients without replacement, drawn with probability p_i = n_i / sum of n
     F_i = mean training loss of client i's last update, infinite before the first one     # rpow-d
-    choose the m clients of A with the largest F_i, of equal ones the lower number
+    choose the m clients of A with the largest F_i; if losses are equal, the client with the lower number
 
 The paper aggregates with the plain mean: `weights=uniform`.
 
@@ -21,7 +21,7 @@ from fedraa.numbers import Count
 
 
 def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
-    """Return the candidates with the highest losses, the highest first, of equal ones the lower number first.
+    """Return the candidates with the highest losses, the highest first. Equal losses are sorted by client number.
 
     Args:
         losses: A loss for each client [N].
@@ -37,11 +37,11 @@ def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
 @PARTICIPATION.register("power-of-choice")
 @dataclass
 class PowerOfChoice(CountedSelection):
-    """The clients with the highest last loss among random candidates (Cho et al. 2020, rpow-d).
+    """A choice of the clients with the highest last loss among random candidates (Cho et al. 2020, rpow-d).
 
-    It converges faster on unequal data, and it may stay at a higher loss than a uniform choice, because clients with a
-    high loss count more. The losses cost nothing: clients send them with their updates. The paper's pow-d, which first
-    evaluates the model on all candidates, is not available.
+    The model converges faster on unequal data. It may stay at a higher loss than with a uniform choice, because clients
+    with a high loss count more. The losses need no additional traffic, because clients send them with their updates.
+    The paper's pow-d, which first evaluates the model on all candidates, is not available.
 
     Attributes:
         count: Number of clients per round (m). Not for asynchronous methods.
@@ -58,8 +58,11 @@ class PowerOfChoice(CountedSelection):
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
         drawn = self.candidates or 2 * view.count
         if drawn < view.count:
-            problem = f"it chooses {view.count} of them"
+            problem = f"it must choose {view.count} clients from them"
             raise InputError("participation", problem, got=f"candidates={drawn}", hint="give more candidates")
+        if self.candidates is not None and self.candidates > len(view.samples):
+            problem = f"there are {len(view.samples)} clients"
+            raise InputError("participation", problem, got=f"candidates={drawn}", hint="give fewer candidates")
         shares = view.samples[view.candidates] / view.samples[view.candidates].sum()
         among = rng.choice(view.candidates, min(drawn, len(view.candidates)), replace=False, p=shares)
         losses = view.losses

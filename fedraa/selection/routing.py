@@ -1,4 +1,4 @@
-"""Routing: clients with probabilities that grow with their speed, limited by their mean staleness."""
+"""Routing: draw clients with probabilities that grow with their speed, and limit the mean staleness."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,24 +19,24 @@ BISECTIONS = 40
 @PARTICIPATION.register("routing")
 @dataclass
 class Routing(CountedSelection):
-    """Clients with the probabilities p_i, proportional to a power of their speed (Generalized AsyncSGD).
+    """A random choice of clients with probabilities p_i proportional to a power of their speed (Generalized AsyncSGD).
 
-    The power is the largest one up to 1 at which every p_i is at least min_share / N and every mean staleness is at
-    most `max_staleness`. With the power 1, all queues are equally long, so that the server receives the most updates.
-    At the power 0, all clients have the same probability.
+    The exponent of this power is at most 1. It is the largest exponent at which every p_i is at least min_share / N and
+    every mean staleness is at most `max_staleness`. With the exponent 1, all queues are equally long, so that the
+    server receives the most updates. With the exponent 0, all clients have the same probability.
 
-    An asynchronous server sends `concurrency` tasks, or as many as there are clients. Whenever a task ends, it draws a
-    client from all clients, and the task waits if this client trains. The client receives the model when it starts, so
-    that its staleness is lower than in the paper, which sends the model at the draw. In rounds, the clients are drawn
-    without replacement.
+    An asynchronous server keeps `concurrency` tasks at the clients, or as many as there are clients. Whenever a task
+    ends, the server draws the client of a new task from all clients. The task waits while this client trains another
+    one. The client receives the model when it starts the task. Its staleness is therefore lower than in the paper,
+    which sends the model at the draw. In rounds, the clients are drawn without replacement.
 
-    The tasks of a client that is away wait until it returns, so that availability needs a period.
+    The tasks of a client wait while its device is not available. Availability therefore needs a period.
 
-    The papers choose p_i by gradient descent on a bound that was not found. The family of powers is our decision.
+    The papers choose p_i by gradient descent on a bound. The powers of the speed are a decision of fedraa.
 
     Attributes:
-        min_share: Smallest p_i, as a share of 1/N. The step of generalized-asyncsgd is at most 1 / min_share times as
-            long for a slow client.
+        min_share: Smallest p_i, as a share of 1/N. It limits the step of generalized-asyncsgd for a slow client to 1 /
+            min_share times the usual step.
         max_staleness: Largest mean staleness of a client, if tasks have exponential durations and receive the model at
             the draw; None for no limit.
     """
@@ -52,11 +52,11 @@ class Routing(CountedSelection):
         return drawn
 
     def find_probabilities(self, durations: Floats, tasks: int) -> Floats:
-        """Return the probabilities [N] of clients whose tasks last this long.
+        """Return the probabilities [N] of clients with tasks that last this long.
 
         Args:
             durations: Duration of a task of each client [N].
-            tasks: Number of tasks in the network.
+            tasks: Number of tasks at all clients together.
 
         Raises:
             InputError: Equal probabilities exceed `max_staleness`.
@@ -79,7 +79,7 @@ class Routing(CountedSelection):
         return np.asarray(weights / weights.sum())
 
     def _is_allowed(self, weights: Floats, rates: Floats, tasks: int) -> bool:
-        """Return True if probabilities proportional to these weights keep both limits."""
+        """Return True if probabilities proportional to these weights satisfy both limits."""
         probabilities = weights / weights.sum()
         if probabilities.min() * len(weights) < self.min_share:
             return False
@@ -90,16 +90,16 @@ class Routing(CountedSelection):
 
 
 def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[float, Floats]:
-    """Return the updates per unit of time, and the mean staleness of each client's updates [N].
+    """Return the number of updates per unit of time, and the mean staleness of each client's updates [N].
 
-    This is mean value analysis (Reiser, Lavenberg 1980) of a closed network with exponential durations. A task that
-    arrives at a queue sees the mean queue of a network with one task less. The mean staleness is the number of these
-    tasks that an average update overtakes, which is the queue of the client over its probability.
+    The method is mean value analysis (Reiser, Lavenberg 1980) of a closed network of queues with exponential durations.
+    A task that arrives at a queue finds there the mean queue of a network with one task less. The mean staleness of a
+    client is this queue divided by the client's probability.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].
-        rates: Tasks of each client per unit of time while it trains [N].
-        tasks: Number of tasks in the network.
+        rates: Number of tasks that each client finishes per unit of time while it trains [N].
+        tasks: Number of tasks at all clients together.
     """
     queues = before = np.zeros(len(rates))
     throughput = 0.0

@@ -1,4 +1,4 @@
-"""Simple selections: uniform, by the number of samples, in turn, and by availability."""
+"""Simple choices of clients: uniform, by the number of samples, in turn, and by availability."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,9 +12,9 @@ from fedraa.ledger.selection_context import SelectionContext
 @PARTICIPATION.register("uniform")
 @dataclass
 class Uniform(CountedSelection):
-    """Clients without replacement, all with the same probability.
+    """A uniform choice of clients without replacement.
 
-    Unlike `sample:K` it leaves out quarantined clients before the draw, so that a round always has `count` clients.
+    Unlike `sample:K` it excludes quarantined clients before the draw, so that a round always has `count` clients.
     """
 
     is_private: ClassVar[bool] = True
@@ -28,7 +28,7 @@ class Uniform(CountedSelection):
 @PARTICIPATION.register("weighted")
 @dataclass
 class Weighted(CountedSelection):
-    """Clients without replacement, with probability proportional to their training samples."""
+    """A random choice of clients without replacement, with probability proportional to their number of samples."""
 
     state_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -41,13 +41,13 @@ class Weighted(CountedSelection):
 @PARTICIPATION.register("round-robin")
 @dataclass
 class RoundRobin(CountedSelection):
-    """Clients in turn, by their numbers."""
+    """A choice of clients in turn, in the order of their numbers."""
 
     is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_next",)
 
     def __post_init__(self) -> None:
-        # The client whose turn is next.
+        # The client that is chosen next.
         self._next = 0
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
@@ -60,7 +60,7 @@ class RoundRobin(CountedSelection):
 @PARTICIPATION.register("available")
 @dataclass
 class Available(CountedSelection):
-    """Clients with a device that is available now, at random. If there are too few, those available next fill up."""
+    """A random choice of available clients. If there are too few, the clients that are available next are added."""
 
     is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()

@@ -1,13 +1,13 @@
-"""TiFL: each round takes clients of one tier of equally fast clients (Chai et al. 2020, Algorithm 2).
+"""TiFL: form tiers of equally fast clients, and choose the clients of a round from one tier (Chai et al. 2020, Alg. 2).
 
 Before the first round: sort the clients by the duration of a task, and cut them into n equal tiers
     credits_t = ceil(rounds / n);  P_t = 1 / n
-Every I rounds, if the loss of the current tier did not fall: rank the tiers by loss, the highest first, j = 1, ..., n
+Every I rounds, if the loss of the current tier did not fall: rank the tiers by loss; the highest loss has rank j = 1
     P = (n + 1 - j) / D,  D = n (n + 1) / 2        # n = tiers with credits; without credits P = 0
 Each round: draw a tier by P, credits -= 1, then draw clients of the tier at random
 
-The paper ranks tiers by accuracy on validation data of the clients. This implementation ranks them by the mean of their
-clients' last training losses, which cost nothing. When all credits are used, all tiers get new ones.
+The paper ranks tiers by accuracy on validation data of the clients. This implementation ranks a tier by the mean of its
+clients' last training losses, which need no additional work. When all credits are used, all tiers get new credits.
 
 Read next: ledger/participation.py (the interface), ledger/selection_context.py (the observations).
 """
@@ -21,11 +21,11 @@ import numpy as np
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
-from fedraa.numbers import Count
+from fedraa.numbers import Count, format_count
 
 
 def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
-    """Return the probability of each tier [n]: those with a higher loss get more, those without credits get none.
+    """Return the probability of each tier [n], which is higher for a higher loss, and 0 for a tier without credits.
 
     Args:
         losses: The loss of each tier [n].
@@ -42,11 +42,11 @@ def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
 @PARTICIPATION.register("tifl")
 @dataclass
 class TiFL(CountedSelection):
-    """Clients of one tier of equally fast clients, so that no round waits for a slow client (Chai et al. 2020).
+    """A choice of clients from one tier of equally fast clients, so that no fast client waits (Chai et al. 2020).
 
     Attributes:
         tiers: Number of tiers.
-        rounds: Number of rounds that the tiers share.
+        rounds: Number of rounds, which are divided among the tiers as credits.
         interval: Rounds between two changes of the probabilities. None: the number of tiers.
     """
 
@@ -68,11 +68,11 @@ class TiFL(CountedSelection):
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
         if not self._tier_of:
-            self._form_tiers(view.durations)
+            self._form_tiers(view.durations, view.count)
         if view.step and view.step % (self.interval or self.tiers) == 0:
             self._update_probabilities(view)
         tiers = np.array(self._tier_of)[view.candidates]
-        # A tier of which all clients are quarantined cannot be drawn.
+        # A tier cannot be drawn if all its clients are quarantined.
         present = np.bincount(tiers, minlength=self.tiers) > 0
         if not any(credit for credit, here in zip(self._credits, present, strict=True) if here):
             self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
@@ -85,12 +85,16 @@ class TiFL(CountedSelection):
         drawn: list[int] = rng.choice(members, min(view.count, len(members)), replace=False).tolist()
         return drawn
 
-    def _form_tiers(self, durations: Floats) -> None:
-        """Divide the clients into tiers by the duration of a task [N]."""
+    def _form_tiers(self, durations: Floats, count: int) -> None:
+        """Divide the clients into tiers by the duration of a task [N], of at least `count` clients each."""
         clients = len(durations)
         if clients < self.tiers:
             problem = f"there are {clients} clients"
             raise InputError("participation", problem, got=f"tiers={self.tiers}", hint="give fewer tiers")
+        smallest = clients // self.tiers
+        if smallest < count:
+            problem = f"the smallest of {self.tiers} tiers has {format_count(smallest, 'client')}"
+            raise InputError("participation.count", problem, got=count, hint="give a smaller number or fewer tiers")
         tier_of = np.zeros(clients, int)
         for tier, members in enumerate(np.array_split(np.argsort(durations, kind="stable"), self.tiers)):
             tier_of[members] = tier

@@ -1,4 +1,4 @@
 """Servers that apply client updates, one at a time or in rounds.
 
-Server shards use only those modules of this package that do not import torch.
+Server shards, which each hold a part of the model, use only those modules of this package that do not import torch.
 """

@@ -26,7 +26,7 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
 
-# Largest absolute weight of an update that is accepted. Usual weights are in [0, 1].
+# Largest absolute weight that a rule may give to an update. Usual weights are in [0, 1].
 MAX_WEIGHT = 1e3
 NO_VALUES = np.zeros(0, np.float32)
 
@@ -43,11 +43,12 @@ class ClientUpdate:
         where: Coordinates [k] of the fragment in the model, as indices or as a slice.
         new: Trained weights [k].
         sent: Weights [k] that the client received.
-        staleness: Updates that were applied since the client received the fragment: those of the fragment, or all of
-            the server if the schedule's `staleness_clock` is `server`.
+        staleness: Number of updates that were applied since the client received the fragment. Only updates of this
+            fragment count, unless the schedule's `staleness_clock` is `server`.
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
-        balance: The client's factor of data against speed; 1 unless `participation_correction` of the rule is set.
+        balance: The client's participation correction: a factor above 1 if the client reports rarely in relation to its
+            number of samples. It is 1 unless `participation_correction` of the rule is set.
         steps: Number of local steps that the client finished.
         path_length: Length of the client's path if each local gradient has length 1. For SGD it is the sum of the
             learning rates of its steps.
@@ -69,7 +70,7 @@ class ClientUpdate:
 
     @property
     def change(self) -> DeltaView:
-        """The delta as a view, which computes chunks that fit in the cache."""
+        """The delta as a view, which computes it in chunks that fit into the processor's cache."""
         return DeltaView(self.coordinates, self.new, self.sent)
 
     @property
@@ -91,13 +92,13 @@ class AsyncModel:
         params: Parameters [d]. The rule changes them in place.
         clients: Number of clients.
         fragments: Number of fragments.
-        at_a_time: Clients that train at a time. None means all.
-        common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
+        at_a_time: Number of clients that train at the same time. None means all.
+        common: For each fragment, the positions in its buffer of those coordinates that are in all fragments.
         tensors: The shape of each tensor of the model, in the order of `params`. If empty, the shapes are unknown.
-        probabilities: The probability with which the server draws each client [N]; None: unknown.
+        probabilities: The probability with which the server draws each client [N]. None if it is unknown.
         sent: Number of coordinates that clients send. None means all; personal layers are not sent.
         release_noise: Returns the noise [d] of central privacy for the sum of a full buffer, and the mask [d] of the
-            coordinates that it covers. None without central privacy, and for a rule that does not add it.
+            coordinates with noise. None without central privacy, and for a rule that does not add this noise.
     """
 
     params: Vector
@@ -112,7 +113,7 @@ class AsyncModel:
 
     @property
     def at_work(self) -> int:
-        """Number of clients that train at a time."""
+        """Number of clients that train at the same time."""
         return min(self.clients, self.at_a_time or self.clients)
 
 
@@ -120,11 +121,11 @@ class ApplyResult(NamedTuple):
     """The result of applying a client update.
 
     Attributes:
-        weight: Weight of the update, as the log shows it, 0 if the update was ignored.
-        new_version: True if the model has a new version. If False, the rule must not have changed the model.
+        weight: Weight of the update in the log; 0 if the update was ignored.
+        new_version: True if the model has a new version. False if the rule did not change the model.
         keep_task: True if the client continues with the weights that it received for this task, on other minibatches.
             The server then sends nothing to the client.
-        unprotected: Number of coordinates that a robust aggregator could not protect in a new version.
+        unprotected: Number of coordinates of a new version that too few clients trained for a robust aggregator.
     """
 
     weight: float
@@ -147,20 +148,20 @@ class AsyncRule(Stateful, ABC):
     A run works on its own copy of the rule.
 
     Attributes:
-        keeps: A name for the rule's state, which messages use.
-        refuses: Options of local training that break the rule, with the reason of each.
-        per_step: Client updates per new version.
-        is_convex_mix: True if the rule only computes (1 - a) * theta + a * w with a = `weight(staleness, balance)`, so
-            that shards of the server can do it.
-        is_delta_mix: True if the rule adds a * delta instead. For coordinates that all fragments hold, a is multiplied
-            by `shared_weight`.
+        keeps: A description of the rule's state, for messages about memory.
+        refuses: Settings of local training that are incompatible with the rule, each with the reason.
+        per_step: Number of client updates per new version.
+        is_convex_mix: True if the rule only computes (1 - a) * theta + a * w with a = `weight(staleness, balance)`.
+            Server shards can apply such a rule.
+        is_delta_mix: True if a rule with `is_convex_mix` adds a * delta instead. For coordinates that are in all
+            fragments, a is multiplied by `shared_weight`.
         needs_values: True if weights depend on the trained values, which are not in the log.
-        bounded_by_weight: True if an update moves the model by at most its weight times the trained values.
-        needs_all_clients: True if the model does not change while one client is away.
-        adds_noise: True if the rule adds `model.release_noise` to each full buffer. With central privacy, the updates
-            of other rules get noise one by one.
+        bounded_by_weight: True if an update changes the model by at most its weight times the trained values.
+        needs_all_clients: True if the model cannot change while an update of one client is missing.
+        adds_noise: True if the rule adds `model.release_noise` to each full buffer. For other rules, central privacy
+            adds noise to every single update.
         uses_losses: True if weights depend on training losses, which central privacy does not protect.
-        participation_correction: Power of a client's data against its speed in the weights; 0 turns it off.
+        participation_correction: Exponent of the participation correction (`balance`) in the weights. 0 turns it off.
     """
 
     keeps: ClassVar[str] = ""
@@ -176,10 +177,10 @@ class AsyncRule(Stateful, ABC):
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Check that a subclass which overrides `apply_update` declares again each guarantee that its base class has.
+        """Check that a subclass that overrides `apply_update` repeats each guarantee of its base class.
 
         Raises:
-            TypeError: The subclass inherits a guarantee, which the new `apply_update` may not keep.
+            TypeError: The subclass inherits a guarantee, such as `is_convex_mix`, that its `apply_update` may break.
         """
         if "apply_update" not in vars(cls):
             return
@@ -209,25 +210,25 @@ class AsyncRule(Stateful, ABC):
 
     @abstractmethod
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        """Apply one update: change `model.params` in place, on the coordinates `update.where` or on any others."""
+        """Apply one update: change `model.params` in place, usually on the coordinates `update.where`."""
 
     def look_ahead(self, values: Vector, where: CoordinateSet) -> None:
-        """Change the values [k] that the server sends to a client, in place. By default the server sends the model.
+        """Change the values [k] that the server sends to a client, in place. By default they stay unchanged.
 
         Args:
-            values: The current values of the model on the coordinates.
+            values: The current values of the model on these coordinates.
             where: The coordinates in the model.
         """
 
     def leave(self, client: int) -> None:
-        """Remove a client after failed tasks. A rule that `needs_all_clients` then waits only for the other clients."""
+        """Remove a quarantined client. A rule that `needs_all_clients` then waits only for the other clients."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         """Return the weight of an update. Only a rule with `is_convex_mix` defines it."""
         raise AssertionError(f"{type(self).__name__} is no convex mix")
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the bytes of the rule's state. A run is refused if its machine does not have this memory free."""
+        """Return the size of the rule's state in bytes. The check of the free memory before a run uses it."""
         return 0
 
 
@@ -235,7 +236,7 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
-    """Return a model without parameters, on which a rule can make its decisions without training."""
+    """Return a model without parameters, with which a rule can decide in a forecast or a replay."""
     probabilities = None if ledger.routing is None else ledger.routing.probabilities
     return AsyncModel(
         NO_VALUES,
@@ -249,14 +250,14 @@ def model_without_values(ledger: AsyncLedger) -> AsyncModel:
 def update_without_values(
     ledger: AsyncLedger, task: Dispatch, *, samples: int = 1, loss: float = inf, balance: float = 1.0
 ) -> ClientUpdate:
-    """Return an update without parameters for a task in flight, from which a rule can make its decisions.
+    """Return an update without parameters for a task in flight, with which a rule can decide in a forecast or a replay.
 
     Args:
         ledger: The decisions so far.
         task: The task.
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
-        balance: The client's factor of data against speed.
+        balance: The client's participation correction.
     """
     return ClientUpdate(
         client=task.client,
@@ -272,7 +273,7 @@ def update_without_values(
 
 
 def factor_at(staleness: int, factor: Any) -> float:
-    """Return a StalenessWeight's factor. Raise InputError if it is not finite or is over `MAX_WEIGHT`."""
+    """Return `factor(staleness)`. Raise InputError if it is not finite or its absolute value exceeds `MAX_WEIGHT`."""
     with convert_errors("staleness", factor):
         weight = factor(staleness)
     if is_finite(weight) and abs(weight) <= MAX_WEIGHT:
@@ -281,5 +282,5 @@ def factor_at(staleness: int, factor: Any) -> float:
         "staleness",
         f"{getattr(factor, '__name__', factor)} returned a wrong weight for an update of staleness {staleness}",
         got=weight,
-        expected=f"a finite number of at most {MAX_WEIGHT:g} in size",
+        expected=f"a number from -{MAX_WEIGHT:g} to {MAX_WEIGHT:g}",
     )

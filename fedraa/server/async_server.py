@@ -18,31 +18,30 @@ from fedraa.server.tasks import InFlightTask, TaskTable, flight_state, restored_
 from fedraa.submodels.assignment import Assignment, Submodel
 
 SampleSubmodel = Callable[[int, int, float, Vector], Assignment]
-"""A function that draws a client's submodel, given the client, the server's step, the time, and the model [d]."""
+"""A function of the client, the server's step, the time and the model [d]. It returns the client's submodel."""
 
 
 class AsyncServer(Stateful):
-    """Fed-RAA's server (Algorithm 1, Progress Server), and every other server that applies updates one at a time.
+    """The server of Fed-RAA (Algorithm 1) and of every other method that applies updates one at a time.
 
-    The ledger decides which client trains next and which fragment it gets, and counts versions and staleness. The store
-    holds the parameters and applies the updates. The task table makes the tasks and logs them. FedAsync is the case of
-    one fragment.
+    Three objects share the work. The ledger decides which client trains next and which fragment it gets, and counts
+    versions and staleness. The store holds the parameters and applies the updates. The task table makes the tasks and
+    logs them. With one fragment the server is that of FedAsync.
 
-    When an update of fragment j arrives, the update rule changes theta_j, and q(j) += 1. With Fed-RAA's rule theta_j <-
-    (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness). Parameters in no width group are
-    part of every fragment and are mixed with the same alpha_t. If the rule returns `keep_task`, the client trains its
-    current buffer again and receives nothing.
+    When an update of fragment j arrives, the update rule changes theta_j, and the version q(j) of the fragment grows by
+    1. With Fed-RAA's rule theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness).
+    Parameters that cannot be cut, such as the biases of the output layer, are in every fragment and are mixed with the
+    same alpha_t. If the rule returns `keep_task`, the client trains its current buffer again and receives nothing.
 
     Args:
         store: The parameters.
-        ledger: The scheduling decisions. Without a scheduler the ledger counts one version: that of the whole model.
+        ledger: Makes the scheduling decisions. Without a scheduler it counts versions of the whole model.
         task_table: The tasks.
         fragments: The fragments from which the scheduler chooses.
-        sample: Draws a submodel for every task, instead of the scheduler and the fragments.
+        sample: Draws a submodel for every task. It replaces the scheduler and the fragments.
         bound: The delay bound. With None it is derived from the costs.
-        balance: The exponent of the participation correction, which weighs clients by their data and speed. The factors
-            follow from the costs.
-        learn: True if costs follow real durations. A derived delay bound then changes with the costs.
+        balance: The exponent of the participation correction. The corrections follow from samples and costs.
+        learn: True if the estimated costs adapt to the real durations of tasks. A derived delay bound adapts as well.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("ledger", "task_table", "collusion")
@@ -68,8 +67,8 @@ class AsyncServer(Stateful):
         self._balance = balance
         self._learn = learn
         self.collusion: Collusion | None = None
-        """The attack of clients that see the deltas of other clients. It replaces their updates."""
-        # The task in flight of each client that trains its buffer again.
+        """The attack of clients that know the deltas of other clients. It replaces the attackers' updates."""
+        # For each client that will train its buffer again, the task that the buffer belongs to.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan_scheduler()
 
@@ -130,7 +129,7 @@ class AsyncServer(Stateful):
         if self._learn:
             optional |= {"seconds": update.seconds, "waited": update.waited}
         self.task_table.commit(update, done, result.weight, now, **optional)
-        # The first task of a client may include the first steps of a worker, which take longer.
+        # The first task of a client does not count, because the first steps of a worker take longer.
         if self._learn and task.turn > 0:
             real = training_time(now - flight.left, task.cost, update.waited)
             if self.task_table.costs.observe(task.widths, task.client, real, update.seconds):
@@ -167,7 +166,7 @@ class AsyncServer(Stateful):
         self._plan_scheduler()
 
     def _plan_scheduler(self) -> None:
-        """Derive the balances and the scheduler's plan from the current costs."""
+        """Compute the participation corrections and the scheduler's plan from the current costs."""
         costs = self.task_table.costs
         shapes = [assignment.submodel.widths for assignment in self._assignments]
         samples = np.array(self.task_table.sizes, np.int64)

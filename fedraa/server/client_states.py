@@ -16,15 +16,15 @@ from fedraa.vectors.index_runs import where_of
 
 
 class ClientStates(Stateful):
-    """A row for each client and kept buffer, in the coordinates of the full model.
+    """The kept values of all clients: for each client and kept buffer a row, in the coordinates of the full model.
 
     A real device keeps its state itself. Here the state travels with tasks and updates, so that any worker can train
-    any client and a resumed run continues with the same state; nothing of it counts as traffic. A task carries the
-    state of the coordinates that it trains, and only these change. A client that has never trained has no row. The row
-    stays as it was if a task fails.
+    any client, and a resumed run continues with the same state. It does not count as traffic. A task carries the state
+    of the coordinates that it trains, and only these values change. A client that has never trained has no row. If a
+    task fails, the row does not change.
 
     Args:
-        buffers: The buffers.
+        buffers: The declarations of the buffers.
         params: The initial model [d].
         clients: Number of clients.
     """
@@ -38,8 +38,8 @@ class ClientStates(Stateful):
             key: ClientRows(buffer.count(len(params)), clients, partial(_new_row, buffer, len(params)))
             for key, buffer in self._buffers.items()
         }
-        # For each buffer that covers only some coordinates: the position in a client's row of each coordinate of the
-        # model [d], or -1 if the buffer does not have the coordinate.
+        # For each buffer that has only some coordinates of the model: an array [d] with the position of each coordinate
+        # in a client's row, or -1 if the buffer does not have the coordinate.
         self._places: dict[str, Index] = {}
         for key, buffer in self._buffers.items():
             if buffer.coordinates is not None:
@@ -54,8 +54,8 @@ class ClientStates(Stateful):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the extra buffers of the client's task.
 
-        Values outside of the mask are 0. They are NaN in buffers that start from the received weights. A personal model
-        keeps them if the client trains a mask of a whole model.
+        Values outside of the task's mask are 0, or NaN in buffers that start from the received weights. If the task is
+        a mask of the whole model, a personal model has its own values there.
         """
         return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -74,9 +74,9 @@ class ClientStates(Stateful):
                 row[places[trained]] = values[trained]
 
     def copy_rows(self, clients: Sequence[int]) -> State:
-        """Return the rows of those clients that have trained, for an evaluation of their personal models.
+        """Return copies of the rows of the clients that have trained. An evaluation of personal models needs them.
 
-        The key `clients` has their numbers [n], and the key of each buffer a copy of their rows [n, size].
+        The key `clients` holds the numbers [n] of these clients. The key of each buffer holds their rows [n, size].
         """
         present = [client for client in clients if all(client in rows for rows in self._rows.values())]
         copies = {
@@ -85,7 +85,7 @@ class ClientStates(Stateful):
         return {"clients": np.array(present, np.int64), **copies}
 
     def _cut_row(self, key: str, client: int, assignment: Assignment) -> Vector:
-        """Return a copy of the client's values. They do not change while the client's task is in flight.
+        """Return a copy of the client's values on the coordinates of a task.
 
         Coordinates that the client has never trained are NaN if they start from the received weights.
         """
@@ -125,6 +125,6 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the row of a client that has never trained. Values that its first task will supply are NaN."""
+    """Return the row of a client that has never trained. Values that start from the received weights are NaN."""
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

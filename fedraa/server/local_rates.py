@@ -1,4 +1,4 @@
-"""The local learning rates of tasks: a schedule, and a factor that the server may find during the run."""
+"""The local learning rates of tasks: a schedule, and a factor that the server may adapt during the run."""
 
 import math
 from collections.abc import Callable
@@ -11,18 +11,19 @@ from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor, ta
 from fedraa.components.state import Stateful
 from fedraa.messages import Update
 
-# The rate stays within this factor of its start, in both directions.
+# The rate stays between its start divided by this factor and its start times this factor.
 MAX_FACTOR = 1e4
 # A client's loss has risen if it exceeds its lowest value by this share of its first value.
 RISE = 0.1
 # A client is recent if one of the last updates is from it: this multiple of the number of clients at work.
 RECENT = 5
-# Maximum growth of the logarithm of the rate per update of each client, after its first fall because of the losses.
+# After the rate has fallen for the first time because of the losses, its logarithm grows by at most this amount during
+# one update of each client.
 CAUTIOUS_GROWTH = 0.1
 
 
 class AdaptiveFactor(Stateful):
-    """A factor on the learning rate that follows from the clients' steps.
+    """A factor of the learning rate that adapts to the clients' updates.
 
     After each client update, with the median c of the last N cosines:
         factor <- factor * exp((c - target) / N)
@@ -33,14 +34,15 @@ class AdaptiveFactor(Stateful):
     second condition, noisy losses of a few fast clients with little data, which send most updates, let the rate fall
     to 0.
 
-    A cosine compares the two halves of a task's path (`HalfwayCosine`). Its expectation decreases as the rate grows, so
-    this is hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. N
-    is the number of clients that train at the same time, because their updates depend on earlier rates.
+    The cosine of a task compares the model's change in the first half of its steps with the change in the second half
+    (`HalfwayCosine`). Its expectation decreases as the rate grows, so this is hypergradient descent (Baydin et al.
+    2018) on the logarithm of the rate, with tasks in place of gradients. N is the number of clients that train at the
+    same time, because their updates depend on earlier rates.
 
-    If clients have different labels, the halves of short tasks point the same way although the model gains nothing. The
-    losses then limit the rate. A loss has risen if it exceeds the client's lowest loss since the last such fall of the
-    rate by a tenth of the client's first loss (`RISE`). After the first fall the rate grows more slowly
-    (`CAUTIOUS_GROWTH`). Medians ignore clients that are far from all others.
+    If clients have different labels, the two changes of a short task may agree although the model does not improve.
+    The losses then limit the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of the client's
+    first loss (`RISE`); only losses since the last fall of the rate count. After the first fall the rate grows more
+    slowly (`CAUTIOUS_GROWTH`). Medians ignore clients that are far from all others.
 
     Args:
         target: The cosine at which the rate stays constant.
@@ -69,13 +71,13 @@ class AdaptiveFactor(Stateful):
         self._cosines: list[float] = []
         # The last losses as shares of the clients' first losses.
         self._relative_losses: list[float] = []
-        # 1 for each update since the last fall of the rate whose loss has risen, 0 for the others; at most N.
+        # For each of the last N updates since the last fall of the rate: 1 if its loss has risen, otherwise 0.
         self._rises: list[int] = []
         self._updates = 0
         # For each recent client: the client, the number of its last update, and 1 if the loss of this update has risen
         # since the last fall of the rate, otherwise 0.
         self._recent: list[tuple[int, int, int]] = []
-        # The first loss of each client, and its lowest one since the last fall. NaN before its first task.
+        # The first loss of each client, and its lowest loss since the last fall of the rate. NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
         # The lowest median of the relative losses, and the factor at that time.
@@ -108,7 +110,7 @@ class AdaptiveFactor(Stateful):
         self._log_factor = min(limit, max(-limit, self._log_factor + change / self._at_work))
 
     def _record_loss(self, client: int, loss: float) -> None:
-        """Add a loss to the records, and keep the factor if the losses are lower than before."""
+        """Record a loss. If the median loss is lower than ever before, also record the current factor."""
         if math.isnan(self._first[client]):
             self._first[client] = loss
         if math.isnan(self._lowest[client]):
@@ -135,7 +137,7 @@ class LocalRates(Stateful):
 
     Args:
         schedule: The text of the schedule.
-        base: Returns the rate at the start of the run, given a submodel's widths.
+        base: A function of a submodel's widths. It returns the rate at the start of the run.
         at_work: Number of clients that train at the same time.
         clients: Number of clients.
     """
@@ -162,7 +164,7 @@ class LocalRates(Stateful):
         return self._base(widths) * self._factor(progress) * self._adaptive.value
 
     def mean_factor(self, steps: int) -> float:
-        """Return the mean of the factors on the rate over this number of local steps."""
+        """Return the mean factor by which the schedule changes the rate during this number of local steps."""
         return mean_local_factor(self._schedule, steps)
 
     def receive(self, update: Update) -> None:

@@ -1,4 +1,4 @@
-"""Mix a client's parameters or its delta into the model, in place. Server shards use these functions without torch."""
+"""Functions that mix a client's parameters or delta into the model in place. Server shards use them without torch."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from fedraa.vectors.index_runs import CoordinateSet, index_of, iterate_parts
 
 
 def blend_weights(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None:
-    """Mix `new` in: theta <- (1 - mix) theta + mix theta_new, in place, element by element.
+    """Mix trained weights in: theta <- (1 - mix) theta + mix theta_new, in place, element by element.
 
-    The result has the same bits however the coordinates are divided among calls.
+    If several calls each change some of the coordinates, the result has the same bits as with one call.
 
     Args:
         params: Parameters [d], changed in place.
@@ -47,8 +47,8 @@ def add_delta(
         weight: Weight of the delta.
         new: Trained weights [k], or the delta if `sent` is None.
         sent: Weights [k] that the client received.
-        common: Positions in the buffers of the coordinates that all fragments hold.
-        shared_weight: Share of the weight that these coordinates get.
+        common: Positions in the buffers of those coordinates that are in all fragments.
+        shared_weight: Factor of the weight for these coordinates.
     """
     if common is None or not len(common):
         add_scaled(params, where, weight, new, sent)

@@ -1,7 +1,7 @@
 """Server optimizers: the step along a round's mean delta (Reddi et al. 2021, Algorithm 2).
 
-The delta points in the direction in which the clients moved, so the step adds the delta. Coordinates that no client
-covered do not move, and their moments do not change, because momentum would otherwise move untrained weights.
+The delta points in the direction in which the clients moved, so the step adds it. Coordinates that no client trained
+in the round do not move, and their moments do not change. Otherwise the momentum would move untrained weights.
 """
 
 from abc import ABC, abstractmethod
@@ -27,8 +27,8 @@ RULES = ("adam", "yogi", "adagrad")
 class ServerOptimizer(Stateful, ABC):
     """The server's step at the end of a round.
 
-    A custom optimizer defines `step`, and `start` if it keeps state. `keeps` is a name for the state. A run works on
-    its own copy of the optimizer.
+    A custom optimizer defines `step`, and `start` if it keeps state. `keeps` describes the state, for messages about
+    memory. A run works on its own copy of the optimizer.
     """
 
     server_lr: Positive = 1.0
@@ -37,7 +37,7 @@ class ServerOptimizer(Stateful, ABC):
     def bind(self, size: int, tensors: Shapes = ()) -> Self:
         """Return a copy for one run of a model with `size` parameters.
 
-        An optimizer that needs the shapes of the tensors overrides this method and keeps them. They may be unknown.
+        An optimizer that needs the shapes of the tensors overrides this method. `tensors` is empty if they are unknown.
         """
         own = deepcopy(self)
         own.start(size)
@@ -105,13 +105,13 @@ class Momentum(ServerOptimizer):
 
 @dataclass
 class Adaptive(ServerOptimizer):
-    """FedAdam, FedYogi or FedAdagrad, by `rule`: theta += server_lr * m / (sqrt(v) + tau), without bias correction.
+    """FedAdam, FedYogi or FedAdagrad: theta += server_lr * m / (sqrt(v) + tau), without bias correction.
 
-    m <- b1 m + (1 - b1) delta. If |delta| is far larger than tau, the first step is about server_lr in every
-    coordinate.
+    m <- b1 m + (1 - b1) delta, and `rule` selects the formula of v. If |delta| is far larger than tau, the first step
+    is about server_lr in every coordinate.
 
     Attributes:
-        rule: The second moment: adam, yogi or adagrad.
+        rule: The formula of the second moment v: adam, yogi or adagrad.
         server_lr: Length of the step.
         beta1: b1, the decay of the first moment.
         beta2: Decay of the second moment.
@@ -151,7 +151,7 @@ class Adaptive(ServerOptimizer):
         map_chunks(len(params), step_piece)
 
     def _second_moment(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
-        """Return the new second moment."""
+        """Return the new second moment v from the old one and the squared delta."""
         moment: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":
@@ -167,8 +167,9 @@ class Adaptive(ServerOptimizer):
 class AmsGrad(ServerOptimizer):
     """AMSGrad in the form of FADAS (Wang et al. 2024): theta += server_lr * m / (sqrt(v_max) + epsilon).
 
-    m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v), all from 0. With `corrected` the
-    moments are divided by 1 - b^t, as in Adam and in the authors' code, but not in their formulas.
+    m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v). All three start at 0. With
+    `corrected` the moments are divided by 1 - b^t, as in Adam. The authors' code has this correction, their formulas do
+    not.
 
     Attributes:
         server_lr: Length of the step.

@@ -1,10 +1,43 @@
 """The deadline of a round, and the part of a task that a client can finish before it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from fedraa.components.state import Stateful
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel, Widths
 from fedraa.ledger.dispatch import Dispatch
+
+# The measured time of a task is multiplied by this number before it is compared with a deadline, because it varies.
+TIME_MARGIN = 1.25
+# A lost task counts as a task that took this multiple of the time until it was lost.
+LOST_TIME = 2.0
+
+
+class RealPaces(Stateful):
+    """The real time that each client needs for its work on the wall clock, also while its task waits for a worker.
+
+    It follows from the client's last task. A lost task shows only that the client needs longer, so that its next task
+    is shorter.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)
+
+    def __init__(self) -> None:
+        # Seconds per FLOP of each client that has trained.
+        self._seconds: dict[int, float] = {}
+
+    def record_update(self, client: int, flops: float, elapsed: float) -> None:
+        """Record the time that a task of this number of FLOPs took."""
+        self._seconds[client] = elapsed / flops
+
+    def record_lost(self, client: int, flops: float, elapsed: float) -> None:
+        """Record the time after which a task of this number of FLOPs was lost."""
+        self._seconds[client] = max(self._seconds.get(client, 0.0), LOST_TIME * elapsed / flops)
+
+    def duration(self, client: int, flops: float) -> float:
+        """Return the time of a task of this number of FLOPs, with the margin; 0 before the client's first task."""
+        return TIME_MARGIN * self._seconds.get(client, 0.0) * flops
 
 
 @dataclass(frozen=True)
@@ -13,13 +46,15 @@ class RoundEnd:
 
     Attributes:
         closes_at: Time of the deadline.
-        partial: True if a client stops after the local steps that it can finish. Otherwise all of its work is lost.
-        timing: The model of the time that tasks take.
+        partial: True if a late client sends the local steps that it can finish. False if all of its work is lost.
+        timing: The timing model, which gives the duration of each task.
+        paces: The measured times of clients on the wall clock; None on the virtual clock.
     """
 
     closes_at: float
     partial: bool
     timing: Timing
+    paces: RealPaces | None = None
 
 
 @dataclass(frozen=True)
@@ -28,17 +63,19 @@ class Deadline:
 
     Attributes:
         duration: Time from the start of a round to its deadline.
-        partial: True if a client stops after the local steps that it can finish.
-        timing: The model of the time that tasks take.
+        partial: True if a late client sends the local steps that it can finish. False if all of its work is lost.
+        timing: The timing model, which gives the duration of each task.
+        paces: The measured times of clients on the wall clock; None on the virtual clock.
     """
 
     duration: float
     partial: bool
     timing: Timing
+    paces: RealPaces | None = field(default=None, compare=False)
 
     def end_of(self, started: float) -> RoundEnd:
         """Return the end of the round that began at this time."""
-        return RoundEnd(started + self.duration, self.partial, self.timing)
+        return RoundEnd(started + self.duration, self.partial, self.timing, self.paces)
 
 
 def cut_task(
@@ -50,9 +87,10 @@ def cut_task(
     traffic: tuple[int, int],
     work: float = 1.0,
 ) -> int | None:
-    """Return the local steps of a task that its client can finish, or None for the whole task.
+    """Return the number of local steps that a client can finish before the deadline, or None for the whole task.
 
-    A client that cannot finish one step also keeps the whole task, and loses it at the deadline.
+    If the client cannot finish even one step, the result is also None, and the whole task is lost at the deadline. On
+    the wall clock the steps must also fit by the measured time of the client. One step is always allowed by this time.
 
     Args:
         end: The end of the round, None without a deadline.
@@ -61,23 +99,28 @@ def cut_task(
         decision: The decision to send the task.
         now: Time at which the task is sent.
         traffic: Bytes that the client receives and sends.
-        work: FLOPs of the task, as a share of those for training the whole submodel.
+        work: FLOPs of the task, as a share of the FLOPs for training the whole submodel.
     """
     if end is None or not end.partial:
         return None
     client = decision.client
 
-    def is_in_time(cost: float) -> bool:
-        return end.timing.due(client, decision.turn, now, cost) <= end.closes_at
+    def is_in_time(steps: int | None) -> bool:
+        cost = costs.cost(widths, client, *traffic, now, steps, work)
+        if end.timing.due(client, decision.turn, now, cost) > end.closes_at:
+            return False
+        if end.paces is None or steps == 1:
+            return True
+        return now + end.paces.duration(client, costs.flops(widths, client, steps) * work) <= end.closes_at
 
-    if is_in_time(costs.cost(widths, client, *traffic, now, None, work)):
+    if is_in_time(None):
         return None
-    # The largest number of steps is found by bisection: `least` steps are in time, `most` steps are not.
+    # Find the largest number of steps by bisection: `least` steps can be finished in time, `most` steps cannot.
     least = 0
     most = costs.count_steps(widths, client)
     while most - least > 1:
         middle = (least + most) // 2
-        if is_in_time(costs.cost(widths, client, *traffic, now, middle, work)):
+        if is_in_time(middle):
             least = middle
         else:
             most = middle

@@ -1,4 +1,4 @@
-"""Weights that correct for speed: a client with much data and few updates counts more."""
+"""Participation correction: a factor in the weights of updates. Clients with much data and few updates count more."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,17 @@ Floats = npt.NDArray[np.float64]
 
 
 def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
-    """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], with a mean of 1.
+    """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], scaled to a mean of 1.
 
-    The mean weighs each client by its share of local steps.
+    In this mean each client has its share of local steps as its weight.
 
-    With the power 1, all samples count alike in the long run, however fast their device is. With 0, all steps count
-    alike, and c_n is 1.
+    With the power 1, all samples count equally in the long run, even if their devices differ in speed. With the power
+    0, all steps count equally, and c_n is 1.
 
     Args:
-        samples: Training samples of each client [N].
+        samples: Number of training samples of each client [N].
         rates: Local steps of each client per unit of time [N].
-        power: The power, from 0.
+        power: The power, 0 or more.
     """
     if power == 0:
         return np.ones(len(samples))
@@ -33,7 +33,7 @@ def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float)
 
 
 def balanced_weight(weight: float, balance: float) -> float:
-    """Return an update's weight times its client's factor, but at most 1. A factor of 1 leaves the weight unchanged."""
+    """Return the weight times the client's factor c_n, but at most 1. A factor of 1 does not change the weight."""
     if balance == 1:
         return weight
     return min(1.0, balance * weight)
@@ -46,14 +46,12 @@ def planned_balances(
     power: float,
     at_a_time: int | None = None,
 ) -> Floats:
-    """Return the factors c_n [N] that follow from the current costs.
-
-    They cover all clients of the run, including quarantined ones.
+    """Return the factors c_n [N] that follow from the current costs, for all clients including quarantined ones.
 
     Args:
         costs: The costs of tasks.
         shapes: The submodels that clients train.
-        samples: Training samples of each client [N].
+        samples: Number of training samples of each client [N].
         power: The power of the participation correction.
         at_a_time: Clients that train at a time. None means all.
     """
@@ -64,10 +62,10 @@ def planned_balances(
 
 
 def mean_pause(table: Floats, at_a_time: int | None) -> float:
-    """Return the mean time that a client waits between two of its tasks. It is 0 if all clients train at the same time.
+    """Return the mean time that a client waits between two of its tasks.
 
-    The next client is drawn uniformly, so the time is the same for all clients. It is the waiting time for which
-    `at_a_time` clients train on average.
+    The next client is drawn uniformly, so the mean time is the same for all clients. It is the waiting time with which
+    `at_a_time` clients train on average. If all clients train at the same time, it is 0.
 
     Args:
         table: The costs of tasks [N, M].
@@ -75,7 +73,7 @@ def mean_pause(table: Floats, at_a_time: int | None) -> float:
     """
     if at_a_time is None or at_a_time >= len(table):
         return 0.0
-    # A cost is infinite if the client cannot hold the submodel.
+    # The cost is infinite if a client does not have the memory for a submodel.
     held_count = np.maximum(1, np.isfinite(table).sum(axis=1))
     known = np.where(np.isfinite(table), table, 0.0)
     low = 0.0

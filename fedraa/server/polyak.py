@@ -1,4 +1,4 @@
-"""A server that evaluates and delivers a mean of its last models, in which the noise of single updates is smaller."""
+"""Polyak averaging: the run evaluates and saves a mean of its last models, which has less noise than a single model."""
 
 from collections.abc import Iterable
 
@@ -10,11 +10,11 @@ from fedraa.server.tasks import TaskTable
 
 
 class PolyakAveraging:
-    """A wrapper around a server.
+    """A server that wraps another server and keeps a mean of its models.
 
-    Tasks are cut from the server's current model. Evaluations use `params`, which is the mean. After its t-th step,
+    Clients train the current model of the inner server. Evaluations use `params`, which is the mean. After step t,
     counted from 0, mean <- mean + (theta - mean) / (share * t + 1). With a `share` of 0.1 the mean covers about the
-    last tenth of all steps, however long the run is. Each step costs one more pass over the model.
+    last tenth of all steps, for any length of the run. Each step needs one more pass over the model.
     """
 
     def __init__(self, server: Server, share: float, mean: Mean) -> None:
@@ -63,7 +63,7 @@ class PolyakAveraging:
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         before = self._server.step
         waiting = self._server.drop(task, error, now)
-        # If the dropped task was the last of a round, the other updates of the round have now moved the model.
+        # If the round waited only for the dropped task, it has now ended and its other updates have moved the model.
         self._update_mean(before)
         return waiting
 

@@ -1,4 +1,4 @@
-"""The synchronous server: rounds with a barrier."""
+"""The synchronous server: in each round it waits for a cohort of clients, and then moves the model once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,10 +41,11 @@ class RoundComponents:
         submodels: The sampler that draws a submodel for every task, or the fragments from which a scheduler chooses.
         aggregator: Forms the mean delta of a round.
         optimizer: Takes the server's step.
-        auxiliary: State beside the model.
-        reportable: Returns the coordinates that a client may report (HeteroFL's label-aware head). None: all.
+        auxiliary: State besides the model, such as control variates.
+        reportable: A function of the client. It returns the mask [d] of the coordinates that count in the mean: in
+            HeteroFL, only the output rows of labels that the client holds. None: all coordinates.
         download: Compresses the model that is sent to the clients.
-        shared: True for the coordinates [d] that clients send. None: no layer stays at the clients.
+        shared: True for the coordinates [d] that clients send. None: all, because no layer stays at the clients.
         deadline: The deadline of the rounds, None without one.
     """
 
@@ -64,13 +65,13 @@ class RoundServer(Stateful):
     With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1). The
     other synchronous methods differ in the submodels, local training, the aggregator, the optimizer or the auxiliary
     state. The ledger decides the cohorts and, with a scheduler, the fragments. A failed task contributes nothing to its
-    round, and the state that is kept for its client stays unchanged. A round without reports changes nothing. A
-    quarantined client is not drawn again.
+    round, and the kept state of its client does not change. A round without updates changes nothing. A quarantined
+    client is not drawn again.
 
     Args:
         params: The model [d].
         run: The run.
-        ledger: The decisions.
+        ledger: Decides the cohorts and the fragments.
         components: The components of the method.
         task_table: The tasks.
         record: Writes an event to the log.
@@ -105,7 +106,7 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # Without a sampler, this base class does nothing at the end of a round.
+        # With a scheduler there is no sampler. This object of the base class then does nothing at the end of a round.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels
@@ -120,8 +121,9 @@ class RoundServer(Stateful):
         self._download = components.download
         self._shared = components.shared
         self._deadline = components.deadline
+        self._paces = None if self._deadline is None else self._deadline.paces
         self._coverage = CoverageCounter(len(params), np.int32)
-        # Also counts the coordinates of personal layers, which are trained but not sent. Only used with such layers.
+        # Counts all trained coordinates, including personal layers, which are not sent. Used only with personal layers.
         self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()
@@ -160,10 +162,10 @@ class RoundServer(Stateful):
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Add a client's delta to the sums of the round. The last client's delta closes the round, and the model moves.
+        """Add a client's delta to the sums of the round. If it is the last one, close the round and move the model.
 
-        The logged weight is the server learning rate times the client's share of the whole cohort, including clients
-        that fail later. The mean delta only includes the clients that report.
+        The logged weight is the server learning rate times the client's share of the weights of the whole cohort,
+        including clients that fail later. The mean delta includes only the clients that report.
         """
         flight = self.task_table.in_flight[update.task]
         task = flight.task
@@ -174,6 +176,8 @@ class RoundServer(Stateful):
             where = where_of(assignment.submodel)
             self._trained.add(DeltaView(where, update.params, task.params, assignment.mask))
             assignment = assignment.restrict(self._shared)
+        if self._paces is not None:
+            self._paces.record_update(task.client, self.task_table.count_flops(flight), now - flight.left)
         weight = self.ledger.weight(task.client)
         change = DeltaView(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
@@ -210,11 +214,16 @@ class RoundServer(Stateful):
         return self._end_round("count", now)
 
     def state(self) -> State:
-        return super().state() | {"in_flight": self.task_table.in_flight_state()}
+        state = super().state() | {"in_flight": self.task_table.in_flight_state()}
+        if self._paces is not None:
+            state["paces"] = self._paces.state()
+        return state
 
     def restore(self, state: State) -> None:
         self._reset_round()
         super().restore(state)
+        if self._paces is not None:
+            self._paces.restore(state["paces"])
         self.task_table.restore_in_flight(state["in_flight"], self.ledger.in_flight.values())
 
     @property
@@ -223,7 +232,7 @@ class RoundServer(Stateful):
         return None if self._deadline is None else self._deadline.end_of(self.ledger.started)
 
     def _next_clients(self, ended: Committed | Dropped, now: float) -> Iterable[int]:
-        """If the round is complete, close it, begin the next one and return its cohort. Return no clients otherwise."""
+        """If the round is complete, close it, begin the next round and return its cohort. Else return no clients."""
         if not ended.round_complete:
             return ()
         return self._end_round("count", now)
@@ -232,14 +241,19 @@ class RoundServer(Stateful):
         return self._end_round("deadline", now)
 
     def _end_round(self, reason: str, now: float) -> Iterable[int]:
-        """Lose the tasks in flight, close the round, and return the cohort of the next round.
+        """Give up the tasks in flight, close the round, and return the cohort of the next round.
 
         Args:
             reason: The reason for which tasks are lost: `count` or `deadline`.
             now: Time on the run's clock.
         """
         for number in list(self.ledger.in_flight):
-            self.ledger.lose(number, now - self.task_table.in_flight[number].left)
+            flight = self.task_table.in_flight[number]
+            elapsed = now - flight.left
+            # A task that was one too many shows no slowness.
+            if self._paces is not None and reason == "deadline":
+                self._paces.record_lost(flight.task.client, self.task_table.count_flops(flight), elapsed)
+            self.ledger.lose(number, elapsed)
             self.task_table.lose(number, reason, now)
         self._close_round(now)
         self.ledger.close_round()
@@ -247,12 +261,12 @@ class RoundServer(Stateful):
         return self.ledger.begin_round(now)
 
     def _reset_round(self) -> None:
-        """Forget the sums and the snapshots of a round."""
+        """Clear the sums of a round, and the snapshots of the model that its clients received."""
         # The sum of learning rate times local steps over the clients that have reported.
         self._lr_steps: float = 0.0
         self._square: float = 0.0
         self._lr = 0.0
-        # The snapshots, keyed by submodel. The key None is the whole model.
+        # The snapshots of the model at the start of the round, by submodel. The key None is the whole model.
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}
 
     def _close_round(self, now: float) -> None:
@@ -312,10 +326,10 @@ def received_buffer(download: Compressor, part: Vector, rng: np.random.Generator
     Args:
         download: The compressor.
         part: The sent buffer [k].
-        rng: Randomness of the compressor.
+        rng: The random generator of the compressor.
 
     Raises:
-        InputError: A custom compressor returned no tensor, or one of another shape.
+        InputError: A custom compressor returned something else than a tensor [k].
     """
     with convert_errors("schedule.download_compressor", download):
         arrived = download.apply(torch.tensor(part), rng)

@@ -1,7 +1,7 @@
-"""Auxiliary state of rounds: buffers that tasks carry besides the model, and the state that updates change.
+"""Auxiliary state of methods in rounds, such as control variates: values that the server keeps besides the model.
 
-The server keeps the state of every client, so the result does not depend on the worker that trains a client. Buffers
-that a real client would exchange with the server count as traffic (`extra_buffers`).
+The server also keeps the state of every client, so that any worker can train any client. Buffers that a real client
+would exchange with the server count as traffic (`extra_buffers`).
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ class RoundStateContext:
     Attributes:
         size: Number of parameters, d.
         clients: Number of clients.
-        grad_mix: The weight of a client's gradient beside the server's momentum.
+        grad_mix: The weight of a client's gradient in local steps; the rest is the weight of the server's momentum.
         params: The initial model [d].
-        steps: Local steps of a task on the whole model, as the mean over the clients.
+        steps: Number of local steps of a task on the whole model, as the mean over the clients.
         rounds: The limit of rounds of the run, None without such a limit.
         cohort: Expected number of clients in a round, None if it is unknown.
     """
@@ -46,13 +46,13 @@ class RoundState(Stateful):
     Subclasses override the methods that they need.
 
     Attributes:
-        keeps: A name for the state at the server.
+        keeps: A description of the state at the server, for messages about memory.
         refuses: The settings of local training that are incompatible with the method, with the reasons. The keys are
-            those of `check_terms` in composition/compatibility.py.
+            the same as in `check_terms` in composition/compatibility.py.
         reads_deltas: True if `receive` reads the deltas of clients.
-        momentum: True if the server has a momentum that clients may blend in.
+        momentum: True if the server sends a momentum that clients may blend into their gradients.
         corrects: True if deltas are corrected by the state of each client.
-        extra_buffers: Buffers that count as traffic.
+        extra_buffers: Numbers of buffers besides the model that count as traffic.
         asks: Names of extra buffers that client updates must contain besides the parameters.
     """
 
@@ -74,7 +74,7 @@ class RoundState(Stateful):
         """Allocate the state."""
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        """Return the extra buffers that the client's task carries."""
+        """Return the buffers that the client's task carries besides the parameters."""
         return {}
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
@@ -82,7 +82,7 @@ class RoundState(Stateful):
 
         Args:
             contribution: The client, its delta and its weight.
-            assignment: The submodel.
+            assignment: The submodel that the client trained.
             update: The client update.
         """
 

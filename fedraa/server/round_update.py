@@ -21,7 +21,7 @@ class Mean:
         weights: "uniform" if all clients count equally, "samples" if they are weighted by their number of samples.
         aggregator: Forms the mean.
         optimizer: Takes the step.
-        auxiliary: State beside the model.
+        auxiliary: State besides the model, such as control variates.
         owned_head: True if an output row is averaged only over the clients that hold its label (HeteroFL).
     """
 
@@ -51,5 +51,5 @@ class Mean:
         return SERVER_OPTIMIZER.resolve(self.optimizer)
 
     def memory(self, size: int, clients: int) -> int:
-        """Return an upper bound of the bytes needed besides the model."""
+        """Return an upper bound of the memory in bytes that the server needs besides the model."""
         return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients)

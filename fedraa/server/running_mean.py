@@ -1,4 +1,4 @@
-"""A running mean of a model's versions, for example in the same process as the model."""
+"""Running means of a model's versions, for Polyak averaging."""
 
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Mean(Protocol):
 
 
 class Held(Protocol):
-    """An object that holds a model: a server or a store."""
+    """An object with a model: a server or a store."""
 
     @property
     def params(self) -> Vector:
@@ -45,7 +45,7 @@ class MeanHere:
 def update_mean(mean: Vector, params: Vector, share: float) -> None:
     """Update the mean in place: mean <- mean + share * (params - mean).
 
-    The result has the same bits however the coordinates are divided among calls.
+    If several calls each change some of the coordinates, the result has the same bits as with one call.
 
     Args:
         mean: The mean [d].

@@ -1,4 +1,4 @@
-"""Schedules: clients train asynchronously, or in rounds with a barrier. A schedule builds the server."""
+"""Schedules: clients train asynchronously, or in rounds. A schedule builds the server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -35,15 +35,15 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
     "scheduler",
     ("choose", "plan", "state", "restore"),
     dict(SCHEDULERS),
-    # A user may mean a schedule of the learning rate, which other libraries call a scheduler.
+    # Other libraries call a learning-rate schedule a scheduler, so the error suggests the option `lr_schedule`.
     hints={name: f"did you mean lr_schedule {value}?" for name, value in USUAL_SCHEDULES.items()},
 )
 
 
 class Schedule(ABC):
-    """The order of tasks: in rounds, or one by one if `asynchronous`.
+    """The order of tasks: one by one if `asynchronous` is True, otherwise in rounds.
 
-    A policy chooses the submodel of each task, or a scheduler if `scheduled`.
+    If `scheduled` is True, a scheduler chooses the submodel of each task. Otherwise a submodel policy chooses it.
 
     With a `polyak_fraction` over 0, the evaluated and delivered model is a mean over the last models
     (`PolyakAveraging`).
@@ -58,14 +58,12 @@ class Schedule(ABC):
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
-        """Return the server of a method with this schedule and the given update."""
+        """Return the server of a method with this schedule and this update rule or mean."""
 
 
 @dataclass(frozen=True)
 class AsyncSchedule(Schedule):
-    """Idle clients receive fragments at once, at most `concurrency` clients at a time.
-
-    A scheduler chooses the fragment.
+    """An asynchronous schedule: an idle client receives a fragment at once, and a scheduler chooses the fragment.
 
     Attributes:
         scheduler: Chooses the fragments.
@@ -74,8 +72,8 @@ class AsyncSchedule(Schedule):
         concurrency: Number of clients that train at the same time, None for all.
         polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
         next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
-        staleness_clock: The updates that count as staleness in the weight of an update: `fragment` for those of its
-            fragment, `server` for all. Both are equal for a single fragment.
+        staleness_clock: The updates that the staleness in the weight of an update counts: `fragment` for the updates of
+            its fragment, `server` for all updates. With a single fragment both are equal.
     """
 
     scheduler: Any = "gre-raa"
@@ -90,42 +88,8 @@ class AsyncSchedule(Schedule):
     scheduled: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        sizes = setup.task_table.sizes
-        routing = make_routing(
-            self.next_client,
-            setup.client_facts,
-            clients=setup.run.clients,
-            seed=setup.run.seed,
-            concurrency=self.concurrency,
-        )
-        store = setup.store or LocalStore(
-            setup.params,
-            setup.submodels,
-            update,
-            sizes,
-            share=setup.share,
-            at_a_time=self.concurrency,
-            shared=setup.shared,
-            noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
-            tensors=setup.run.traced.shapes,
-            probabilities=None if routing is None else routing.probabilities,
-        )
-        ledger = AsyncLedger(
-            clients=setup.run.clients,
-            seed=setup.run.seed,
-            bad_clients=setup.bad_clients,
-            fragments=len(setup.submodels),
-            scheduler=SchedulerRunner(SCHEDULER.own(self.scheduler)),
-            concurrency=self.concurrency,
-            selector=make_async_selector(
-                self.next_client,
-                setup.client_facts,
-                clients=setup.run.clients,
-                seed=setup.run.seed,
-                concurrency=self.concurrency,
-            ),
-            routing=routing,
-        )
+        ledger = _make_ledger(self, setup, SchedulerRunner(SCHEDULER.own(self.scheduler)))
+        store = setup.store or _make_store(self, setup, update, ledger)
         ledger.staleness_clock = self.staleness_clock
         server = AsyncServer(
             store,
@@ -142,20 +106,28 @@ class AsyncSchedule(Schedule):
 
 @dataclass(frozen=True)
 class AsyncSampled(Schedule):
-    """Idle clients receive submodels at once. A policy draws a submodel for each task.
+    """An asynchronous schedule: an idle client receives a submodel at once, and a policy draws the submodel.
 
-    Staleness counts versions of the whole model. For the policy, each version is a round, and all clients are its
-    cohort, so tasks of the same version share what a policy draws once per round.
+    Staleness counts versions of the whole model. A policy that draws something once per round draws it once per version
+    of the model here, with all clients as the cohort.
+
+    Attributes:
+        updates: Number of server updates, None to stop by another limit.
+        concurrency: Number of clients that train at the same time, None for all.
+        polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
+        next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
     """
 
     updates: Count | None = None
+    concurrency: Count | None = None
     polyak_fraction: UpToOne = 0.0
+    next_client: Any = "uniform"
 
     asynchronous: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.participation_correction:
-            problem = "tasks with sampled submodels have no planned costs"
+            problem = "it needs the costs of tasks, and these are unknown before submodels are sampled"
             got = update.participation_correction
             raise InputError("update.participation_correction", problem, got=got, hint="give 0")
         run = setup.run
@@ -163,46 +135,81 @@ class AsyncSampled(Schedule):
         if type(sampler).close is not SubmodelSampler.close:
             raise InputError(
                 "submodel",
-                f"{type(setup.policy).__name__} chooses again at the end of a round, and this schedule has no rounds",
-                hint="take a policy that draws every task independently",
+                f"{type(setup.policy).__name__} needs the end of a round to choose, and this schedule has no rounds",
+                hint="give a policy that draws every task independently",
             )
 
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
 
-        store = LocalStore(
-            setup.params,
-            (),
-            update,
-            setup.task_table.sizes,
-            share=setup.share,
-            shared=setup.shared,
-            noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
-            tensors=run.traced.shapes,
-        )
-        ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
+        ledger = _make_ledger(self, setup)
+        store = _make_store(self, setup, update, ledger)
         server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
         server.collusion = setup.make_collusion(_count_voters(update, run.clients))
         return server
 
 
+def _make_ledger(
+    schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, scheduler: SchedulerRunner | None = None
+) -> AsyncLedger:
+    """Return the ledger of an asynchronous server.
+
+    Args:
+        schedule: The schedule.
+        setup: The run.
+        scheduler: Chooses the fragments; None if a submodel is drawn for every task.
+    """
+    choice: dict[str, Any] = {
+        "clients": setup.run.clients,
+        "seed": setup.run.seed,
+        "concurrency": schedule.concurrency,
+    }
+    return AsyncLedger(
+        bad_clients=setup.bad_clients,
+        fragments=1 if scheduler is None else len(setup.submodels),
+        scheduler=scheduler,
+        selector=make_async_selector(schedule.next_client, setup.client_facts, **choice),
+        routing=make_routing(schedule.next_client, setup.client_facts, **choice),
+        **choice,
+    )
+
+
+def _make_store(
+    schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, update: AsyncRule, ledger: AsyncLedger
+) -> LocalStore:
+    """Return the store of an asynchronous server in this process."""
+    routing = ledger.routing
+    return LocalStore(
+        setup.params,
+        setup.submodels if schedule.scheduled else (),
+        update,
+        setup.task_table.sizes,
+        share=setup.share,
+        at_a_time=schedule.concurrency,
+        shared=setup.shared,
+        noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
+        tensors=setup.run.traced.shapes,
+        probabilities=None if routing is None else routing.probabilities,
+    )
+
+
 def _count_voters(update: AsyncRule, clients: int) -> int:
-    """Return the number of clients among which attackers collude: those of one buffer of the rule, or all."""
+    """Return the number of clients among which attackers collude: the clients of one buffer of the rule, or all."""
     if update.per_step > 1:
         return update.per_step
     return clients
 
 
 class Barrier(Schedule):
-    """Rounds: all clients of a cohort train before the model moves.
+    """A schedule in rounds: all clients of a cohort train before the model moves.
 
     Attributes:
-        participation: The clients of a round.
-        over_selection: Factor by which a round starts more clients than it needs. The first ones count, and the work of
-            the others is lost.
-        deadline: Time after which a round closes, None for no deadline.
-        late: The work of a client that is not ready at the deadline: `drop` loses it, `partial` keeps the local steps
-            that fit.
+        participation: Chooses the clients of a round.
+        over_selection: Factor by which a round starts more clients than it needs. The first updates count, and the work
+            of the other clients is lost.
+        deadline: Time from the start of a round after which the round closes, None for no deadline.
+        late: What happens to the work of a client that is not ready at the deadline. With `drop` it is lost, with
+            `partial` the local steps before the deadline count.
     """
 
     participation: Any = "all"
@@ -269,23 +276,23 @@ class Barrier(Schedule):
             reportable=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.resolve(self.download_compressor),
             shared=setup.shared,
-            deadline=make_deadline(self.deadline, self.late, setup.timing),
+            deadline=make_deadline(self.deadline, self.late, setup.timing, wall=setup.learn),
         )
         return RoundServer(setup.params, run, ledger, components, setup.task_table, setup.record)
 
 
 @dataclass(frozen=True)
 class Rounds(Barrier):
-    """Rounds with a barrier. `download_compressor` compresses the model for the clients (the operator C of RA-Fed).
+    """A schedule in rounds in which a policy draws the submodels.
 
     Attributes:
-        participation: The clients of a round.
+        participation: Chooses the clients of a round.
         rounds: Number of rounds, None to stop by another limit.
         polyak_fraction: Share of the last rounds that the evaluated mean model covers; 0 evaluates the current model.
-        download_compressor: Compression of the model that the server sends.
+        download_compressor: Compresses the model that the server sends (the operator C of RA-Fed).
         over_selection: Factor by which a round starts more clients than it needs.
-        deadline: Time after which a round closes, None for no deadline.
-        late: The work of a client that is not ready at the deadline: drop or partial.
+        deadline: Time from the start of a round after which the round closes, None for no deadline.
+        late: `drop` or `partial`, as in Barrier.
     """
 
     participation: Any = "all"
@@ -302,10 +309,10 @@ class Rounds(Barrier):
 
 @dataclass(frozen=True)
 class ScheduledRounds(Barrier):
-    """Rounds with a barrier, in which a scheduler chooses the fragments (Sync Fed-RAA).
+    """A schedule in rounds in which a scheduler chooses the fragments (Sync Fed-RAA).
 
-    While the tasks of a round are assigned, each task counts as an update of its fragment. After the round, each
-    fragment that some client trained has one more update.
+    While the tasks of a round are assigned, each task counts as an update of its fragment. At the end of the round,
+    this is corrected: each fragment that at least one client trained has one update more than before the round.
     """
 
     scheduler: Any = "gre-raa"

@@ -1,4 +1,4 @@
-"""The selector of a run's clients, made from the selection of the schedule. A replay makes the same one."""
+"""Functions that make the selector of a run's clients from the settings of the schedule, for runs and replays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
@@ -15,7 +15,7 @@ from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.selection.routing import Routing
 from fedraa.selection.simple import Uniform
-from fedraa.server.partial_work import Deadline
+from fedraa.server.partial_work import Deadline, RealPaces
 
 
 def make_round_selector(
@@ -35,10 +35,10 @@ def make_round_selector(
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        alone: Number of first rounds in which only the first client trains.
+        alone: Number of rounds at the start in which only the first client trains.
 
     Raises:
-        InputError: A built-in selection has no number of clients, or more than there are.
+        InputError: A built-in selection has no number of clients per round, or the number is too large.
     """
     selection = PARTICIPATION.own(source)
     count = count_of(selection)
@@ -65,14 +65,14 @@ def make_async_selector(
         concurrency: Number of clients that train at the same time, None for all.
 
     Raises:
-        InputError: The selection is for rounds, or there is nothing to choose.
+        InputError: The selection is only for rounds, or all clients train at the same time.
     """
     selection = NEXT_CLIENT.own(source)
     if isinstance(selection, Uniform) and selection.count is None:
         return None
     got = text_of(selection)
     if not needs_view(selection) or selection.rounds_only:
-        problem = "it chooses the clients of rounds, and the method has none"
+        problem = "it chooses the clients of a round, and the method has no rounds"
         raise InputError("next_client", problem, got=got, hint="give uniform, oort or power-of-choice")
     if _has_count(selection) and count_of(selection) is not None:
         problem = "the method chooses one client whenever another has finished"
@@ -89,7 +89,7 @@ def make_async_selector(
 def make_routing(
     source: object, find_facts: Callable[[], ClientFacts], *, clients: int, seed: int, concurrency: int | None
 ) -> RoutedTasks | None:
-    """Return the queues of tasks of an asynchronous schedule with the selection `routing`, or None with another one.
+    """Return the queues of tasks if the asynchronous schedule has the selection `routing`, otherwise None.
 
     Args:
         source: The selection in any form.
@@ -109,24 +109,27 @@ def make_routing(
 def is_routing(source: object) -> bool:
     """Return True if an asynchronous server with this selection has queues of tasks at the clients.
 
-    A replay runs no custom code, so a custom subclass of Routing has no queues, and chooses among the idle clients.
+    Only the built-in class Routing has queues. A subclass chooses among the idle clients, because a replay runs no
+    custom code.
     """
     return type(NEXT_CLIENT.resolve(source)) is Routing
 
 
-def make_deadline(duration: float | None, late: str, timing: Timing) -> Deadline | None:
+def make_deadline(duration: float | None, late: str, timing: Timing, *, wall: bool) -> Deadline | None:
     """Return the deadline of the rounds, or None without one.
 
     Args:
         duration: Time from the start of a round to its deadline.
         late: `drop` or `partial`.
-        timing: The model of the time that tasks take.
+        timing: The timing model, which gives the duration of each task.
+        wall: True on the wall clock.
 
     Raises:
         InputError: `late` is `partial`, and there is no deadline.
     """
     if duration is not None:
-        return Deadline(duration, late == "partial", timing)
+        paces = RealPaces() if wall and late == "partial" else None
+        return Deadline(duration, late == "partial", timing, paces)
     if late == "partial":
         raise InputError("late", "it needs a deadline", got=late, hint="also give --deadline")
     return None
@@ -137,9 +140,9 @@ def make_facts(costs: CostModel, shapes: Sequence[Widths], samples: Sequence[int
 
     Args:
         costs: The costs of tasks.
-        shapes: The submodels from which a scheduler chooses, none without a scheduler.
-        samples: Training samples of each client.
-        timing: The model of the time that tasks take.
+        shapes: The submodels from which a scheduler chooses. Empty without a scheduler.
+        samples: Number of training samples of each client.
+        timing: The timing model, which gives the duration of each task.
     """
     return ClientFacts(np.array(samples, np.int64), costs.expected_durations(shapes), timing.find_start)
 

@@ -24,7 +24,7 @@ from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
 class Server(Protocol):
-    """A state machine: the loop passes events to the server and receives its next decisions.
+    """A state machine: the loop passes events to the server, and the server answers with its next decisions.
 
     A server update is one applied client update of an asynchronous server, or one round of a synchronous server.
     """
@@ -35,7 +35,7 @@ class Server(Protocol):
 
     @property
     def ledger(self) -> TaskLedger:
-        """The decisions."""
+        """The ledger, which decides which client gets which task."""
 
     @property
     def task_table(self) -> TaskTable:
@@ -53,7 +53,7 @@ class Server(Protocol):
         """End the round at its deadline, log a `lost` event for each task in flight, and return the waiting clients."""
 
     def begin(self) -> Iterable[int]:
-        """Return the clients that wait for work at the start."""
+        """Return the clients that wait for a task at the start."""
 
     def assign(self, client: int, now: float) -> Task:
         """Return the next task of a waiting client, and log it as a `dispatch` event."""
@@ -61,11 +61,11 @@ class Server(Protocol):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Apply an update or add it to its round, and log it as a `commit` event.
 
-        Return the clients that now wait for work.
+        Return the clients that now wait for a task.
         """
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
-        """Drop a task that its client made fail, log a `drop` event, and return the clients that now wait for work.
+        """Drop a task that failed by its client's fault, log a `drop` event, and return the clients that now wait.
 
         Args:
             task: The number of the task.
@@ -74,10 +74,10 @@ class Server(Protocol):
         """
 
     def end_empty_round(self, now: float) -> Iterable[int]:
-        """End a round that has no clients. Return the clients that now wait for work."""
+        """End a round that has no clients. Return the clients that now wait for a task."""
 
     def state(self) -> State:
-        """Return the state for a checkpoint. The loop calls this only between two of the calls above."""
+        """Return the state for a checkpoint. The loop calls this method only between calls of the other methods."""
 
     def restore(self, state: State) -> None:
         """Restore the values that `state` returned."""
@@ -89,21 +89,21 @@ class ServerSetup:
 
     Attributes:
         params: The initial model [d].
-        submodels: The fragments.
+        submodels: The fragments from which a scheduler chooses.
         run: The run.
         policy: Chooses the submodel of each task.
         task_table: The tasks.
         record: Writes an event to the log.
-        bad_clients: The policy for clients that fail.
-        labels_held: The labels of each client.
-        grad_mix: The weight of a client's gradient beside the server's momentum.
-        learn: True if costs follow real durations.
+        bad_clients: Decides about clients that fail.
+        labels_held: True for the labels in each client's training data [N, classes].
+        grad_mix: The weight of a client's gradient in local steps; the rest is the weight of the server's momentum.
+        learn: True if the estimated costs adapt to the real durations of tasks.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
-        share: Places the buffers that the server sends.
-        timing: The model of the time that tasks take.
+        share: Makes a buffer that several tasks share from the parameters to send.
+        timing: The timing model, which gives the duration of each task.
         attack: The attack of some clients, if there is one.
         privacy: Central privacy, if the run has it.
-        shared: True for the coordinates [d] that clients send, without those of personal layers. None: all.
+        shared: True for the coordinates [d] that clients send, False for personal layers. None: all are sent.
         rounds: The limit of server updates of the run, None without such a limit.
     """
 
@@ -127,7 +127,7 @@ class ServerSetup:
 
     @property
     def mean_steps(self) -> float:
-        """Return the local steps of a task on the whole model, as the mean over the clients."""
+        """Return the number of local steps of a task on the whole model, as the mean over the clients."""
         return float(self.task_table.costs.all_steps([self.run.whole().widths]).mean())
 
     def client_facts(self) -> ClientFacts:
@@ -136,10 +136,10 @@ class ServerSetup:
         return make_facts(self.task_table.costs, shapes, self.task_table.sizes, self.timing)
 
     def make_collusion(self, voters: int) -> Collusion | None:
-        """Return the deltas that attackers see, or None if no attackers collude.
+        """Return the collusion of attackers that know other clients' deltas, or None if attackers do not collude.
 
         Args:
-            voters: Number of clients in a buffer of an asynchronous server, or of all clients.
+            voters: Number of clients whose deltas are combined: in a buffer of an asynchronous server, or all clients.
         """
         if self.attack is None or not self.attack.attack.colludes:
             return None

@@ -1,4 +1,7 @@
-"""Staleness weights s(k) of FedAsync (Xie, Koyejo, Gupta 2019, section 5) in [0, 1], s(0) = 1."""
+"""Functions s(k) of the staleness k that reduce the weight of stale updates (Xie, Koyejo, Gupta 2019, section 5).
+
+The values are in [0, 1], and s(0) = 1.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,17 +13,17 @@ from fedraa.numbers import NotNegative
 
 
 class StalenessWeight(ABC):
-    """The weight of an update that is `staleness` versions old.
+    """A function of the staleness of an update. It returns a factor of the update's weight.
 
-    A function of the staleness also works: lambda staleness: 1 / (1 + staleness)
+    A plain function works as well, such as lambda staleness: 1 / (1 + staleness)
     """
 
     @abstractmethod
     def __call__(self, staleness: int) -> float:
-        """Return a factor on the mixing weight; staleness is 0 or more, in updates of the fragment."""
+        """Return the factor for a staleness of 0 or more, in updates of the fragment."""
 
     def among(self, clients: int) -> "StalenessWeight":
-        """Return this StalenessWeight, adapted to a run with this number of clients."""
+        """Return this StalenessWeight, adapted to a run in which this number of clients train at the same time."""
         return self
 
 
@@ -57,9 +60,10 @@ class Hinge(StalenessWeight):
 
 @dataclass(frozen=True)
 class DelayAdaptive(StalenessWeight):
-    """The weight n / max(n, k) (delay-adaptive asynchronous SGD). With n clients at work a staleness of n is usual.
+    """The weight n / max(n, k) (delay-adaptive asynchronous SGD).
 
-    `clients` is n; 0 stands for the number of clients of the run that train at a time.
+    `clients` is n. If it is 0, n is the number of clients that train at the same time. With n such clients, a staleness
+    of n is usual.
     """
 
     clients: NonNegativeInt = 0
@@ -73,7 +77,7 @@ class DelayAdaptive(StalenessWeight):
 
 
 def weight_for_clients(weight: StalenessWeight, clients: int) -> StalenessWeight:
-    """Return a StalenessWeight, adapted to a run with this number of clients.
+    """Return the StalenessWeight, adapted to a run in which this number of clients train at the same time.
 
     A plain function is returned unchanged.
     """

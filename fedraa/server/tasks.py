@@ -1,4 +1,4 @@
-"""The tasks of a server with their buffers, costs and log lines. The ledger decides which client gets which task."""
+"""The tasks of a server: their buffers, costs and log events. The ledger decides which client gets which task."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from fedraa.server.partial_work import RoundEnd, cut_task
 from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment, Mask
 
-# Weight of the newest applied update in the displayed mean staleness.
+# The displayed mean staleness is a running mean, in which the newest update has this weight.
 STALENESS_EMA_WEIGHT = 0.1
 
 
@@ -29,7 +29,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight, the submodel that it trains, and the time at which it was sent."""
+    """A task in flight, the submodel that it trains, and the time `left` at which it was sent."""
 
     task: Task
     assignment: Assignment
@@ -37,7 +37,7 @@ class InFlightTask:
 
 
 class TaskTable(Stateful):
-    """A table of tasks. It makes tasks from the ledger's decisions, holds the tasks in flight, and writes their events.
+    """A table of tasks. It makes tasks from the ledger's decisions, holds the tasks in flight, and logs their events.
 
     Args:
         sizes: Number of training samples of each client.
@@ -45,10 +45,11 @@ class TaskTable(Stateful):
         record: Writes an event to the log.
         rates: The local learning rates.
         client_states: The values that clients keep between their tasks.
-        shared: True for the coordinates [d] that clients send. None: all.
+        shared: True for the coordinates [d] that clients send. None: all are sent.
     """
 
-    # The state of tasks in flight has separate methods: a server keeps the decisions, and a store may keep the buffers.
+    # The tasks in flight are not among these fields. They have own methods, because their state is in three objects:
+    # the ledger keeps the decisions, and a store may keep the buffers.
     state_fields: ClassVar[tuple[str, ...]] = (
         "applied",
         "quarantined",
@@ -73,11 +74,11 @@ class TaskTable(Stateful):
         self.applied = np.zeros(len(sizes), np.int64)
         """The number of applied updates of each client."""
         self.quarantined: dict[int, str] = {}
-        """The reason for each quarantined client."""
+        """For each quarantined client, the reason."""
         self.round_end: RoundEnd | None = None
         """The end of the current round, which cuts tasks short; None without a deadline."""
         self.lost: list[int] = []
-        """The tasks that were lost since the loop last removed them from those that it waits for."""
+        """The tasks that were lost and for which the loop still waits. The loop empties this list."""
         self.staleness = 0.0
         self.sizes = sizes
         self.costs = costs
@@ -86,10 +87,10 @@ class TaskTable(Stateful):
         self.client_states = client_states or ClientStates((), np.zeros(0, np.float32), len(sizes))
         """The values that clients keep between their tasks."""
         self._shared = shared
-        # Training samples of the applied updates.
+        # Number of training samples in all applied updates.
         self._trained = 0.0
-        # Minibatches of each client's tasks so far. If a pass over the data spans several tasks, the next task
-        # continues after these minibatches.
+        # Number of minibatches of each client's tasks so far. If a pass over the data takes several tasks, the next
+        # task continues after these minibatches.
         self._taken = np.zeros(len(sizes), np.int64)
 
     def dispatch(
@@ -112,8 +113,8 @@ class TaskTable(Stateful):
             assignment: The submodel.
             buffer: The parameters of the submodel.
             extras: Buffers that the task carries besides the parameters.
-            extra_buffers: The buffers besides the parameters that count as traffic.
-            traffic_sizes: Number of coordinates down and up that count as traffic, if it differs from the submodel's.
+            extra_buffers: The numbers of buffers besides the parameters that count as traffic.
+            traffic_sizes: Numbers of coordinates down and up that count as traffic. None: those of the submodel.
             asks: Names of buffers that the update must contain besides the parameters.
         """
         client = decision.client
@@ -173,7 +174,7 @@ class TaskTable(Stateful):
             done: The result of the update in the ledger.
             weight: Weight of the update.
             now: Time on the run's clock.
-            optional: Fields of the event that most runs lack: `unprotected`, `seconds` and `waited` (see History).
+            optional: Fields that only some runs have: `unprotected`, `seconds` and `waited` (see History).
         """
         flight = self.in_flight.pop(update.task)
         task = flight.task
@@ -195,7 +196,7 @@ class TaskTable(Stateful):
             weight=weight,
             bytes_up=task.bytes_up,
             samples=self.sizes[task.client],
-            flops=self._count_flops(flight),
+            flops=self.count_flops(flight),
             train_loss=update.loss,
             **optional,
         )
@@ -215,9 +216,9 @@ class TaskTable(Stateful):
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, error=error, action=action)
 
     def lose(self, number: int, reason: str, now: float) -> None:
-        """Log a task whose client was too late for its round, and remove it from the tasks in flight.
+        """Log a task that was too late for its round, and remove it from the tasks in flight.
 
-        The client has received the model, and has trained for a part of the task's modelled duration.
+        Its client has received the model and has trained for a part of the task's modelled duration.
 
         Args:
             number: The number of the task.
@@ -234,11 +235,11 @@ class TaskTable(Stateful):
             client=task.client,
             fragment=task.fragment,
             reason=reason,
-            flops=lost_flops(self._count_flops(flight), task.cost, now - flight.left),
+            flops=lost_flops(self.count_flops(flight), task.cost, now - flight.left),
         )
 
-    def _count_flops(self, flight: InFlightTask) -> float:
-        """Return the FLOPs of a task on the client."""
+    def count_flops(self, flight: InFlightTask) -> float:
+        """Return the FLOPs that a client needs for a task."""
         task = flight.task
         return self.costs.flops(task.widths, task.client, task.cut_at) * flight.assignment.work
 
@@ -247,7 +248,7 @@ class TaskTable(Stateful):
         return task.lr * self._rates.mean_factor(steps)
 
     def path_length(self, task: Task, steps: int) -> float:
-        """Return the length of a task's path by gradients of length 1 over this number of local steps."""
+        """Return the length of a client's path over this number of local steps if each gradient has length 1."""
         return self.costs.path_length(self.mean_lr(task, steps), steps)
 
     def _run_progress(self, step: int, now: float) -> float:
@@ -287,7 +288,7 @@ class TaskTable(Stateful):
         """Return the values of the tasks in flight for a checkpoint.
 
         Args:
-            sent: The values of the tasks' buffers by task number, if the tasks do not hold the values themselves.
+            sent: The values of the tasks' buffers by task number, if another object holds them.
         """
         if sent is None:
             return [flight_state(flight) for flight in self.in_flight.values()]
@@ -304,14 +305,13 @@ class TaskTable(Stateful):
         Args:
             states: The values that `in_flight_state` returned.
             decisions: The decisions of the tasks, in the same order.
-            send: Puts the buffers of all tasks into the store that keeps them. None if the tasks hold the values
-                themselves.
+            send: Puts the buffers of all tasks into the store. None if the tasks themselves hold the values.
         """
         flights = map(self._with_kept_buffers, restored_flights(states, decisions, send))
         self.in_flight = {flight.task.id: flight for flight in flights}
 
     def _with_kept_buffers(self, flight: InFlightTask) -> InFlightTask:
-        """Return a restored task with the client's kept state, which checkpoints hold only once."""
+        """Return a restored task with the client's kept state added, because a checkpoint has it in another place."""
         kept = self.client_states.send(flight.task.client, flight.assignment)
         return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
 
@@ -328,11 +328,11 @@ def lost_flops(flops: float, cost: float, elapsed: float) -> float:
 
 
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
-    """Return the values of a task in flight for a checkpoint, without those of its decision.
+    """Return the values of a task in flight for a checkpoint, except the values of its decision.
 
     Args:
         flight: The task.
-        params: The values [k] of its buffer, if the task does not hold them itself.
+        params: The values [k] of its buffer, if another object holds them.
     """
     task = flight.task
     return {

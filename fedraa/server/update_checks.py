@@ -24,11 +24,11 @@ from fedraa.vectors.finite import (
 
 # No value of an update may exceed this multiple of max(1, largest value that the client received).
 MAX_GROWTH = 1e3
-# Names of extra buffers in client updates that have one value per trained parameter.
+# Names of those extra buffers in client updates that must have one value per trained parameter.
 AS_LONG_AS_THE_PART = ("gradient", "squares")
 AUTO = "auto"
-# With `auto`, the norm of an update may be this multiple of the median norm. Norms of honest updates differ by less,
-# even if the sizes of data partitions differ tenfold.
+# With `auto`, the norm of an update may be at most this multiple of the median norm. The norms of honest updates differ
+# less, even if the numbers of samples differ tenfold.
 NORM_FACTOR = 20
 # Number of the last accepted updates from which the median norm is computed.
 MEDIAN_WINDOW = 50
@@ -43,8 +43,8 @@ class Bounds(Stateful):
 
     With `auto`, the norm of an update, ||w - w_received||, may be at most `NORM_FACTOR` times the median norm of the
     last `MEDIAN_WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP_UPDATES` accepted updates, the
-    bound is `NORM_FACTOR` times max(1, ||sent||). One or two outliers among these first updates do not move the median
-    far.
+    bound is `NORM_FACTOR` times max(1, ||w_received||). Even if one or two of these first updates are outliers, the
+    median changes little.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
@@ -55,9 +55,9 @@ class Bounds(Stateful):
         self._seen: dict[int, list[float]] = {}
 
     def judge_update(self, update: Update, task: Task | None) -> str | None:
-        """Return the reason to refuse the update, or None. The norm of an accepted update is part of later medians."""
+        """Return the reason to refuse the update, or None to accept it. Record the norm of an accepted update."""
         if task is not None and update.receipt is None and not isinstance(task.buffer, RemoteBuffer):
-            # The update is checked once. All later checks use this receipt.
+            # All checks below use this receipt, so that the values of the update are read only once.
             update = replace(update, receipt=receipt_of(task.params, update.params, norms=self._max_norm is not None))
         max_norm = self._max_norm if isinstance(self._max_norm, int | float) else None
         wrong = check_update(update, task, max_norm=max_norm)
@@ -69,9 +69,9 @@ class Bounds(Stateful):
         return wrong
 
     def _unusual_norm(self, update: Update, task: Task) -> str | None:
-        """Return the reason if the norm of the update is over the bound of `auto`.
+        """Return the reason to refuse the update if its norm exceeds the bound of `auto`.
 
-        Otherwise add the norm to the medians.
+        Otherwise record the norm for later medians and return None.
         """
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = update_norms(update, task)
@@ -133,15 +133,17 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 
 
 def outgrown_values(update: Update, task: Task) -> str | None:
-    """Return the reason if an update has finite values that are too large for any training, otherwise None.
+    """Return the reason to refuse an update if it has finite values that no training can produce, otherwise None.
 
-    Such values would pass the other checks and spoil the weights of the next clients, which would then be blamed.
+    Such values would pass the other checks and damage the weights that the next clients receive. The failures of those
+    clients would then count as their own.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
     if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
         return f"params hold values up to {receipt.largest:.4g}, and the sent weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
-        # Squares of honest gradients may also be this large, and no other client receives them.
+        # Buffers that the client keeps are not checked. Squares of honest gradients may be this large, and no other
+        # client receives them.
         if name.startswith(KEPT_PREFIX):
             continue
         largest = find_largest(buffer)
@@ -151,7 +153,7 @@ def outgrown_values(update: Update, task: Task) -> str | None:
 
 
 def model_defect(task: Task, update: Update | None) -> str | None:
-    """Return the defect of the weights that the client received, or None if they are sound or not known."""
+    """Return the defect of the weights that the client received, or None if they have no defect or are unknown."""
     if update is not None and update.receipt is not None:
         return describe_unfit(update.receipt.sent)
     if isinstance(task.buffer, RemoteBuffer):
@@ -166,7 +168,7 @@ def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> 
         where: The setting of the component.
         part: The component.
         params: The model [d].
-        when: Text that ends the message.
+        when: A text that is added at the end of the message.
     """
     if at_most(params, LARGEST):
         return
@@ -195,7 +197,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
     if not norms and at_most(new, MAX_GROWTH):
-        # No value is larger than MAX_GROWTH, so none can be too large relative to the sent weights.
+        # All values are at most MAX_GROWTH, so they cannot be too large, whatever the sent weights are.
         return Receipt(push, None, 0, 0.0)
     largest = find_largest(new)
     bad = count_not_finite(new, largest)

@@ -1,1 +1,1 @@
-"""The values with which a method runs: values of the user, of the method's paper, or tuned values."""
+"""The choice of the values with which a method runs: the user's, the paper's, or tuned values."""

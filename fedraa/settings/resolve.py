@@ -1,4 +1,4 @@
-"""Resolution of an experiment to its method: the experiment's values replace the method's own."""
+"""The method of an experiment, with the values that the experiment sets in place of the method's defaults."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,10 +37,10 @@ REDRAW = "submodel.capacities.redraw"
 
 
 def resolve_method(experiment: Experiment) -> Method:
-    """Return the experiment's method with the experiment's values. Logit calibration is only kept for classification.
+    """Return the experiment's method with the values that the experiment sets.
 
-    Raises InputError for a value that the method does not have, for values that exclude each other, and for a method
-    that cannot train the objective.
+    Logit calibration is switched off unless the objective is classification. Raises InputError for a value that the
+    method does not have, for values that exclude each other, and for a method that cannot train the objective.
     """
     method = find_method(experiment.method)
     solver = replace(
@@ -60,7 +60,7 @@ def resolve_method(experiment: Experiment) -> Method:
     method = replace(method, local=replace(method.local, split=layers, squares=squares))
     for choice, part in method.choices().items():
         check_part(part, f"method.{choice}")
-    # The property raises an InputError if `steps` is an unknown text.
+    # Reading this property raises an InputError if `steps` is an unknown text.
     _ = method.local.auto
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
@@ -82,7 +82,7 @@ def resolve_method(experiment: Experiment) -> Method:
 
 
 def _learning_rate(experiment: Experiment) -> dict[str, Any]:
-    """Return the learning rate and its schedule, if the experiment sets them. A rate without a schedule is constant."""
+    """Return the learning rate and its schedule, if the experiment sets them. The default schedule is constant."""
     values: dict[str, Any] = {}
     if experiment.lr is not None:
         values = {"lr": experiment.lr, "lr_schedule": "constant"}
@@ -137,7 +137,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
 
 
 def _task_length(options: LocalOptions) -> dict[str, Any]:
-    """Return the fields of local training that set the length of a task, or none if the options do not set a length."""
+    """Return the fields of local training that set the length of a task. Without such an option, return no fields."""
     if options.local_steps is not None:
         return {"epochs": LocalTraining.epochs, "steps": options.local_steps}
     if options.local_epochs is not None:
@@ -156,7 +156,7 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
-    """Return the experiment without values that its method does not have, so that one command can compare methods."""
+    """Return the experiment without values that its method does not have, for comparisons of different methods."""
     method = find_method(experiment.method)
     values = values_set(experiment, method)
     foreign = foreign_names(method, values)
@@ -172,14 +172,14 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
 
 
 def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return the values of the method that the experiment sets, keyed by shortcut or by path."""
+    """Return the values of the method that the experiment sets, by the name of the option or by the path."""
     values = {name: getattr(experiment, name) for name in SHORTCUTS} | {"ratios": _fragment_ratios(experiment, method)}
     override: dict[str, Any] = experiment.override
     return {name: value for name, value in values.items() if value is not None} | override
 
 
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values, with a placeholder for `auto` capacities. By default such capacities are not drawn again."""
+    """Return the values with a placeholder for `auto` capacities. By default these stay the same in every round."""
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
     if not auto:
         return values
@@ -187,7 +187,10 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
-    """Return the ratios for a number of fragments: equal ones if the method's are equal, otherwise the table's."""
+    """Return the size ratios for a number of fragments.
+
+    The ratios are equal if the default ratios of the method are equal. Otherwise they come from the table.
+    """
     if options.ratios is not None or options.fragments is None:
         return options.ratios
     own = getattr(method.submodel, "ratios", ())

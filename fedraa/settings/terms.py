@@ -20,7 +20,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
-# On equal terms, every method has these values unless the experiment sets them. All methods allow these values.
+# With the terms `equal`, every method has these values unless the experiment sets others. All methods allow them.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -39,17 +39,17 @@ def on_terms(
     Args:
         experiment: The experiment.
         terms: One of TERMS; None changes nothing.
-        tuned: The tuned fields by method, for the terms `tuned`.
+        tuned: The tuned fields by method, if the terms are `tuned`.
         over: True if the terms replace fields that the experiment sets.
 
     Raises:
-        InputError: The experiment sets a field that the terms set, and `over` is False, or the method has no such
-            terms.
+        InputError: The terms set a field that the experiment sets, and `over` is False. Or the method has no values
+            for these terms.
     """
     if terms not in (None, *TERMS):
         raise InputError("terms", got=terms, expected=", ".join(TERMS))
     if (terms == "tuned") != (tuned is not None):
-        problem = "the file of `fedraa tune` and --terms tuned need each other"
+        problem = "the file of `fedraa tune` and --terms tuned can be used only together"
         raise InputError("tuned", problem, hint="give both or neither")
     if terms is None:
         return experiment
@@ -69,7 +69,7 @@ def on_terms(
 
 
 def paper_settings(method: Method) -> PaperSettings:
-    """Return the settings of the method's paper. Raises InputError for a method without any."""
+    """Return the settings of the method's paper. Raises InputError if no paper states settings of the method."""
     if method.paper_settings is None:
         raise InputError("terms", f"no paper states the settings of {method.name}", hint="give equal or tuned")
     return method.paper_settings
@@ -86,7 +86,7 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
             "lr_schedule",
             "it counts server steps, and asynchronous methods take more of them than rounds in equal time",
             got=spec,
-            hint=f"give {spec}@time or {spec}@passes, with numbers in that unit",
+            hint=f"give {spec}@time or {spec}@passes, with numbers in this unit",
         )
 
 
@@ -106,7 +106,7 @@ def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _at_a_time(participation: object, clients: int) -> int | None:
-    """Return the concurrency of an asynchronous method that equals the number of clients in a round."""
+    """Return the number of clients per round: an asynchronous method gets it as its concurrency. None if not fixed."""
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count

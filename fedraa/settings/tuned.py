@@ -1,4 +1,4 @@
-"""The file of `fedraa tune`: for each method the values with the best results on validation data."""
+"""The file that `fedraa tune` writes, with the best values of each method on validation data."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ TERMS_KEY = "terms"
 
 
 def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tuned fields of an experiment by method. Raise InputError if the file contains none."""
+    """Return the tuned fields of an experiment by method. Raise InputError if the file has no tuned fields."""
     return read_tuned_about(path)[1]
 
 
@@ -44,7 +44,7 @@ def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, M
     Args:
         path: The file.
         about: Facts about the file.
-        methods: A table for every method. Its `terms` become a table inside.
+        methods: For every method, its entries. The entry `terms` is a mapping and becomes a table inside the method's.
     """
     lines = [f"{name} = {_format_toml(value)}" for name, value in about.items()]
     for name, table in methods.items():

@@ -1,4 +1,8 @@
-"""The parts of a model that clients train: width groups of any module, dense cuts, index sets, masks, costs."""
+"""The parts of a model that clients train.
+
+A width group is a set of units (neurons, channels, attention heads) that can be cut from a module. An index set chooses
+units of every group. A cut is a smaller dense module with these units. A mask chooses single parameters instead.
+"""
 
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.flat import (

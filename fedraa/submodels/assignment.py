@@ -11,15 +11,16 @@ from fedraa.messages import Index, Vector
 from fedraa.submodels.traced import IndexSet, Traced
 
 Mask = npt.NDArray[np.bool_]
-# Coordinates per byte of a bitmap.
+# Number of coordinates in one byte of a bitmap.
 COORDINATES_PER_BYTE = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A dense part of the model: the widths of its groups, and the indices of its coordinates in the full vector.
+    """A dense part of the model.
 
-    Indices of None mean all coordinates.
+    `widths` has the number of kept units of each width group. `index` has the indices [k] of its coordinates in the
+    full vector; None means all coordinates.
     """
 
     widths: tuple[int, ...]
@@ -43,18 +44,16 @@ class Submodel:
 class Assignment:
     """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
 
-    The log shows the assignment as its `label`.
-
     Attributes:
-        label: The number of the assignment.
+        label: A number for the assignment, which the log shows.
         submodel: The dense submodel.
-        mask: True for the coordinates [k] that the client trains; None: all.
+        mask: True for the coordinates [k] that the client trains; None if it trains all.
         sends_mask: True if the server sends only the masked submodel. Otherwise the client receives the whole submodel
             and masks it (RA-Fed, SubDisMO).
-        keeps_rest: True if weights outside of the mask keep the values that the client received, while the others
-            train. Otherwise they are 0.
+        keeps_rest: True if weights outside of the mask keep the values that the client received. False if they are 0
+            while the client trains.
         mask_by_label: True if the label determines the mask, so that no bitmap of the mask is sent.
-        work: FLOPs of a task, as a share of those for training the whole dense submodel.
+        work: FLOPs of a task, as a share of the FLOPs for training the whole dense submodel.
     """
 
     label: int
@@ -67,7 +66,7 @@ class Assignment:
 
     @property
     def where(self) -> Index | slice:
-        """Return the coordinates of the full vector that are trained."""
+        """Return the indices of the trained coordinates in the full vector."""
         index = self.submodel.index
         if self.mask is None:
             return slice(None) if index is None else index
@@ -83,7 +82,7 @@ class Assignment:
         return buffer[self.mask]
 
     def restrict(self, allowed: Mask) -> "Assignment":
-        """Return the assignment without the coordinates outside `allowed` [d], which the client does not send."""
+        """Return the assignment with only those coordinates that are in `allowed` [d], because others are not sent."""
         mask = allowed
         if self.submodel.index is not None:
             mask = mask[self.submodel.index]
@@ -121,8 +120,8 @@ class Assignment:
 
         Args:
             coordinates: Number of coordinates of the submodel.
-            sent_back: A function that returns the bytes that a client sends for this number of coordinates.
-            sent: A function that returns the bytes that the server sends for this number of coordinates.
+            sent_back: A function of a number of coordinates. It returns the bytes that a client sends for them.
+            sent: A function of a number of coordinates. It returns the bytes that the server sends for them.
         """
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)

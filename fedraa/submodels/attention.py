@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 class CutAttention(nn.MultiheadAttention):
-    """An `nn.MultiheadAttention` after a cut: it reads and writes the whole embedding through the heads that are left.
+    """An `nn.MultiheadAttention` after a cut: it reads and writes the whole embedding through the remaining heads.
 
-    A cut first cuts the projections of an attention layer, and then assigns this class to it. Therefore parameters keep
-    their names and order. Call, masks and results are those of `nn.MultiheadAttention` for batched inputs. A mask may
-    not differ between heads.
+    After the projections of an attention layer are cut, the layer gets this class. Its parameters thus keep their names
+    and order. The call, the masks and the results are the same as in `nn.MultiheadAttention` for batched inputs, but a
+    mask must not differ between heads.
     """
 
     def forward(
@@ -58,7 +58,7 @@ class CutAttention(nn.MultiheadAttention):
 
 
 def _convert_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """Return the mask as numbers to add to the scores. True in a boolean mask excludes a position."""
+    """Return the mask as numbers that are added to the attention scores. True in a boolean mask excludes a position."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

@@ -1,4 +1,4 @@
-"""The parameters to which element-wise masks apply, and the blocks that a client can leave out."""
+"""The parameters to which element-wise masks apply, and the blocks that a client can skip."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -21,9 +21,9 @@ class RemovableBlock:
     """A block that leaves its input unchanged if all of its trainable parameters are 0.
 
     Attributes:
-        name: Name of the module.
-        place: Coordinates of its parameters in the flat vector.
-        work: Share of the model's FLOPs that it computes.
+        name: Name of the block's module.
+        place: Coordinates of the block's parameters in the flat vector.
+        work: The block's share of the model's FLOPs.
     """
 
     name: str
@@ -32,10 +32,11 @@ class RemovableBlock:
 
 
 def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]:
-    """Return the repeated blocks that a model can do without: those that leave their input unchanged at 0.
+    """Return the repeated blocks that a client can skip: with all parameters 0, they leave their input unchanged.
 
-    These are blocks with a residual connection around everything that they compute, such as encoder blocks with layer
-    norms before attention and perceptron. A forward pass with random weights outside the blocks decides.
+    Such a block has a residual connection around everything that it computes. An example is an encoder block with layer
+    norms before the attention and the perceptron. The function finds the blocks by a forward pass in which their
+    parameters are 0 and all other weights are random.
 
     Args:
         traced: The traced model.
@@ -47,7 +48,7 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
     flops = dict.fromkeys(names, 0)
     with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
         torch.manual_seed(0)
-        # The module shares its frozen parameters with the traced module, so these must not change.
+        # Only trainable parameters are set, because the frozen ones are shared with the traced module.
         for parameter in trainable_parameters(module):
             parameter.normal_()
 
@@ -84,11 +85,11 @@ def _find_place(traced: Traced, block: str) -> slice | None:
 
 
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:
-    """Return the names of the parameters inside repeated blocks, or if there are none, of those that width groups cut.
+    """Return the names of the parameters inside repeated blocks.
 
-    In SubDisMO's Table 7 exactly the encoder blocks are masked (133,120 parameters of its ViT), never the patch
-    embedding, position, class token or head. Raises Uncuttable for a model without repeated blocks and without width
-    groups.
+    Without such blocks, return the names of the parameters that width groups cut. In SubDisMO's Table 7 exactly the
+    encoder blocks are masked (133,120 parameters of its ViT), never the patch embedding, position, class token or head.
+    Raises Uncuttable for a model that has neither repeated blocks nor width groups.
     """
     blocks = tuple(f"{name}." for name in _block_names(traced.module))
     if blocks:
@@ -96,12 +97,12 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     entries = chain.from_iterable(group.entries for group in traced.groups)
     cut = {entry.tensor for entry in entries}
     if not cut:
-        raise Uncuttable("model", f"nothing of {type(traced.module).__name__} can be masked: {traced.explain_uncut()}")
+        raise Uncuttable("model", f"no part of {type(traced.module).__name__} can be masked: {traced.explain_uncut()}")
     return tuple(name for name in traced.names if name in cut)
 
 
 def _block_names(module: nn.Module) -> list[str]:
-    """Return the names of repeated blocks: modules with children, of one class, two or more in one container."""
+    """Return the names of repeated blocks: two or more modules of one class in one container, which have children."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

@@ -9,9 +9,9 @@ class Cost:
 
     Attributes:
         params: Number of trainable parameters, which is the length of the flat vector.
-        bytes: Bytes of the flat vector, sent once in one direction.
-        flops: FLOPs of one sample's forward and backward pass.
-        memory: Bytes at the peak of one SGD step on the example batch: parameters, buffers, gradients and the values
+        bytes: Bytes for sending the flat vector once in one direction.
+        flops: FLOPs of the forward and the backward pass of one sample.
+        memory: Peak memory in bytes of one SGD step on the example batch: parameters, buffers, gradients and the values
             that the backward pass needs.
         personal: Number of trainable parameters that stay at the client.
     """

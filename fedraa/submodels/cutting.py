@@ -1,4 +1,4 @@
-"""Creation of a smaller dense module by cutting units out of a module."""
+"""The creation of a smaller dense module, in which only some units of a module remain."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from fedraa.submodels.resize import Place, Stated, resize_layer
 from fedraa.submodels.scripted import copy_scripts
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
-"""The kept indices, per tensor and cut dimension."""
+"""For each tensor and each of its cut dimensions, the indices that are kept."""
 
 
-# Names of tensors with the shape of the weight, including normalised weights.
+# The names under which a layer may hold its weight, or a tensor of the weight's shape.
 _WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")
 
 
 def shrink_module(
     module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
 ) -> nn.Module:
-    """Return a copy of `module` that keeps only the given slices of its tensors, with layers of matching widths.
+    """Return a copy of `module` in which tensors have only the kept indices and layers have matching widths.
 
-    Frozen parameters are shared, not copied: training does not change them, and a worker holds one module per shape.
+    The copy shares frozen parameters with `module`. This saves memory, because a worker holds one module per shape, and
+    training does not change frozen parameters.
 
     Args:
         module: The full module.
-        kept: The indices to keep, by tensor and cut dimension. A tensor that is not named is copied whole.
-        grouped: Names of convolution weights with groups that are cut with the output channels.
+        kept: The indices to keep, by tensor and cut dimension. A tensor that is not a key is copied whole.
+        grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
         sizes: For each module, the places in its code that contain a width as a number. A cut replaces these numbers.
     """
     memo = copy_computed(module) | copy_scripts(module)
@@ -48,7 +49,7 @@ def shrink_module(
         if is_parameter:
             part = nn.Parameter(part, tensor.requires_grad)
         memo[id(tensor)] = part
-    # This copies the structure; the tensors are already in `memo`.
+    # This call copies only the structure, because `memo` already contains the new tensors.
     small: nn.Module = copy.deepcopy(module, memo)
     if not kept:
         return small
@@ -63,7 +64,7 @@ def shrink_module(
 def copy_computed(module: nn.Module) -> dict[int, object]:
     """Return copies of tensors that hooks computed, such as a pruned layer's weight.
 
-    The copies are keyed by the id of the original, as in the memo of `copy.deepcopy`.
+    The keys are the ids of the originals, as in the memo of `copy.deepcopy`.
     """
     values = chain.from_iterable(vars(part).values() for part in module.modules())
     return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
@@ -75,7 +76,7 @@ def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
     Args:
         layer: The layer with cut tensors.
         full: The same layer of the full module.
-        grouped: True if its groups are cut with the output channels.
+        grouped: True if the groups of the layer are cut together with the output channels.
     """
     if isinstance(layer, nn.MultiheadAttention):
         _fit_attention(layer)
@@ -118,9 +119,9 @@ def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 
 
 def _find_weight(layer: nn.Module) -> Tensor | None:
-    """Return a layer's weight, or a tensor of the same shape.
+    """Return a layer's weight, or a tensor of the weight's shape from which the weight is computed.
 
-    Return None for a weight that is computed in another way. A layer with such a weight is never cut.
+    Return None if the layer has no such tensor. Such a layer is never cut.
     """
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)
@@ -136,5 +137,5 @@ def _fit_attention(layer: nn.MultiheadAttention) -> None:
     layer.__class__ = CutAttention
     layer.num_heads = len(weight) // (3 * layer.head_dim)
     layer.out_proj.in_features = layer.out_proj.weight.size(1)
-    # Without this, nn.TransformerEncoderLayer takes a fast path that assumes uncut widths.
+    # This setting keeps nn.TransformerEncoderLayer from a fast path that would assume the full widths.
     layer._qkv_same_embed_dim = False

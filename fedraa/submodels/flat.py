@@ -13,7 +13,7 @@ from fedraa.errors import InputError
 from fedraa.submodels.scripted import copy_scripts
 
 BY_PIECE = 2**19
-"""Parameters above which a submodel is updated in chunks. The cache of a core holds about this number."""
+"""A submodel with more parameters than this is updated in chunks. About this number fits into the cache of a core."""
 
 
 def flatten_parameters(module: nn.Module) -> np.ndarray:
@@ -25,13 +25,13 @@ def flatten_parameters(module: nn.Module) -> np.ndarray:
 def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
     """Copy a vector in the layout of `flatten_parameters`, and make the trainable parameters views of the copy.
 
-    Without `writable` the parameters of a module on the CPU are views of the vector itself. Raises InputError if the
-    length does not match.
+    If `writable` is False, the parameters of a module on the CPU are views of the vector itself, without a copy. Raises
+    InputError if the length does not match.
 
     Args:
         module: The module, changed in place.
         vector: Float32 `[d]`.
-        writable: Copy the vector, so that the parameters can be trained.
+        writable: True to copy the vector, so that the parameters can be trained.
     """
     parameters = trainable_parameters(module)
     size = sum(p.numel() for p in parameters)
@@ -69,12 +69,12 @@ def frozen_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def view_as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor in the array's memory. Never write to it: it may be read-only, like the object store's."""
+    """Return a tensor in the array's memory, which may be read-only. Do not write to the tensor."""
     return torch.from_numpy(array)
 
 
 def _use_up_warning() -> None:
-    """Trigger torch's warning about read-only arrays without output. Torch then does not repeat it in this process."""
+    """Trigger torch's warning about read-only arrays once, without output, so that torch does not repeat it."""
     array = np.zeros(0)
     array.flags.writeable = False
     with warnings.catch_warnings():
@@ -82,5 +82,5 @@ def _use_up_warning() -> None:
         torch.from_numpy(array)
 
 
-# A change of the warning filters for every task would take longer than the rest of a small task's work on its buffer.
+# The warning is triggered once at the import, because changing the warning filters for every small task is too slow.
 _use_up_warning()

@@ -1,7 +1,6 @@
-"""Functions that make index sets, the units of each width group that a client trains.
+"""Functions that make index sets: the units of each width group that a client trains.
 
-Every function treats all groups alike and keeps at least one unit of each group, or raises InputError. Functions with
-random results take a generator.
+Every function treats all groups in the same way. It keeps at least one unit of each group, or raises InputError.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
 def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return Fed-RAA's fixed fragments: each has one contiguous block of every group, with these shares of its units.
+    """Return Fed-RAA's fixed fragments. Each has a contiguous block of every group, with its ratio of the units.
 
-    Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. If a group has fewer
-    units than there are fragments, every fragment contains all of it. Raises InputError if every group is too small.
+    Sizes are rounded by the largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. If a group has fewer
+    units than there are fragments, every fragment contains the whole group. Raises InputError if every group is too
+    small.
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")
@@ -38,12 +38,12 @@ def take_prefix(traced: Traced, ratio: float) -> IndexSet:
 
 
 def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
-    """Return `ceil(ratio * K)` units of every group of `K`, from `start` modulo `K` on, cyclically (FedRolex).
+    """Return `ceil(ratio * K)` units of every group of `K`, beginning at `start` and wrapping around (FedRolex).
 
     Args:
         traced: The traced model.
         ratio: Share of each group.
-        start: First unit, modulo the group's size.
+        start: The first unit. It is taken modulo the group's size.
     """
     return tuple(np.sort((start + np.arange(_count_units(ratio, group.size))) % group.size) for group in traced.groups)
 
@@ -60,7 +60,7 @@ def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> Inde
 
 
 def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple[IndexSet, ...]:
-    """Shuffle every group and deal it to `parts` disjoint parts as equal as possible (IST).
+    """Shuffle the units of every group and divide them into `parts` disjoint parts of about equal size (IST).
 
     Args:
         traced: The traced model.
@@ -75,9 +75,9 @@ def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple
 def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     """Return the number of index sets that contain each coordinate of the flat vector: int32 `[d]`.
 
-    For the fragments of a model, 1 means that one fragment owns the coordinate, and `len(index_sets)` that all
-    fragments share it, such as the output bias. 0 means that it is never trained: the weight connects units of two
-    different fragments.
+    For the fragments of a model, 1 means that the coordinate is in one fragment only. `len(index_sets)` means that it
+    is in all fragments, such as the output bias. 0 means that it is never trained, because it is a weight between units
+    of two different fragments.
     """
     counts: dict[tuple[bytes, ...], tuple[IndexSet, int]] = {}
     for indices in index_sets:
@@ -90,14 +90,14 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets with one block of every group each. A group with too few units is whole in all of them.
+    """Return index sets, each with one block of every group. A group with too few units is whole in all index sets.
 
     Raises InputError if every group has too few units.
 
     Args:
         traced: The traced model.
-        field: Field that errors name.
-        ratios: Share of each block.
+        field: The field of errors.
+        ratios: For each index set, its share of the units.
     """
     per_group = []
     empty = None
@@ -113,22 +113,22 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
         group, part = empty
         raise InputError(
             field,
-            f"of {len(ratios)} parts of group {group.name!r} with {group.size} units, part {part} would have none, and "
-            "no other group is large enough",
+            f"with {len(ratios)} parts of the {group.size} units of group {group.name!r}, part {part} would have none, "
+            "and no other group is large enough",
             expected="fewer parts, or parts of more equal size",
         )
     return parts
 
 
 def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
-    """Return the groups with too few units to divide: each of several parts contains the whole group."""
+    """Return the groups with too few units to divide, so that each of the parts contains the whole group."""
     whole = [all(len(part[g]) == group.size for part in parts) for g, group in enumerate(traced.groups)]
     return [group for group, is_whole in zip(traced.groups, whole, strict=True) if is_whole and len(parts) > 1]
 
 
 def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
-    """Return sizes that sum to `size`, as close to the ratios as whole numbers allow."""
-    # Quotas are rounded, so that 0.3 * 10 has no remainder.
+    """Return whole numbers that sum to `size` and have nearly these ratios."""
+    # The rounding removes errors of floats, so that 0.3 * 10 has no remainder.
     quotas = [round(size * ratio, 9) for ratio in ratios]
     sizes = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(ratios)), key=lambda i: (sizes[i] - quotas[i], i))

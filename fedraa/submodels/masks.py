@@ -16,7 +16,7 @@ from fedraa.submodels.traced import Traced
 
 
 def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask that contains each coordinate with probability `p` (shuffled sub-models, Algorithm 1).
+    """Return a mask that contains each coordinate with probability `p` (shuffled submodels, Algorithm 1).
 
     Args:
         traced: The traced model.
@@ -29,12 +29,12 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
 
 
 def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return a mask `[d]` of the coordinates of a vector whose rank by absolute value is in `[low * d, high * d)`.
+    """Return a mask `[d]` of the coordinates of a vector with a rank by absolute value in `[low * d, high * d)`.
 
-    Rank 0 is the smallest value. Equal values rank in the order of their coordinates. `(1 - r, 1)` selects the share
-    `r` with the largest values. `(0, 0.25)`, `(0.25, 0.5)` and so on are the quarters of OAP and RA-Fed. The released
-    code of these papers uses the result of argsort as if it were the ranks, so its quarters are random. This function
-    computes the ranks from the result of argsort.
+    Rank 0 is the smallest value. Equal values are ranked in the order of their coordinates. `(1 - r, 1)` selects the
+    share `r` with the largest values. `(0, 0.25)`, `(0.25, 0.5)` and so on are the quarters of OAP and RA-Fed. The
+    released code of these papers confuses the result of argsort with the ranks, so its quarters are random. This
+    function computes the true ranks.
 
     Args:
         vector: The vector `[d]`.
@@ -53,8 +53,8 @@ def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarr
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
     """Return a mask `[d]` of the `count` coordinates of a vector with the largest `|value|`.
 
-    Of equal values the first ones are chosen, and NaN comes after all others. The selection takes linear time, because
-    sorting a model's parameters takes longer than a short task on that model.
+    If values are equal, the first ones are chosen. NaN counts as smaller than all numbers. The selection takes linear
+    time. Sorting the parameters would take longer than a short task.
     """
     rank = -np.abs(vector)
     rank[np.isnan(rank)] = np.inf
@@ -65,12 +65,13 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
-    """Divide the coordinates into `parts` regions by hidden unit (RA-Fed). Return the region of each: int8 `[d]`.
+    """Divide the coordinates into `parts` regions by hidden unit (RA-Fed). Return the region of each, int8 `[d]`.
 
-    A coordinate is in the region of its hidden unit. To a hidden unit belong its bias and the weights into it, and in
-    the output layer, where units are classes, the weights out of it. In each tensor, the hidden units along the first
-    dimension that can be cut are divided into equal contiguous regions. If no dimension can be cut, the tensor's output
-    units (columns of an embedding, rows of any other) are divided, or else its elements.
+    A coordinate is in the region of its hidden unit. The bias of a hidden unit and the weights into it belong to the
+    unit. In the output layer, whose own units are classes, the weights out of a hidden unit belong to it. In each
+    tensor, the hidden units along the first dimension that can be cut are divided into equal contiguous regions. If no
+    dimension can be cut, the output units of the tensor are divided (columns of an embedding, rows of other tensors),
+    or else its elements.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")
@@ -94,9 +95,9 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
 
 
 def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Return `parts` masks that divide the elements of the named parameters at random (SubDisMO).
+    """Return `parts` masks [d] that divide the elements of the named parameters at random (SubDisMO).
 
-    Every element of these parameters is in exactly one mask, and masks differ by at most one element in size. All other
+    Every element of these parameters is in exactly one mask. The masks have equal sizes, up to one element. All other
     parameters are in every mask.
 
     Args:

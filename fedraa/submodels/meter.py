@@ -1,4 +1,4 @@
-"""The cost of training a cut, measured in a training step of the cut module."""
+"""Measurements of the cost of training a cut (a smaller dense module), in one training step of it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _BYTES = 4
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
     """Return the cost of training a cut.
 
-    The cost is measured in one real step per shape of module and batch, and cached in `traced`. Raises InputError if
-    the step fails.
+    The cost is measured in one real step, and cached in `traced` by the shapes of the module and the batch. Raises
+    InputError if the step fails.
 
     Args:
         traced: The traced model.
-        widths: Index set or widths of the cut.
+        widths: The index set of the cut, or its number of units in each group.
         example: A batch `[b, ...]` with b >= 2.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
@@ -44,7 +44,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
         inputs = map_tree(lambda part: part.clone(), example)
         try:
             traced.costs[key] = measure_step(module, inputs)
-        # The code of a module may raise any type.
+        # The code of a module may raise any exception.
         except Exception as error:
             rows = len(list_leaves(example)[0])
             problem = f"{type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
@@ -53,11 +53,11 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
 
 
 def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cost:
-    """Return the cost of training some tensors of the whole model: a whole forward pass, and a part of the backward.
+    """Return the cost of training some tensors of the whole model: the forward pass and a part of the backward pass.
 
     Args:
         traced: The traced model.
-        trained: Names of the tensors that are trained. The others keep their values.
+        trained: Names of the tensors that are trained. All others keep their values.
         example: A batch `[b, ...]` with b >= 2.
     """
     module = traced.make_skeleton(traced.widths(traced.full()))
@@ -67,9 +67,9 @@ def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cos
 
 
 def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]:
-    """Return the tensors of every layer, in the order in which the backward pass completes the layers' gradients.
+    """Return the names of every layer's tensors, in the order in which the backward pass completes the layers.
 
-    A layer consists of the tensors of one module. A layer without a gradient is last.
+    A layer consists of the tensors of one module. Layers without a gradient are last.
 
     Args:
         traced: The traced model.
@@ -79,7 +79,7 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
     module.train()
     completed: list[str] = []
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
-        # torch leaves this method untyped.
+        # This method of torch has no type annotations.
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))  # type: ignore[no-untyped-call]
     with torch.random.fork_rng():
         torch.autograd.backward([_sum_outputs(module, map_tree(lambda part: part.clone(), example))])
@@ -95,7 +95,7 @@ def measure_step(module: nn.Module, example: Tree) -> Cost:
     """Return the cost of one step of SGD on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable_parameters(module))
-    # The step of SGD is in place, so it adds neither FLOPs nor memory.
+    # Only the two passes are measured, because the update of SGD is in place and adds neither FLOPs nor memory.
     with torch.random.fork_rng(), Meter() as meter:
         torch.autograd.backward([_sum_outputs(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
@@ -139,11 +139,11 @@ def _attention_backward_flops(
 
 
 def _grouped_product_flops(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
-    # Each row is multiplied by one expert's matrix.
+    # In a mixture of experts, each row is multiplied by the matrix of one expert.
     return 2 * math.prod(left) * right[-1]
 
 
-# Torch does not count attention on a CPU, or products of experts.
+# Torch's registry has no formulas for attention on a CPU and for the products of a mixture of experts.
 _MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
@@ -158,17 +158,17 @@ _FORMULAS = flop_registry | {
 
 
 def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
-    """Return the sum of all outputs that have a gradient."""
+    """Return the sum of all output tensors through which a gradient can flow."""
     out = [x.float().sum() for x in iterate_tensors(forward(module, example)) if x.requires_grad]
     return torch.stack(out).sum()
 
 
 # Torch's base class has no types.
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A counter of floating-point operations, and of the bytes of all storages that are created while it is active.
+    """A counter of floating-point operations, and of the bytes of all tensors that are created while it is active.
 
-    The FLOPs equal those of torch's FlopCounterMode with `flop_registry`. FlopCounterMode itself is not used, because
-    it imports torch._dynamo, which takes a second.
+    The FLOPs equal those of torch's FlopCounterMode. FlopCounterMode itself is not used, because it imports
+    torch._dynamo, which takes a second.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Measured code is not compiled, so dynamo need not be skipped. Torch would import dynamo to skip it.
+        # Measured code is never compiled. With True, torch would import dynamo in order to skip it.
         return False
 
     def __torch_dispatch__(
@@ -193,7 +193,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         for x in iterate_tensors(out):
-            # A sparse tensor has no storage of its own. Its inner tensors were counted when they were created.
+            # A sparse tensor has no storage. Its inner tensors were counted when they were created.
             if x.layout != torch.strided:
                 continue
             storage = x.untyped_storage()

@@ -1,7 +1,7 @@
 """Modules with parametrizations (`torch.nn.utils.parametrize`) or TorchScript, in a form that can be pickled.
 
-Torch gives a parametrized layer a class that is created at run time and cannot be pickled. This class only adds
-properties that compute tensors, so it can be created again from the layer's submodules.
+Torch creates the class of a parametrized layer at run time, and such a class cannot be pickled. The class only adds
+properties that compute tensors, so unpickling can create it again from the layer's submodules.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from fedraa.submodels.scripted import PackedScript, find_scripts
 
 
 def pack_module(module: nn.Module) -> nn.Module:
-    """Return the module if pickle can handle it, otherwise a copy that pickle can handle.
-
-    The copy shares its tensors.
-    """
+    """Return the module if it can be pickled, otherwise a copy that can be pickled and shares its tensors."""
     scripts = find_scripts(module)
     if not scripts and not any(map(is_parametrized, module.modules())):
         return module

@@ -26,7 +26,7 @@ def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
             `batch-norm`. The last layer is the module of the last parameter.
 
     Raises:
-        InputError: A name or a pattern chooses nothing, or all parameters are chosen.
+        InputError: A name or a pattern matches no parameter, or all parameters are chosen.
     """
     chosen: set[str] = set()
     for pattern in patterns:
@@ -46,7 +46,7 @@ def personal_mask(traced: Traced, chosen: frozenset[str], module: nn.Module) -> 
     Args:
         traced: The model.
         chosen: Names of parameters.
-        module: A submodel of it, with k parameters.
+        module: A submodel of the model, with k parameters.
     """
     parts = [
         np.full(parameter.numel(), name in chosen)
@@ -56,7 +56,7 @@ def personal_mask(traced: Traced, chosen: frozenset[str], module: nn.Module) -> 
 
 
 def _match(traced: Traced, pattern: str) -> set[str]:
-    """Return the names of the parameters that a pattern chooses."""
+    """Return the names of the parameters that match a pattern."""
     last = traced.names[-1].rpartition(".")[0]
     if pattern == LAST:
         return {name for name in traced.names if name.rpartition(".")[0] == last}
@@ -69,13 +69,13 @@ def _match(traced: Traced, pattern: str) -> set[str]:
 
 
 def _no_match(traced: Traced, pattern: str) -> InputError:
-    """Return the error about a pattern that chooses nothing."""
+    """Return the error about a pattern that matches no parameter."""
     kind = type(traced.module).__name__
     buffers = [name for name, _ in traced.module.named_buffers() if fnmatchcase(name, pattern)]
     if buffers:
         problem = f"it chooses {buffers[0]}, which is estimated before each evaluation and never sent"
         return InputError("personal_layers", problem, got=pattern, hint="give the names of parameters")
-    modules = [name for name, _ in traced.module.named_modules() if name]
+    modules = [name for name, module in traced.module.named_modules() if name and list(module.parameters())]
     expected = f"names or patterns of the parameters of {kind}: {', '.join(traced.names[:8])}"
     if len(traced.names) > 8:
         expected += ", ..."

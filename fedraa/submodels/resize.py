@@ -1,8 +1,8 @@
-"""Replacement of widths that code contains as numbers, such as in `x.view(b, t, self.heads, 16)`, in a cut.
+"""The replacement of numbers in a module's code that are widths, such as in `x.view(b, t, self.heads, 16)`.
 
-The tracer records the places at which the forward of a module passes numbers for a dimension that may be cut. In a cut,
-these numbers are replaced by numbers that follow from the width of the argument. A place is identified by the positions
-in the code from the call up to the innermost forward of a module. Names of attributes do not matter.
+In a cut such numbers would be wrong. The tracer records the places at which the forward of a module passes numbers for
+a dimension that may be cut. In a cut, other numbers replace them, which follow from the width of the argument. A place
+is identified by the positions in the code from the call up to the innermost forward of a module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 Place = tuple[tuple[str, int], ...]
-"""Function names and positions in their code, from a call of torch up to a module's forward."""
+"""The place of a call of torch: function names and positions in their code, from the call up to a module's forward."""
 
 
 class Number(NamedTuple):
-    """A size in the code that follows from the widths of a cut: a constant plus a multiple of each group's units."""
+    """A size in the code as a function of a cut's widths: the constant `fixed` plus a multiple of some groups' units.
+
+    `times` has pairs (number of the group, factor).
+    """
 
     fixed: int
     times: tuple[tuple[int, int], ...]
@@ -34,10 +37,10 @@ class Number(NamedTuple):
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Number:
-        """Return the size if only some groups are cut: the units of all other groups are a part of the constant.
+        """Return the size if only some groups can be cut. The units of all other groups become a part of the constant.
 
         Args:
-            kept: The new number of each group that is still cut, by its old number.
+            kept: For the old number of each group that can still be cut, its new number.
             full: Number of units of each group.
         """
         fixed = self.fixed + sum(times * full[group] for group, times in self.times if group not in kept)
@@ -49,9 +52,9 @@ class Resize(NamedTuple):
 
     Attributes:
         dim: Cut dimension of the argument.
-        outs: For a call that passes a shape, the dimensions of the result that come from `dim`, the cut one first.
-        numbers: These sizes. Empty for `_grouped_mm`, which every cut replaces by `grouped_product`.
-        mixed: True if one of the sizes is a product with another size, such as the number of samples.
+        outs: For a call that passes a shape, the dimensions of the result that come from `dim`. The cut one is first.
+        numbers: The sizes. Empty for `_grouped_mm`, because in every cut `grouped_product` replaces this function.
+        mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
     """
 
     dim: int
@@ -60,16 +63,16 @@ class Resize(NamedTuple):
     mixed: bool
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Resize:
-        """Return the sizes if only some groups are cut. The arguments are those of `Number.keep_groups`."""
+        """Return the sizes if only some groups can be cut. The arguments are those of `Number.keep_groups`."""
         return self._replace(numbers=tuple(number.keep_groups(kept, full) for number in self.numbers))
 
 
 Sizes = Mapping[Place, Resize]
-"""The calls in the code of one module that contain sizes which a cut must change, by their place."""
+"""The calls in the code of one module with sizes that a cut must change, by their place."""
 
 
 class Stated(NamedTuple):
-    """The values that a call uses in one cut (`numbers`) instead of those of the full module (`full`)."""
+    """The sizes that a call uses in one cut (`numbers`) and in the full module (`full`)."""
 
     dim: int
     outs: tuple[int, ...]
@@ -87,9 +90,9 @@ RESIZED = _SHAPED | PARTS | ZERO_MAKERS | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """Return the name of a torch function: the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
+    """Return the name of a torch function. It is the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
     name: str = getattr(func, "__name__", "")
-    # A property such as Tensor.T has the name of its descriptor.
+    # A property such as Tensor.T is called through `__get__` of a descriptor, whose object has the name.
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     if name.startswith("__"):
@@ -98,10 +101,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
-    """Return the module and the place of a call, from the calling frame.
-
-    Return None outside of any module's forward.
-    """
+    """Return the module and the place of a call from its stack frame, or None if no module's forward contains it."""
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
@@ -119,7 +119,7 @@ def slice_ranges(
     """Return the ranges of a dimension that a slicing call selects by numbers in the code.
 
     The list is empty if the call passes no number for the dimension. The result is None if the call takes every n-th
-    element in a way that a cut may change.
+    element, so that the selection would differ in a cut.
 
     Args:
         name: Name of the function.
@@ -158,12 +158,12 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, Stated]]:
-    """Return, by module, the places with numbers that change in a cut, and the new numbers.
+    """Return for each module the places with numbers that change in a cut, and the new numbers.
 
     Args:
         sizes: For each module, the places in its code that contain widths.
-        widths: Widths of the cut.
-        full: Widths of the full module.
+        widths: Number of units of each group in the cut.
+        full: Number of units of each group in the full module.
     """
     by_module: dict[str, dict[Place, Stated]] = {}
     if tuple(widths) == tuple(full):
@@ -178,13 +178,13 @@ def find_cut_numbers(
 
 
 def resize_layer(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
-    """Make a layer's code follow the widths of its arguments."""
+    """Change the class of a layer, so that the sizes in its code follow the widths of its arguments."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 
 
 class _Resized(nn.Module):
-    """A layer with code that follows the widths of its arguments."""
+    """A layer with code that takes its sizes from the widths of the arguments."""
 
     _sizes: Mapping[Place, Stated]
 
@@ -194,7 +194,7 @@ class _Resized(nn.Module):
 
 
 class _Resizing(TorchFunctionMode):
-    """A mode that replaces the widths in the code of one module by those of a cut."""
+    """A torch mode that replaces the widths in the code of one module by the widths of a cut."""
 
     def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
         super().__init__()
@@ -218,12 +218,12 @@ class _Resizing(TorchFunctionMode):
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
-    """Return the result of `torch._grouped_mm`, but for any widths and precision.
+    """Return the result of `torch._grouped_mm`, which supports only some widths and precisions.
 
     Args:
-        x: Rows `[s, in]`.
-        weight: Matrices `[experts, in, out]`.
-        offs: End of each expert's rows `[experts]`.
+        x: Rows `[s, in]`, sorted by expert.
+        weight: The matrix of each expert, `[experts, in, out]`.
+        offs: For each expert, the end of its rows in x, `[experts]`.
     """
     ends = offs.tolist()
     return torch.cat([x[a:b] @ w for a, b, w in zip([0, *ends], ends, weight, strict=False)])
@@ -232,7 +232,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with its sizes replaced, so that they fit the width of the first argument.
+    """Return the arguments of a call with sizes that fit the width of the first argument.
 
     Args:
         name: Name of the function.
@@ -241,7 +241,7 @@ def _follow_widths(
         stated: The numbers of this cut.
     """
     numbers = stated.numbers
-    # In calls that create zeros, no argument has the width from which the size could be computed.
+    # A call that creates zeros has no argument from whose width the size could be computed.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
@@ -263,13 +263,13 @@ def _follow_widths(
     at, index = _find_slice(args, stated.dim)
     part = index[at]
     start, stop = numbers
-    # A bound that the code omits stays omitted.
+    # If the code omits a bound of the slice, the new slice omits it as well.
     index[at] = slice(None if part.start is None else start, None if part.stop is None else stop, part.step)
     return (x, tuple(index)), {}
 
 
 def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
-    """Replace the sizes in a shape by those of this cut. One entry may become -1, which torch computes.
+    """Replace sizes in a shape by the sizes of this cut. One entry may become -1, so that torch computes it.
 
     Args:
         sizes: The shape, changed in place.
@@ -279,14 +279,14 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
     """
     first, *inner = places
     if not 0 <= first < len(sizes):
-        # The call passes only sizes of dimensions that are not cut.
+        # All sizes in this call are of dimensions that are not cut.
         return
     if sizes[first] != -1 and stated.mixed:
         sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
     elif sizes[first] != -1:
         sizes[first] = stated.numbers[0]
-    # If the product is still wrong, the code computed another entry from uncut widths. Then the other entries are also
-    # replaced.
+    # If the product of the sizes is still wrong, the code has computed another entry from full widths. Then the other
+    # entries are replaced as well.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:

@@ -1,4 +1,4 @@
-"""TorchScript modules, which `copy.deepcopy` and pickle do not copy in a form that can be trained."""
+"""Copies of TorchScript modules. A copy by `copy.deepcopy` or pickle could not be trained."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class PackedScript(nn.Module):
 
 
 def copy_scripts(module: nn.Module) -> dict[int, object]:
-    """Return copies of the module's TorchScript modules, by id, as a memo for `copy.deepcopy`.
+    """Return copies of the module's TorchScript modules, by the ids of the originals, as a memo for `copy.deepcopy`.
 
-    Without it, the parameters in a deep copy would be results of a computation, which get no gradient.
+    Without this memo, the parameters in a deep copy would be results of a computation, which get no gradient.
     """
     return {id(part): _read_script(_write_script(part)) for part in find_scripts(module)}
 
 
 def find_scripts(module: nn.Module) -> list[torch.jit.ScriptModule]:
-    """Return the TorchScript modules that are not part of another one."""
+    """Return the TorchScript modules in `module` that are not inside another TorchScript module."""
     if isinstance(module, torch.jit.ScriptModule):
         return [module]
     scripts = []

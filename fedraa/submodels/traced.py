@@ -26,13 +26,13 @@ IndexSet = tuple[np.ndarray, ...]
 # Maximum number of characters of a reason, because error messages contain it inside a sentence.
 _MAX_REASON_LENGTH = 200
 
-# Number of flat indices cached per traced module. Each takes up to twice the memory of the model's parameters.
+# Number of flat indices that a traced module caches. Each takes up to twice the memory of the model's parameters.
 _MAX_CACHED_INDICES = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dimension of a parameter or buffer along which a group's units lie. A unit fills `block` of its indices."""
+    """A dimension of a parameter or buffer along which a group's units lie. One unit has `block` of its indices."""
 
     tensor: str
     dim: int
@@ -41,9 +41,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """An index space of prunable units: hidden neurons, channels, attention heads.
+    """A width group: units that can be cut, such as the neurons of a layer, its channels or its attention heads.
 
-    `parameters` counts the scalars of the flat vector that belong to any of its units.
+    `entries` lists the dimensions of tensors along which the units lie. `parameters` is the number of coordinates of
+    the flat vector that belong to units of the group.
     """
 
     name: str
@@ -59,19 +60,18 @@ class Traced:
     Attributes:
         module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
         groups: The width groups, in the order of the parameters.
-        uncut: Tensors that stay whole, each with one sentence of explanation.
-        names, shapes, offsets: The flat layout, contiguous float32: trainable parameters in the order of
-            `named_parameters`.
+        uncut: Layers that stay whole or are cut in part, each with one sentence of explanation.
+        names, shapes, offsets: The layout of the flat float32 vector: the names, shapes and first indices of the
+            trainable parameters, in the order of `named_parameters`.
         size: Length `d` of the flat vector.
-        units: For each tensor and each of its dimensions that can be cut: the unit number of each index, or -1 if the
-            index is always kept. The numbers of the units continue from one width group to the next.
-        grouped: Weights of grouped convolutions, if their groups are cut together with the output channels.
+        units: For each tensor and each of its dimensions that can be cut, an array with the number of the unit at each
+            index, or -1 for indices that are always kept. All units of all groups have different numbers.
+        grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
         estimated: Names of running statistics. They are estimated again in training, because one module serves several
-            submodels and may hold the statistics of other units.
-        sizes: Per module, the places at which its code contains widths that may be cut.
-        by_piece: True if a parameter may be updated as soon as its gradient is computed, before the other gradients
-            are.
-        costs: Results of `measure`, by widths and shape of the example.
+            submodels and may hold statistics of other units.
+        sizes: For each module, the places at which its code contains widths that may be cut.
+        by_piece: True if each parameter may be updated as soon as its own gradient is computed.
+        costs: A cache of measured costs, by the widths of the cut and the shape of the example.
     """
 
     module: nn.Module
@@ -100,13 +100,13 @@ class Traced:
         return tuple(np.arange(group.size) for group in self.groups)
 
     def keep_groups(self, patterns: Sequence[str]) -> Traced:
-        """Return the traced module with only the width groups that the patterns choose. All other layers stay whole.
+        """Return the traced module with only those width groups that match a pattern. All other layers stay whole.
 
         Args:
             patterns: Names of groups or of modules that contain them, or `fnmatch` patterns of names of groups.
 
         Raises:
-            InputError: A pattern chooses no group.
+            InputError: A pattern matches no group.
         """
         names = [group.name for group in self.groups]
         kept: set[str] = set()
@@ -128,7 +128,7 @@ class Traced:
             groups=tuple(group for group in self.groups if group.name in kept),
             uncut={
                 **self.uncut,
-                **{name: f"{name} stays whole: cut_layers leaves it out." for name in names if name not in kept},
+                **{name: f"{name} stays whole: it is not in cut_layers." for name in names if name not in kept},
             },
             units={tensor: dims for tensor, dims in units.items() if dims},
             grouped=frozenset(tensor for tensor in self.grouped if units.get(tensor)),
@@ -139,9 +139,9 @@ class Traced:
         )
 
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
-        """Return the new number of each unit, and of each kept group.
+        """Return the new number of each unit, and the new number of each kept group.
 
-        The last entry of the units is that of indices that are always kept. Units of other groups also become -1.
+        Units of other groups get -1. The array has one more entry at its end, for indices that are always kept.
 
         Args:
             is_kept: For each group, True if its units can still be cut.
@@ -152,7 +152,7 @@ class Traced:
         return np.append(numbers, -1), {old: new for new, old in enumerate(kept_groups)}
 
     def explain_uncut(self) -> str:
-        """Return the one or two most frequent reasons why layers are not cut, or are cut only in part."""
+        """Return a text with the one or two most frequent reasons why layers are not cut, or are cut only in part."""
         counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
         reasons = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
         if not reasons:
@@ -167,9 +167,9 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def mean_width_share(self, widths: tuple[int, ...]) -> float:
-        """Return the share of units that a cut keeps, as the mean over all width groups, or 1 without groups.
+        """Return the share of units that a cut keeps, as the mean over all width groups. Without groups it is 1.
 
-        If all shares are equal, this is the model rate of HeteroFL.
+        If the shares of all groups are equal, the result is the model rate of HeteroFL.
         """
         if not widths:
             return 1.0
@@ -177,19 +177,19 @@ class Traced:
         return sum(shares) / len(shares)
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module with only the kept units, which shares frozen parameters and copies all others.
+        """Return a dense module with only the kept units. It shares frozen parameters and has copies of all others.
 
-        Buffers with a value per unit (running statistics) are also cut. Raises InputError for an index set that does
-        not fit the groups.
+        Buffers with a value for each unit, such as running statistics, are also cut. Raises InputError for an index set
+        that does not fit the groups.
         """
         sizes = find_cut_numbers(self.sizes, self.widths(indices), [group.size for group in self.groups])
         return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
 
     def make_skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """Return a module with these widths. After other weights are loaded, it can serve as any cut of these widths.
+        """Return a module with these widths, into which the weights of any cut with these widths can be loaded.
 
-        This works because cuts of equal widths differ only in trained parameters and in running statistics, which are
-        estimated again.
+        One module is enough, because cuts of equal widths differ only in trained parameters and in running statistics,
+        which are estimated again.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
 
@@ -235,7 +235,7 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """Return the index set in its checked form. Raises InputError if it does not fit the groups."""
+        """Return the index set as int64 arrays. Raises InputError if it does not fit the groups."""
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")
@@ -248,7 +248,7 @@ class Traced:
         return indices
 
     def _find_kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
-        """Return the kept indices, per tensor and cut dimension."""
+        """Return the kept indices for each tensor and each of its cut dimensions."""
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
         # Indices that are always kept have unit -1.
         present[-1] = True

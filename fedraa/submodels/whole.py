@@ -1,4 +1,4 @@
-"""Modules that are only trained whole. Such modules are not traced, so any code that PyTorch can train is accepted."""
+"""Modules that are never cut. They are not traced, so any module that PyTorch can train is accepted."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
     """Return the module as a Traced without width groups, after one training step on `example`.
 
     Args:
-        module: Any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
+        module: Any module. It does not change; the result has a copy on the CPU. The copy of a large module shares
+            memory.
         example: A batch of at least two inputs.
 
     Raises:
-        InputError: The module does not train on the example, or not as one float32 vector.
+        InputError: The module cannot be trained on the example, or its parameters do not form one float32 vector.
     """
     check_kinds(module)
     module = copy_to_cpu(module)
@@ -45,7 +46,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return the module, with `by_piece` False if no parameter may change before all gradients are computed."""
+    """Return the traced module, with `by_piece` set to whether each parameter may change before all gradients exist."""
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
@@ -54,7 +55,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the module, with `by_piece` False if early updates of parameters would change the gradients.
+    """Return the traced module. If early updates of parameters would change the gradients, set `by_piece` to False.
 
     Args:
         traced: The traced module.
@@ -70,8 +71,8 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
 def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
     """Return the gradient of each trainable parameter, or raise InputError if the module cannot be trained.
 
-    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
-    registered in the module. Such parameters would never be trained.
+    It also raises InputError if the forward reads parameters that are not registered in the module, for example because
+    it reads layers from a plain list. Such parameters would never be trained.
     """
     kind = type(module).__name__
     parameters = trainable_parameters(module)
@@ -81,7 +82,7 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
         strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
         if outputs and not strange:
             _differentiate_sum(outputs)
-    # The code of a module may raise any type.
+    # The code of a module may raise any exception.
     except Exception as error:
         raise InputError("module", f"{kind} cannot be trained: {first_line(error)}") from error
     if not outputs:
@@ -98,8 +99,8 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
 def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor | None]) -> bool:
     """Return True if every parameter may change as soon as its gradient is computed.
 
-    The test sets each parameter to NaN at that time. The gradients then differ if a backward pass still reads the
-    parameter, or computes its gradient again as reentrant checkpoints do.
+    The test sets each parameter to NaN when its gradient is computed. If the backward pass still reads the parameter
+    later, or computes its gradient again as reentrant checkpoints do, the gradients differ from the expected ones.
 
     Args:
         module: A copy of the module. It cannot be used afterwards.
@@ -123,7 +124,7 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         p.register_post_accumulate_grad_hook(take_gradient)  # type: ignore[no-untyped-call]
     try:
         _differentiate_sum(_run_forward(module, inputs))
-    # The code of a module may raise any type if values are NaN.
+    # With values of NaN, the code of a module may raise any exception.
     except Exception:
         return False
     for p, first in zip(parameters, gradients, strict=True):
@@ -140,14 +141,14 @@ def _run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
 
 
 def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
-    """Backpropagate the sum of the outputs to the parameters. Of a complex output, the absolute values are summed."""
+    """Backpropagate the sum of the outputs to the parameters. For complex outputs, sum the absolute values."""
     sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
     if sums:
         torch.autograd.backward(sums)
 
 
 def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
-    """Yield the parameters from which the outputs were computed, as far as autograd's graph shows them."""
+    """Yield the parameters that autograd's graph of the outputs contains."""
     waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen = set(waiting)
     while waiting:

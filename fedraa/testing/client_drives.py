@@ -1,4 +1,4 @@
-"""Drives, which call a component with synthetic inputs, for policies, gradient transforms, optimizers and others."""
+"""Drives (callers of a component with synthetic inputs) for policies, gradient transforms, optimizers and others."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -26,7 +26,7 @@ SHARDS = 10
 
 
 class PolicyDrive(Drive):
-    """A drive of a submodel policy: in every round, all clients draw a submodel and return an update."""
+    """A test caller of a submodel policy: in every round, all clients draw a submodel and return an update."""
 
     stateful = True
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "_sampler")
@@ -37,7 +37,7 @@ class PolicyDrive(Drive):
         self._run = RunContext(
             _trace_model(), CLIENTS, 3, self._params, _make_example(), durations=lambda: np.arange(1.0, 1 + CLIENTS)
         )
-        # A policy with a scheduler only defines the fragments.
+        # If a scheduler assigns the submodels, the policy only defines them and has no sampler.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:
@@ -57,7 +57,7 @@ class PolicyDrive(Drive):
         return drawn.label, drawn.submodel.widths, trained.tobytes()
 
     def _trained_coordinates(self, drawn: Assignment) -> Any:
-        """Return the coordinates that a client trains, and record a mask or an index that is invalid."""
+        """Return the coordinates that a client trains. If the mask or the index is invalid, record a broken promise."""
         size = len(self._params)
         length = size if drawn.submodel.index is None else len(drawn.submodel.index)
         if drawn.mask is not None and (drawn.mask.dtype != bool or drawn.mask.shape != (length,)):
@@ -82,7 +82,7 @@ def _trace_model() -> Traced:
 
 
 class TermDrive(Drive):
-    """A drive of a gradient transform. Half of the coordinates are masked: gradient and weights are 0."""
+    """A test caller of a gradient transform. Half of the coordinates are masked: their gradients and weights are 0."""
 
     pieces: ClassVar[bool] = True
 
@@ -98,12 +98,12 @@ class TermDrive(Drive):
         if not term.masked and changed[~mask].any():
             self.broken.setdefault(
                 COVERED,
-                "changes masked coordinates, although it sets masked = False; set it to True, or leave them",
+                "changes masked coordinates, although it sets masked = False; set masked = True, or do not change them",
             )
         if not term.whole and not torch.equal(changed, self._in_pieces(gradient, weights, received)):
             self.broken.setdefault(
                 PIECES,
-                "changes a gradient differently in pieces and as a whole; set whole = True if it needs all",
+                "changes a gradient differently in pieces than as a whole; set whole = True if it needs the whole",
             )
         return changed.numpy().tobytes()
 
@@ -116,7 +116,7 @@ class TermDrive(Drive):
 
 
 class LocalOptimizerDrive(Drive):
-    """A drive of a local optimizer. It steps on the buffers of two clients together, one by one, and in pieces.
+    """A test caller of a local optimizer. It takes steps for two clients together, for each alone, and piece by piece.
 
     Weights and gradients of masked coordinates are 0.
     """
@@ -139,7 +139,7 @@ class LocalOptimizerDrive(Drive):
         for row, together in enumerate(trained):
             own_gradients = [gradient[row] for gradient in gradients]
             if self.part.needs_whole_gradient:
-                # A norm over one row of a matrix may be rounded differently from that of a vector.
+                # A norm over one row of a matrix may be rounded differently from the norm of a vector.
                 if not torch.allclose(self._descend(weights[row], own_gradients, [...]), together):
                     self.broken.setdefault(
                         PIECES, "moves a client differently beside another one; take norms over the last dimension"
@@ -158,11 +158,11 @@ class LocalOptimizerDrive(Drive):
     def _descend(
         self, weights: torch.Tensor, gradients: list[torch.Tensor], pieces: Sequence[slice | EllipsisType]
     ) -> torch.Tensor:
-        """Return the weights after a step along each gradient, which is taken piece by piece.
+        """Return the weights after a step along each gradient. Each step is taken piece by piece.
 
         Args:
-            weights: Weights [k] of a client, or [2, k] of two.
-            gradients: The gradient of each step, of the same shape.
+            weights: Weights [k] of one client, or [2, k] of two clients.
+            gradients: The gradient of each step, in the shape of the weights.
             pieces: The pieces of a buffer [k], or `...` for the whole tensor.
         """
         trained = weights.clone()
@@ -175,7 +175,7 @@ class LocalOptimizerDrive(Drive):
 
 
 class CompressorDrive(Drive):
-    """A drive of a compressor, which compresses deltas of three sizes."""
+    """A test caller of a compressor, which compresses deltas of three sizes."""
 
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
@@ -191,7 +191,7 @@ class CompressorDrive(Drive):
 
 
 class MetricDrive(Drive):
-    """A drive of a metric, which evaluates random outputs."""
+    """A test caller of a metric, which evaluates random outputs."""
 
     covers: ClassVar[bool] = False
 
@@ -204,7 +204,7 @@ class MetricDrive(Drive):
 
 
 class PartitionerDrive(Drive):
-    """A drive of a partitioner, which partitions random labels."""
+    """A test caller of a partitioner, which partitions random labels."""
 
     covers: ClassVar[bool] = False
 

@@ -1,13 +1,13 @@
-"""The cost of a component: its time per decision, and the bytes that it holds, compared with those that it claims."""
+"""The cost of a component: its time per decision, and its memory compared with the memory that it declares."""
 
 import tracemalloc
 from collections.abc import Callable
 
 from fedraa.testing.drive import Drive, collect_answers
 
-# Size of a model that is so large that other objects of a component are small in comparison.
+# Number of parameters of a model that is so large that other objects of a component are small in comparison.
 LARGE = 100_000
-# Number of bytes by which a component may exceed its claim.
+# Number of bytes by which a component may exceed the memory that it declares.
 SLACK = 64 * 1024
 # Number of decisions in a measurement of memory.
 MEMORY_STEPS = 12
@@ -17,19 +17,19 @@ TIMED_TRIES = 5
 
 
 def check_memory(start: Callable[..., Drive]) -> str | None:
-    """Return a sentence about a component that holds more bytes than it claims, or None."""
+    """Return a sentence about a component that holds more memory than its `memory()` declares, or None."""
     claimed = start(size=LARGE).claimed_bytes() or 0
     held = _measure_held(start)
     if held <= claimed + SLACK:
         return None
     return (
-        f"holds {held:,} bytes for a model of {LARGE:,} numbers, but its memory() claims {claimed:,}; runs that do not "
-        "fit the memory would start"
+        f"holds {held:,} bytes for a model of {LARGE:,} numbers, but its memory() returns {claimed:,}; runs could "
+        "start that do not fit into the memory"
     )
 
 
 def describe_cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object) -> str:
-    """Return the time per call and the bytes of a component, compared with the usual one of its kind, as text.
+    """Return a text that compares a component's time per call and memory with those of a usual component.
 
     Args:
         start: A function that starts a drive of the component.
@@ -45,14 +45,14 @@ def describe_cost(start: Callable[..., Drive], usual: Callable[..., Drive], name
 
 
 def _seconds_per_call(start: Callable[..., Drive]) -> float:
-    """Return the seconds per call of the fastest try, because other processes may slow the machine down."""
+    """Return the seconds per call in the fastest of several tries, because other processes may slow a try down."""
     tries = (collect_answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 
 
 def _measure_held(start: Callable[..., Drive]) -> int:
     """Return the peak number of bytes that a component holds between decisions."""
-    # One-time allocations, such as caches, are made before the measurement.
+    # This first step makes one-time allocations, such as caches, which the measurement should not count.
     start(size=LARGE).step(0)
     traced = tracemalloc.is_tracing()
     if not traced:

@@ -1,4 +1,4 @@
-"""The drives of data components: one for sources of clients' samples, one for transforms."""
+"""The drives (callers with synthetic inputs) of data components: one for data sources, one for transforms."""
 
 import inspect
 from collections.abc import Callable
@@ -27,12 +27,12 @@ EACH = "each sample independently"
 ALONE = "same row in any read"
 LABELS = "labels are those of the samples"
 ROWS = 20
-# Number of clients for a function that makes samples and does not give their number.
+# Number of clients for a function that makes the samples of a client, because it does not state their number.
 MADE = 4
 
 
 class TransformDrive(Drive):
-    """A drive of a transform, with the first kind of samples that the transform accepts: images, numbers or tokens."""
+    """A test caller of a transform. It tries images, numbers and tokens, and uses the first accepted one."""
 
     covers: ClassVar[bool] = False
 
@@ -59,7 +59,7 @@ class TransformDrive(Drive):
 
 
 def first_samples(part: Any) -> Dataset:
-    """Return the first samples that the transform accepts. Raises its first error if it accepts none."""
+    """Return the first samples that the transform accepts. If it accepts none, raise its first error."""
     first: Exception | None = None
     for data in (make_images(3), make_images(1), made_up(), make_tokens()):
         try:
@@ -74,7 +74,7 @@ def first_samples(part: Any) -> Dataset:
 
 
 def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return a trial with data that the transform accepts."""
+    """Return a small experiment with data that the transform accepts."""
     data = first_samples(part)
     if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})
@@ -83,7 +83,7 @@ def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
 
 
 class DataDrive(Drive):
-    """A drive that reads the samples of one client after another, and single rows."""
+    """A test caller of a data source. It reads the samples of one client after another, and single rows."""
 
     covers: ClassVar[bool] = False
 
@@ -131,7 +131,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 def make_data(source: object) -> Any:
-    """Return samples, or a function that reads them on each call. Raises ValueError for invalid data."""
+    """Return samples, or a function that reads samples at each call. Raises ValueError for invalid data."""
     if isinstance(source, str) and not is_path(source.partition("(")[0].strip()):
         return partial(load_dataset, source, None)
     return SOURCES.resolve(source)
@@ -140,7 +140,7 @@ def make_data(source: object) -> Any:
 def open_samples(part: Any) -> Dataset | FederatedDataset:
     """Return the samples of an object or a function.
 
-    The function either reads all samples or makes those of one client.
+    The function either reads all samples or makes the samples of one client.
     """
     if isinstance(part, Dataset | FederatedDataset):
         return part
@@ -163,10 +163,10 @@ def open_samples(part: Any) -> Dataset | FederatedDataset:
 
 
 def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
-    """Return a trial with the objective and the model that fit the samples.
+    """Return a small experiment with an objective and a model that fit the samples.
 
-    Raises ValueError if only the user can choose them. `experiment` returns an experiment with the given number of
-    clients.
+    Raises ValueError if the user must choose them. `experiment` is a function of the number of clients that returns an
+    experiment.
     """
     dataset = open_samples(part)
     x, y = _read_two(dataset)

@@ -1,6 +1,6 @@
 """The base class of drives.
 
-A drive feeds one component with synthetic inputs and records its answers and side effects.
+A drive calls one component with synthetic inputs, and records its results and side effects.
 """
 
 import time
@@ -18,44 +18,44 @@ from fedraa.messages import Index, Vector
 
 GIVEN = "never changes its arguments"
 COVERED = "never changes uncovered coordinates"
-# Size of a drive's model, unless a check needs a large one.
+# Number of parameters of a drive's model, unless a check needs a large one.
 SIZE = 257
 CLIENTS = 4
 SEED = 20
 
 
 def make_rng(*index: int) -> np.random.Generator:
-    """Return a generator that depends only on these numbers."""
+    """Return a random generator that depends only on these numbers."""
     return np.random.default_rng([SEED, *index])
 
 
 def draw_numbers(size: int, *index: int) -> Vector:
-    """Return normally distributed numbers [size] of the stream with this index."""
+    """Return normally distributed numbers [size], which depend only on the index."""
     return make_rng(*index).standard_normal(size, np.float32)
 
 
 def draw_coordinates(size: int, *index: int) -> Index:
-    """Return about half of the coordinates, ascending, without the last tenth."""
+    """Return about half of the coordinates, ascending. None of them is in the last tenth of the model."""
     return np.flatnonzero(make_rng(*index).random(size - size // 10) < 0.5)
 
 
 class Drive(Stateful, ABC):
-    """A driver of a fresh copy of a component, which makes one decision after another.
+    """A caller of a fresh copy of a component, which requests one decision after another.
 
-    The inputs of decision k depend only on k. `broken` has a sentence for each promise that the component broke.
-    `seconds` has the duration of each call of the component.
+    The inputs of decision k depend only on k. `broken` has a sentence for each promise (rule for components) that the
+    component broke. `seconds` has the duration of each call of the component.
     """
 
     stateful: bool = False
-    """True if decisions may depend on earlier ones, with a state that `state` and `restore` save."""
+    """True if decisions may depend on earlier ones, by a state that `state` and `restore` save."""
     covers: ClassVar[bool] = True
     """True if the component could change coordinates that it must not touch."""
     pieces: ClassVar[bool] = False
-    """True if the component is also checked piece by piece."""
+    """True if the component is also called with pieces of a buffer, which must give the same bits."""
     sized: ClassVar[bool] = False
-    """True if the component may keep values for each number of the model."""
+    """True if the component may keep values for each parameter of the model."""
     own: ClassVar[int] = 0
-    """Bytes that the drive itself keeps for each number of the model."""
+    """Number of bytes that the drive itself keeps for each parameter of the model."""
     further: Sequence[str] = ()
     """Promises that only this kind of component makes."""
     state_fields: ClassVar[tuple[str, ...]] = ()
@@ -71,12 +71,12 @@ class Drive(Stateful, ABC):
         """Return the component's k-th decision in a form that can be compared."""
 
     def claimed_bytes(self) -> int | None:
-        """Return the bytes that the component claims for a model of this size; None if its kind makes no claim."""
+        """Return the memory in bytes that the component declares; None if components of its kind declare none."""
         return None
 
     @contextmanager
     def watch_arguments(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
-        """Measure the duration of the calls in the block, and record which of the `arguments` (by name) they change."""
+        """Measure the duration of the block, and record a broken promise if the block changes one of the arguments."""
         before = {name: _value_bytes(value) for name, value in arguments.items()}
         started = time.perf_counter()
         yield
@@ -95,6 +95,6 @@ def _value_bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
 
 
 def collect_answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:
-    """Return the decisions of a fresh copy in the first `steps` steps, and the drive of this copy."""
+    """Return the first `steps` decisions of a fresh copy of the component, and its drive."""
     drive = start()
     return [drive.step(k) for k in range(steps)], drive

@@ -1,4 +1,4 @@
-"""The findings of a check."""
+"""The result of a check of a component."""
 
 from dataclasses import dataclass, field
 
@@ -7,23 +7,23 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """The result of a check: one line for each promise and one for the cost. Print it, or read `held` and `failures`.
+    """The result of a check: a line for each promise (rule for components) and a line for the cost.
 
-    `lines` holds pairs (promise, finding) in the order of the checks. A finding is `held`, the sentence of a failure,
-    or the reason for a skipped check.
+    Print it, or read `held` and `failures`. `lines` has pairs (promise, finding) in the order of the checks. A finding
+    is `held`, a sentence about a failure, or the reason why the check was skipped.
     """
 
     part: str
     lines: list[tuple[str, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """A sentence, which names the component, for each promise that it breaks."""
+    """A sentence for each promise that the component breaks. The sentence begins with the component's name."""
 
     @property
     def held(self) -> bool:
         """Return True if the component keeps all promises that were checked."""
         return not self.failures
 
-    def found(self, promise: str, failure: str | None) -> bool:
+    def record(self, promise: str, failure: str | None) -> bool:
         """Record a promise and its failure, if any. Return True if the promise held."""
         if failure is None:
             self.lines.append((promise, HELD))

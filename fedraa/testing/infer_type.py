@@ -9,7 +9,7 @@ from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
-# The methods that identify a kind if its registry requires no methods.
+# For kinds whose registry requires no methods: the methods by which a component of the kind is recognised.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),
@@ -20,9 +20,9 @@ METHODS_OF = {
 
 
 def identify_component(component: object, as_: str | None = None) -> tuple[Kind, Any]:
-    """Return the kind of a component in any form, and the component itself.
+    """Return the kind of a component (an object, a class, a function or text), and the component itself.
 
-    Raises InputError if it is not a component, or may be of several kinds and `as_` does not name one.
+    Raises InputError if it is not a component, or if it may be of several kinds and `as_` does not name one of them.
     """
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
@@ -57,15 +57,15 @@ def _possible_kinds(component: object) -> list[Kind]:
     if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "randomk", "qsgd", "bernoulli"):
         return _kinds_of_object(import_object("component", path))
     name = path.partition(":")[0]
-    return [kind for kind in KINDS.values() if name in kind.seam.names()]
+    return [kind for kind in KINDS.values() if name in kind.registry.names()]
 
 
 def _kinds_of_object(thing: object) -> list[Kind]:
     """Return the possible kinds of an object.
 
-    An instance of a kind's base class is of this kind. Otherwise a kind matches if the object has the methods that the
-    kind requires. If several kinds match, those with the largest number of required methods are returned. A function
-    may be of every kind that accepts functions.
+    An instance of a kind's base class is of this kind. Otherwise a kind matches if the object has all methods that the
+    kind requires. Of all matching kinds, only those that require the most methods are returned. A function matches
+    every kind that accepts functions.
     """
     owner: type = thing if inspect.isclass(thing) else type(thing)
     derived = [kind for kind in KINDS.values() if issubclass(owner, kind.base)]
@@ -82,7 +82,7 @@ def _kinds_of_object(thing: object) -> list[Kind]:
 
 
 def _required_methods(kind: Kind) -> tuple[str, ...]:
-    return METHODS_OF.get(kind.name, kind.seam.needs)
+    return METHODS_OF.get(kind.name, kind.registry.needs)
 
 
 def _has_methods(owner: type, needs: tuple[str, ...]) -> bool:

@@ -54,20 +54,20 @@ class Kind:
     """A kind of component.
 
     Args:
-        name: Its name.
-        base: Its base class or classes.
-        seam: Its registry.
-        drive: The drive that checks it without a run.
-        usual: A usual component of this kind. The cost of a checked component is compared with its cost.
-        fields: A function that returns the fields of an experiment with a component.
-        arguments: The arguments of a function that can replace a component; empty if none can.
-        maker: A function that makes a component from its description, for kinds without a registry that does so.
-        trial_maker: A function that makes the trial, if the usual samples do not fit.
+        name: The name of the kind.
+        base: The base class or classes of components of this kind.
+        registry: The registry of these components.
+        drive: The class of the drive, which checks a component without a run.
+        usual: A built-in component of this kind. The cost of a component is compared with its cost.
+        fields: A function of a component. It returns the fields of an experiment with this component.
+        arguments: The arguments of a plain function that may replace a component. Empty if a function cannot.
+        maker: A function that makes a component from its description, if the registry cannot.
+        trial_maker: A function that makes the small experiment, if the usual samples do not fit.
     """
 
     name: str
     base: type | tuple[type, ...]
-    seam: ComponentRegistry[Any]
+    registry: ComponentRegistry[Any]
     drive: type[Drive]
     usual: Any
     fields: Fields
@@ -76,10 +76,10 @@ class Kind:
     trial_maker: Callable[[Any, Callable[[Any], Experiment]], Trial] | None = None
 
     def make(self, description: object) -> Any:
-        """Return the component of a description in any form. Raises ValueError if there is none."""
+        """Return the component that an object, a class or a text describes. Raises ValueError if it describes none."""
         if self.maker is not None:
             return self.maker(description)
-        return self.seam.resolve(description)
+        return self.registry.resolve(description)
 
     def trial(self, part: Any) -> Trial:
         """Return a small experiment, of about 15 tasks, with this component."""
@@ -103,7 +103,7 @@ def _round_fields(field: str, **more: Any) -> Fields:
 def _aggregator_fields(part: Any) -> dict[str, Any]:
     """Return the fields for an aggregator.
 
-    Aggregators of low-rank adapters need a method that cuts adapters, and robust ones need enough clients to protect.
+    Aggregators of low-rank adapters need a method that cuts adapters. Robust aggregators need a minimum of clients.
     """
     fields = {"method": "ra-fed", "aggregator": part, "rounds": ROUNDS}
     if isinstance(part, LowRank):
@@ -114,14 +114,14 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
 
 
 def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return the trial of an aggregator. Aggregators of low-rank adapters get a model with adapters."""
+    """Return the small experiment with an aggregator. For aggregators of low-rank adapters, the model has adapters."""
     if isinstance(part, LowRank):
         return Trial(experiment(part), made_up(), adapter_model)
     return Trial(experiment(part), made_up())
 
 
 def _compressor_fields(part: Any) -> dict[str, Any]:
-    """Return the fields for a compressor. Signs without a scale need a server that takes a majority vote."""
+    """Return the fields for a compressor. If it sends only signs, the server takes a majority vote."""
     method = "ra-fed"
     if isinstance(part, Sign) and not part.scaled:
         method = "signsgd"
@@ -129,7 +129,7 @@ def _compressor_fields(part: Any) -> dict[str, Any]:
 
 
 def _policy_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of an experiment with this policy, in a method that uses its class, or else a basic method."""
+    """Return the fields of an experiment with this policy. If a built-in method uses its class, take this method."""
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
     if type(base.submodel) is not type(part):
         for method in list_methods().values():
@@ -141,7 +141,7 @@ def _policy_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function that returns the fields of an experiment. `field` takes a list of components, here one."""
+    """Return a function that takes a component and returns fields of an experiment. `field` is a list of components."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

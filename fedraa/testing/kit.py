@@ -1,4 +1,4 @@
-"""The check of a component: it tests each promise that runs rely on, in small experiments or with a drive."""
+"""The check of a component. It tests each promise (rule for components) in small experiments or with a drive."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -15,7 +15,7 @@ from fedraa.testing.trial import Outcome, drop_speed_effects, play_on_ray, play_
 
 # Number of decisions of a drive.
 STEPS = 24
-# Numbers of decisions after which the state is saved.
+# The state is saved after these numbers of decisions.
 CUTS = (1, 4, 6, 11)
 # Number of interruptions of a run.
 PAUSES = 3
@@ -34,34 +34,35 @@ Verdict = str | None
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
-    """Check that a component keeps the promises that runs rely on, in small experiments of a few seconds.
+    """Check in small experiments of a few seconds that a component keeps the promises on which runs rely.
 
         fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
 
-    A component gives the same bits with one worker and two, in another process, and regardless of other draws from the
-    process's generators. It never changes its arguments or coordinates that no client covered. Its run is the same
-    after kills and resumptions. It holds at most the memory that it claims. Its cost is compared with the usual
-    component of its kind and reported without a judgement. The check of a promise is skipped if a promise on which it
-    builds is broken.
+    These are the promises. A component gives the same bits with one worker and with two, in another process, and if
+    other code draws from the process's random generators. It never changes its arguments, or coordinates that no client
+    trained. Its run is the same after kills and resumptions. It holds at most the memory that it declares.
+
+    If a promise is broken, checks that depend on it are skipped. The cost of the component is measured and compared
+    with a built-in component of its kind, without a judgement.
 
     Args:
         part: The component in any form: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
-        as_: Its kind, such as "staleness", if the object does not show it. A function does not.
-        ray: True to run it on Ray as well.
+        as_: The kind of the component, such as "staleness", if the object does not show it, like a function.
+        ray: True to run the component on Ray as well.
 
-    Returns findings: their repr has a line per promise, and `held` and `failures` give the result.
+    Returns a Findings object. Its repr has a line for each promise, and `held` and `failures` give the result.
 
     Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
     """
     kind, component = identify_component(part, as_)
     name: str = getattr(component, "__qualname__", None) or type(component).__qualname__
     findings = Findings(name.rpartition(".")[2])
-    _Look(kind, component, findings).at_all(ray=ray)
+    _ComponentCheck(kind, component, findings).check_all(ray=ray)
     return findings
 
 
-class _Look:
+class _ComponentCheck:
     """The check of one component. Every experiment and every drive gets a fresh copy."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
@@ -69,9 +70,9 @@ class _Look:
         self._part = deepcopy(part)
         self._findings = findings
 
-    def at_all(self, *, ray: bool) -> None:
-        """Check all promises. Where promises build on each other, those after the first failure are skipped."""
-        record = self._findings.found
+    def check_all(self, *, ray: bool) -> None:
+        """Check all promises. After a failure, skip the checks that depend on the broken promise."""
+        record = self._findings.record
         try:
             _, drive = collect_answers(self._start_drive, STEPS)
             self._base = self._play_trial()
@@ -111,16 +112,16 @@ class _Look:
         return chain
 
     def _check_seeds(self) -> Verdict:
-        self._again = self._base.parts_from(self._play_trial(seed=1, workers=2))
+        self._again = self._base.first_difference(self._play_trial(seed=1, workers=2))
         if self._again is None:
             return None
-        where = self._base.parts_from(self._play_trial())
+        where = self._base.first_difference(self._play_trial())
         if where:
             return (
                 f"makes two equal runs differ {where}: it draws numbers that no seed determines, or keeps state "
-                "outside its attributes, as in a global"
+                "outside its attributes, such as in a global variable"
             )
-        where = self._base.parts_from(self._play_trial(seed=1))
+        where = self._base.first_difference(self._play_trial(seed=1))
         if where:
             return (
                 f"makes runs differ {where} if the generators of the process have other seeds: it draws from one of "
@@ -144,8 +145,8 @@ class _Look:
         if other_digests == {self._base.digest}:
             return None
         return (
-            "gives other bits in another process: it depends on an order that differs between processes, such as that "
-            "of a set of text or of hash(); sort the values"
+            "gives other bits in another process: it depends on an order that differs between processes, such as the "
+            "order of a set of texts or of hash(); sort the values"
         )
 
     def _check_state(self) -> Verdict:
@@ -176,7 +177,7 @@ class _Look:
 
     def _check_resumption(self) -> Verdict:
         try:
-            where = self._base.parts_from(self._play_trial(pauses=PAUSES, events=len(self._base.events)))
+            where = self._base.first_difference(self._play_trial(pauses=PAUSES, events=len(self._base.events)))
         # A user-defined component may raise any exception.
         except Exception as error:
             return f"fails when its run is killed and resumed, with {_format_error(error)}"
@@ -188,7 +189,7 @@ class _Look:
         base = drop_speed_effects(self._base)
         for workers in (1, 2):
             outcome = play_on_ray(lambda: self._kind.trial(deepcopy(self._part)), workers)
-            where = base.parts_from(outcome)
+            where = base.first_difference(outcome)
             if where:
                 return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} differ {where}"
         return None

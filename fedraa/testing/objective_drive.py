@@ -1,4 +1,4 @@
-"""A drive for objectives: synthetic outputs, and targets of the first kind that the objective accepts."""
+"""The drive (caller with synthetic inputs) of objectives."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ DESCENT_RATE = 0.05
 
 
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
-    """Return the first task that the objective accepts, and some targets. Raises its first error if it accepts none."""
+    """Return the first task that the objective accepts, and its targets. If it accepts none, raise its first error."""
     first: Exception | None = None
     for task in list_tasks():
         data = task.data
@@ -50,13 +50,13 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
 
 
 def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return a trial with the first task that the objective accepts."""
+    """Return a small experiment with the first task that the objective accepts."""
     task, _ = first_task(part)
     return Trial(experiment(part), task.data, task.model)
 
 
 class ObjectiveDrive(Drive):
-    """A drive with random outputs and the targets of the first task that the objective accepts."""
+    """A test caller of an objective, with random outputs. The targets are from the first task that it accepts."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)
@@ -109,7 +109,7 @@ class ObjectiveDrive(Drive):
             if not torch.allclose(values, torch.cat([piece[name] for piece in pieces]), rtol=1e-4, atol=1e-5):
                 return (
                     f"returns another {name} for a sample in a batch of {ROWS} than in a smaller one; an evaluation "
-                    "sums values that must depend on one sample only"
+                    "sums these values, so each must depend only on its sample"
                 )
         return None
 
@@ -118,12 +118,12 @@ class ObjectiveDrive(Drive):
         outputs = outputs.clone().requires_grad_()
         loss = self.part.training_loss(outputs, outputs, self._fresh_targets)
         if not loss.requires_grad:
-            return "has a loss without a gradient to the outputs, as after detach or argmax; no model can learn from it"
+            return "has a loss without a gradient, as after detach or argmax, so that no model can learn from it"
         (gradient,) = torch.autograd.grad(loss, outputs, allow_unused=True)
         if gradient is None or not (may_be_zero or gradient.any()):
-            return f"has a gradient of 0 {where}; no model can learn from it"
+            return f"has a gradient of 0 {where}, so that no model can learn from it"
         if not torch.isfinite(gradient).all():
-            return f"has a gradient that is not finite {where}, as that of a root or a logarithm of 0"
+            return f"has a gradient that is not finite {where}, as for a root or a logarithm of 0"
         return None
 
     def _compute_figures(self, outputs: Tensor) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Runs of the small experiment in other processes, in which the items of sets have a different order."""
+"""Runs of the small experiment in other processes, in which sets of text have a different order."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ORDERS = ("1", "2")
 
 
 def can_travel(kind: Kind, part: Any) -> bool:
-    """Return True if another process can make the component from its description. Built-in components are skipped."""
+    """Return True if the component is custom, and another process can make it from its description."""
     definition = part if hasattr(part, "__qualname__") else type(part)
     if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_ours(definition):
         return False
@@ -28,9 +28,9 @@ def can_travel(kind: Kind, part: Any) -> bool:
 
 
 def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
-    """Return the digests of the small experiment in other processes.
+    """Return the digests of the small experiment's outcome in other processes.
 
-    Raises RuntimeError with the last line of an error.
+    If a process fails, raise RuntimeError with the last line of its error.
     """
     command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe_component(part))]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

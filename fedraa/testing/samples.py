@@ -27,7 +27,7 @@ class Trial:
     model: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:
-        """Reset `hidden` of the experiment if the trial has a model, because the field would have no effect."""
+        """Reset the field `hidden` of the experiment if there is a model, because the field would have no effect."""
         if self.model is not None:
             default = {"hidden": Experiment.model_fields["hidden"].default}
             object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))
@@ -62,7 +62,7 @@ def make_images(channels: int) -> Dataset:
 
 @cache
 def make_number_targets(outputs: int) -> Dataset:
-    """Return samples with numbers as targets, including a 0, for a model with this number of outputs."""
+    """Return samples with numbers as targets, including a 0, that fit a model with this number of outputs."""
     x = made_up()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
@@ -87,7 +87,7 @@ def make_tokens() -> Dataset:
 
 @cache
 def make_pixels() -> Dataset:
-    """Return images with a label per pixel: the brighter one of its two channels."""
+    """Return images with a label for each pixel: the number of its brighter channel of two."""
     x = np.random.default_rng(3).standard_normal((TRAIN + TEST, 2, 6, 6))
     return _split_samples(x, x.argmax(axis=1), 2)
 
@@ -109,7 +109,7 @@ def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
 
 
 class Task(NamedTuple):
-    """Samples, the output shape of a model for one of them, and a function that makes a model.
+    """Samples, the shape of a model's outputs for one sample, and a function that makes a model.
 
     The function is None if a built-in model fits.
     """
@@ -120,7 +120,7 @@ class Task(NamedTuple):
 
 
 def list_tasks() -> tuple[Task, ...]:
-    """Return all tasks, those with numbers as targets first."""
+    """Return all tasks. Tasks with numbers as targets come first."""
     return (
         Task(make_number_targets(1), (1,)),
         Task(make_number_targets(2), (2,)),

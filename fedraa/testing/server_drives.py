@@ -1,4 +1,4 @@
-"""Drives, which call a component with synthetic inputs, for the components of the server."""
+"""Drives (callers of a component with synthetic inputs) for the components of the server."""
 
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ COHORT_CLIENTS = 12
 
 
 class SchedulerDrive(Drive):
-    """A drive of a scheduler, which requests fragments for idle clients with random costs."""
+    """A test caller of a scheduler. It requests fragments for idle clients with random costs."""
 
     stateful = True
     covers: ClassVar[bool] = False
@@ -58,12 +58,12 @@ class SchedulerDrive(Drive):
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
-        # A server also calls `plan` after a restoration.
+        # This call is needed because a server also calls `plan` after it is restored.
         self._planner.plan(self._costs, None)
 
 
 class StalenessDrive(Drive):
-    """A drive of a staleness weight, which requests the weights at staleness 0 to 7."""
+    """A test caller of a staleness weight. It requests the weights for updates of staleness 0 to 7."""
 
     covers: ClassVar[bool] = False
 
@@ -73,7 +73,7 @@ class StalenessDrive(Drive):
 
 
 class ParticipationDrive(Drive):
-    """A drive of a participation, which draws cohorts. After each cohort, some of its clients report losses."""
+    """A test caller of a participation. It requests cohorts, and reports losses of some clients after each cohort."""
 
     covers: ClassVar[bool] = False
 
@@ -102,7 +102,7 @@ class ParticipationDrive(Drive):
 
 
 class AsyncRuleDrive(Drive):
-    """A drive of an asynchronous rule, which applies random client updates to a model."""
+    """A test caller of an asynchronous rule. It passes random client updates, which the rule applies to a model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -134,7 +134,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """A drive of an aggregator with three deltas per round. In every second round one client trains the whole model."""
+    """A test caller of an aggregator. A round has three deltas, in every second round one of the whole model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -159,7 +159,7 @@ class AggregatorDrive(Drive):
             self.broken.setdefault(
                 COVERED,
                 "moves coordinates that no client covered; return totals.covered as the mask, or set `keeps` if the "
-                "aggregator remembers earlier updates of them",
+                "aggregator keeps earlier updates of these coordinates",
             )
         return mean[moved].tobytes(), moved.tobytes()
 
@@ -173,7 +173,7 @@ class AggregatorDrive(Drive):
 
 
 class OptimizerDrive(Drive):
-    """A drive of a server optimizer, which gets random mean deltas."""
+    """A test caller of a server optimizer. It passes random mean deltas to the optimizer."""
 
     stateful = True
     sized: ClassVar[bool] = True

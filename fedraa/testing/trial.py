@@ -1,4 +1,4 @@
-"""Runs of a small experiment: plain, on two workers, with other seeds of the global generators, and interrupted."""
+"""Runs of a small experiment under different conditions: on two workers, with other global seeds, or interrupted."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import Trial
 
-# Maximum number of events in a trial. Usually there are about 60.
+# Maximum number of events in a run of a small experiment. Usually it has about 60.
 MAX_EVENTS = 400
 
 Lines = tuple[Mapping[str, Any], ...]
@@ -45,7 +45,7 @@ class Outcome:
     events: Lines
     model: str
 
-    def parts_from(self, other: "Outcome") -> str | None:
+    def first_difference(self, other: "Outcome") -> str | None:
         """Return a description of the first difference between two runs, or None if they are equal."""
         for event, other_event in zip(self.events, other.events, strict=False):
             if event != other_event:
@@ -62,7 +62,7 @@ class Outcome:
 
 
 class TwoWorkers(LocalExecutor):
-    """An executor that trains all waiting tasks in reverse order, alternating between two independent workers."""
+    """An executor that trains all waiting tasks in reverse order, and alternates between two independent workers."""
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(_make_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
@@ -78,14 +78,14 @@ class TwoWorkers(LocalExecutor):
 def play_trial(
     make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0
 ) -> Outcome:
-    """Run a fresh trial in this process and return its outcome.
+    """Run a small experiment in this process and return its outcome.
 
     Args:
-        make: A function that makes the trial. Every part of the run, between two interruptions, gets a new trial.
+        make: A function that makes the experiment. It is called again after each interruption.
         seed: The seed of the global generators of Python, NumPy and torch, which a component must not use.
-        workers: 1, or more for two workers.
-        pauses: The number of interruptions, after each of which the run is restored from a checkpoint into new objects.
-        events: The number of events of the run, over which the interruptions are spread evenly.
+        workers: 1 for one worker, or more for two workers.
+        pauses: The number of interruptions. After each, the run continues from a checkpoint with new objects.
+        events: The number of events of the whole run. The interruptions are evenly spaced in it.
     """
     stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
     with _seed_generators(seed), TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def play_trial(
 
 
 def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
-    """Return the outcome of a run on Ray without the times of evaluations and faults (`drop_speed_effects`)."""
+    """Run a small experiment on Ray and return its outcome without effects of speed (see `drop_speed_effects`)."""
     # An import at the top would be circular, because `fedraa.api` imports every module.
     from fedraa.api import run
 
@@ -114,14 +114,17 @@ def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
 
 
 def drop_speed_effects(outcome: Outcome) -> Outcome:
-    """Return the outcome without effects of speed: without faults, with evaluations last, and numbered again."""
+    """Return the outcome without effects of speed.
+
+    Faults are removed, evaluations are moved to the end, and the events are numbered again.
+    """
     kept = [line for line in outcome.events if line["kind"] not in ("fault", "end")]
     kept.sort(key=lambda line: line["kind"] == "eval")
     return Outcome(tuple({**line, "seq": number} for number, line in enumerate(kept)), outcome.model)
 
 
 def round_trip(state: State) -> State:
-    """Return the state after it was written to the bytes of a checkpoint and read again."""
+    """Return the state after writing it in the format of a checkpoint and reading it again."""
     stream = io.BytesIO()
     write_state(stream, state)
     return deepcopy(read_state(stream.getvalue()))
@@ -130,9 +133,9 @@ def round_trip(state: State) -> State:
 def _run_stretch(
     spec: RunSpec, directory: Path, state: State | None, until: int | None, workers: int
 ) -> tuple[State | None, Vector]:
-    """Run from `state`, or from the start if it is None, to the end or to event `until`.
+    """Run from `state`, or from the start if it is None, to event `until`, or to the end if `until` is None.
 
-    Returns the state for the next part, None at the end, and the parameters.
+    Returns the state from which the run can continue (None at its end), and the model's parameters.
     """
     stop = Event()
 
@@ -180,7 +183,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
 
 
 def _make_trainer(spec: RunSpec) -> TaskTrainer:
-    """Return a trainer from a copy of the WorkerSpec, as a separate worker would have it."""
+    """Return a trainer that is made from a copy of the WorkerSpec, as in a separate worker."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 
@@ -190,7 +193,7 @@ def _drop_times(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def _seed_generators(seed: int) -> Iterator[None]:
-    """Seed the global generators and restore them at the end. Torch uses one thread meanwhile."""
+    """Seed the global random generators and let torch use one thread. Restore both at the end of the block."""
     with exclusive_process():
         random.seed(seed)
         np.random.seed(seed)

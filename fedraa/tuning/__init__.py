@@ -1,1 +1,1 @@
-"""Tuning: search for the best values of each method on validation data, with an equal number of trials for each."""
+"""Tuning: a search for the best values of each method on validation data. All methods have equally many trials."""

@@ -1,4 +1,4 @@
-"""One trial of a tuning: a run on validation data. A hopeless trial stops early. Only metrics of the run are kept."""
+"""One trial of a tuning: a run that is evaluated on validation data and stops early if its metric is too bad."""
 
 import math
 import shutil
@@ -44,7 +44,7 @@ class Attempt:
 class Watch(Callback):
     """A callback that records the metric at every tenth of the budget, and the time at which the target is reached.
 
-    The callback ends the run if the metric is hopeless or not finite.
+    It ends the run if the metric is not finite, or if the judge finds it hopeless in comparison with other trials.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -72,9 +72,9 @@ class Watch(Callback):
         return self.hopeless
 
     def _at_target(self, t: float) -> None:
-        """Record the time of the target, and fill the remaining curve with the final value.
+        """Record the time at which the target is reached, and fill the rest of the curve with the last value.
 
-        Later trials are compared with the whole curve.
+        Later trials are compared with all tenths of the curve, so it needs a value at each.
         """
         if self.reached is not None:
             return
@@ -88,23 +88,23 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
 
     Args:
         limits: The limits of the run.
-        step: The step that it has reached.
-        t: The time that it has reached.
+        step: The step that the run has reached.
+        t: The time that the run has reached.
     """
     share = 0.0
     if limits.steps:
         share = step / limits.steps
     if limits.time:
         share = max(share, t / limits.time)
-    # The small number that is added corrects rounding errors of the division.
+    # The small number compensates for rounding errors of the division.
     return int(TENTHS * share + 1e-9)
 
 
 def run_attempt(planned: Attempt) -> Trial:
-    """Run the trial. If its values or data cannot be used, the result is a failed trial."""
+    """Run the trial and return its result. If its values or data cannot be used, the result is a failed trial."""
     experiment = planned.experiment
     assert experiment.out is not None
-    # A killed tuning may have left this directory behind.
+    # If a tuning was killed, its trial's directory still exists.
     shutil.rmtree(experiment.out, ignore_errors=True)
     started = time.monotonic()
     watch = Watch(Judge(planned.ended, planned.better))
@@ -119,7 +119,7 @@ def run_attempt(planned: Attempt) -> Trial:
 
 
 def attempt_elsewhere(planned: Attempt) -> Trial:
-    """Run the trial in a temporary folder, because this node may have no access to the tuning's directory."""
+    """Run the trial in a temporary folder, because this node of a cluster has no access to the tuning's directory."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
         return run_attempt(replace(planned, experiment=experiment))
@@ -145,9 +145,9 @@ def _make_trial(planned: Attempt, watch: Watch, failure: str, seconds: float) ->
 
 
 def find_repeated(planned: Attempt, ended: Sequence[Trial]) -> Trial | None:
-    """Return the result of an earlier trial with the same values; None without one.
+    """Return the result of an earlier trial with the same values, or None if there is no such trial.
 
-    A run with the same seed gives the same result.
+    The result can be used again, because runs with equal values and seeds give equal results.
     """
     for trial in ended:
         if dict(trial.values) == dict(planned.values):

@@ -1,4 +1,4 @@
-"""The directory of a tuning. A directory belongs to one tuning, and only one process at a time may use it."""
+"""The directory of a tuning, which belongs to one tuning and which only one process at a time may use."""
 
 import json
 import os
@@ -15,9 +15,10 @@ PLAN = "tune.json"
 
 @contextmanager
 def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[Path]:
-    """Reserve `directory` for this process. An earlier tuning in it is continued if its plan equals `described`.
+    """Reserve `directory` for this process in the block.
 
-    Raises InputError if the directory holds another tuning, or another process uses it.
+    If the directory has an interrupted tuning with the plan `described`, this tuning continues. Raises InputError if it
+    has another tuning, or if another process uses it.
     """
     plan = directory / PLAN
     text = json.dumps(described, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""The journal of finished trials: one durable line each, from which an interrupted tuning continues."""
+"""The journal of finished trials. Each trial is a line on the disk, so that an interrupted tuning can continue."""
 
 import json
 import os
@@ -18,10 +18,10 @@ class Trial:
         method: The name of the method.
         number: The index of the trial.
         values: The values of the tuned fields.
-        state: `done`, `stopped` if it was worse than other trials at the same point, or `failed`.
-        value: The final metric on validation data; None unless it is `done`.
-        curve: The metric at tenths of the budget, by their number.
-        why: The reason of a failure.
+        state: `done`, `stopped` if the trial was worse than others at the same part of the budget, or `failed`.
+        value: The final metric on validation data; None unless the trial is `done`.
+        curve: The metric at tenths of the budget. The key is the number of tenths, as text.
+        why: The reason of a failure. Empty if the trial did not fail.
         seconds: The real duration of the trial.
         steps: The number of server updates or rounds; None if the trial failed.
         reached: The time on the run's clock at which the trial reached the target; None if it did not.
@@ -40,7 +40,7 @@ class Trial:
 
 
 class Journal:
-    """The journal in a directory. If a kill left an incomplete line, this line and all lines after it are removed."""
+    """The journal in a directory. If a killed process left an incomplete line, the file is cut before this line."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL
@@ -81,7 +81,7 @@ def _with_tuples(value: object) -> object:
 
 
 def _parse_trial(line: bytes) -> Trial | None:
-    """Return the trial in a line; None if the line is incomplete or no trial."""
+    """Return the trial in a line, or None if the line is incomplete or holds no trial."""
     if not line.endswith(b"\n"):
         return None
     try:

@@ -20,11 +20,11 @@ class TrialObjects:
     dataset: Dataset | FederatedDataset | None = None
 
     def by_name(self) -> dict[str, object]:
-        """Return the objects that are set."""
+        """Return the objects that are not None, by the name of their field."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def digest_objects(self, spec: RunSpec) -> dict[str, str]:
-        """Return a digest of each object that is set: of the model's parameters and of the data in a run."""
+        """Return a digest of each object that is not None: of the model's parameters, and of the data."""
         data = spec.data.dataset
         arrays = {
             "model": [spec.params],

@@ -19,17 +19,17 @@ OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_ste
 # The fields that can be tuned. A dotted path, such as local.sam_rho, can also be tuned.
 TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
 TAKES = "LOW:HIGH, LOW:HIGH:log, or values with commas between them"
-# Share of a range at each end that counts as the edge.
+# This share of a range at each of its ends counts as the edge.
 EDGE = 0.05
-# Significant digits of a value from a range.
+# Number of significant digits of a value from a range.
 DIGITS = 3
-# A number in a text, but not inside a name.
+# A pattern that matches a number in a text, but not digits inside a name.
 _NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])")
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, only integers if `whole`. They are drawn uniformly, log-uniformly if `log`."""
+    """The numbers from `low` to `high`, or only integers if `whole`. Draws are uniform, or log-uniform if `log`."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Range:
         return self.low, self.high
 
     def edge_side(self, value: Value) -> int:
-        """Return -1 or 1 if the value is at the lower or upper edge, else 0."""
+        """Return -1 if the value is at the lower edge, 1 if it is at the upper edge, else 0."""
         low, high, at = map(self._to_scale, (self.low, self.high, float(value)))
         place = (at - low) / (high - low)
         if place <= EDGE:
@@ -69,7 +69,7 @@ class Range:
         return value
 
     def _from_scale(self, value: float) -> float:
-        """Return the rounded value for a result of `_to_scale`."""
+        """Return the inverse of `_to_scale`, rounded to a value of the range."""
         if self.log:
             value = math.exp(value)
         if self.whole:
@@ -95,7 +95,7 @@ class Choices:
         return self.values
 
     def edge_side(self, value: Value) -> int:
-        """Return -1 or 1 if the value is the first or the last of ordered values, else 0."""
+        """Return -1 if the value is the first of ordered values, 1 if it is the last, else 0."""
         if not self.ordered or len(self.values) < 2:
             return 0
         if value == self.values[0]:
@@ -111,7 +111,7 @@ class Choices:
         if family is None:
             return self
         numbers, make = family
-        # `last` is the value at this end, and `near` is the value next to it.
+        # `last` is the value at this end, and `near` is its neighbour.
         near, last = numbers[-2:]
         if side < 0:
             last, near = numbers[:2]
@@ -130,7 +130,7 @@ class Choices:
 
 
 def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
-    """Return the numbers in which the values differ, and a function that makes a value from a number.
+    """Return the number in each value that differs between the values, and a function that makes a value from a number.
 
     Returns None if the values are neither numbers nor texts that differ in exactly one number.
     """
@@ -138,7 +138,7 @@ def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[floa
         return list(values), lambda number: number
     if len(values) < 2 or not all(isinstance(value, str) for value in values):
         return None
-    # The split text has its numbers at odd indices.
+    # After the split, the numbers of a text are at odd indices.
     parts = [_NUMBER.split(value) for value in values]
     if len(set(map(len, parts))) > 1:
         return None
@@ -148,7 +148,7 @@ def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[floa
     at = differ[0]
     first = parts[0]
     numbers = [read_literal(texts[at]) for texts in parts]
-    # A text such as 007 is not a number.
+    # Texts such as 007 do not count as numbers.
     if any(isinstance(number, str) for number in numbers):
         return None
     return numbers, lambda number: "".join([*first[:at], str(number), *first[at + 1 :]])
@@ -159,9 +159,11 @@ Space = Mapping[str, Parameter]
 
 
 def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, Parameter]:
-    """Return a space from `["lr=0.01:1:log", "local.sam_rho=0.05,0.1"]`, or from a mapping of names to values.
+    """Return the search space that a list or a mapping describes.
 
-    A name is a field or a path. Values are `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2].
+    A list has texts NAME=VALUES, such as `["lr=0.01:1:log", "local.sam_rho=0.05,0.1"]`. A mapping has the names as
+    keys, and values such as `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2]. A name is a field of an experiment, or a
+    dotted path in the method.
 
     Raises InputError with the field `space`, or `space.NAME` for the values of a field.
     """
@@ -237,14 +239,14 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
         name: The field.
         numbers: The two ends.
         log: True for a logarithmic range.
-        values: The description of the range, which an error shows.
+        values: The description of the range, for errors.
     """
     low, high = numbers
     if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers) or low >= high:
         raise _wrong_values(name, values, problem="LOW must be below HIGH")
     if log and low <= 0:
         raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
-    # The type of a value with a path depends on the method, and is checked later.
+    # The type of a value with a dotted path depends on the method, so it is checked later.
     types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
         raise _wrong_values(name, values, problem="it takes no numbers", hint="give values with commas between them")
@@ -272,7 +274,7 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     Args:
         name: The field.
         choices: The values to choose from.
-        values: Their description, which an error shows.
+        values: The description of the choices, for errors.
     """
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
@@ -284,7 +286,7 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
 
 
 def _split_values(text: str) -> list[str]:
-    """Return the texts between the commas that are not in parentheses."""
+    """Split a text at those commas that are not inside parentheses."""
     parts = [""]
     depth = 0
     for letter in text:

@@ -1,7 +1,7 @@
-"""Suggestion of values and early stopping by Optuna's sampler and pruner.
+"""The choice of values for trials by Optuna's sampler, and early stopping by its pruner.
 
-No state of Optuna is stored. Each answer is a function of the seed, the trial's number and the finished trials. An
-interrupted tuning therefore continues exactly as it would have.
+No state of Optuna is stored. Each result depends only on the seed, the trial's number and the finished trials. An
+interrupted tuning therefore continues as if it had not been interrupted.
 """
 
 import math
@@ -14,13 +14,13 @@ from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
 
 Direction = Literal["max", "min"]
-# Number of a method's first trials with random values, before the sampler uses earlier results.
+# The first trials of a method, of this number, have random values. Later ones depend on earlier results.
 RANDOM_TRIALS = 4
-# Number of finished trials that are required before a trial may be stopped.
+# A trial may be stopped only if at least this number of trials has finished.
 MIN_TRIALS_TO_STOP = 4
-# The first tenth of the budget at which a trial may be stopped.
+# A trial may be stopped only after this number of tenths of the budget.
 FIRST_TENTH_TO_STOP = 3
-# Maximum number of suggestions for one trial. A new suggestion is made if an earlier trial had the same values.
+# If an earlier trial had the same values, new values are suggested, up to this number of times.
 MAX_SUGGESTIONS = 20
 
 
@@ -36,7 +36,7 @@ def check_optuna() -> None:
 
 
 def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
-    """Return the values of trial `number` of a method: the first of `MAX_SUGGESTIONS` suggestions that was not tried.
+    """Return the values of a trial: the first of up to `MAX_SUGGESTIONS` suggestions that no earlier trial has tried.
 
     Args:
         space: The search space.
@@ -56,9 +56,9 @@ def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int,
 
 
 class Judge:
-    """A judge of running trials.
+    """A judge, which decides whether a running trial is hopeless.
 
-    A trial is hopeless if it is worse than the median of the finished trials at the same tenth of the budget.
+    A trial is hopeless if it is worse than the median of the finished trials at the same part of the budget.
     """
 
     def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
@@ -72,15 +72,15 @@ class Judge:
         self._trial = self._study.ask()
 
     def hopeless(self, tenth: int, value: float) -> bool:
-        """Record the metric after this many tenths of the budget and return True if the trial is hopeless."""
+        """Record the metric after `tenth` tenths of the budget, and return True if the trial is hopeless."""
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study with the finished trials in this space.
+    """Return an Optuna study with the finished trials that have their values in this space.
 
-    The value of a trial is its rank by `trial_merit`.
+    The objective value of a trial is its rank by `trial_merit`.
     """
     import optuna
 
@@ -128,14 +128,14 @@ def _make_distribution(parameter: Parameter) -> Any:
 
 
 def _decode_value(parameter: Parameter, suggested: Any) -> Value:
-    """Return the value that a suggestion of Optuna stands for. For choices, the suggestion is an index."""
+    """Return the value for a suggestion of Optuna. For choices, the suggestion is an index."""
     if isinstance(parameter, Choices):
         return parameter.values[suggested]
     return parameter.rounded(suggested)
 
 
 def _encode_value(parameter: Parameter, value: Value) -> Any:
-    """Return the value in the form in which Optuna suggests it: for choices, its index."""
+    """Return the suggestion of Optuna for a value. For choices, the suggestion is an index."""
     if isinstance(parameter, Choices):
         return parameter.values.index(value)
     return value
@@ -152,7 +152,7 @@ def _optuna_direction(better: Direction) -> Literal["minimize", "maximize"]:
 
 
 def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
-    """Return a sort key that is larger for better trials: first by time to the target, then by final metric."""
+    """Return a sort key that is larger for better trials: by time to the target first, then by final metric."""
     assert trial.value is not None
     earliness = -math.inf
     if trial.reached is not None:
@@ -161,6 +161,6 @@ def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
 
 
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
-    """Return the best trial that is done, or None if there is none. Of equal trials, return the first."""
+    """Return the best trial with the state `done`, or None if there is none. If trials are equal, the first is best."""
     done = [trial for trial in trials if trial.state == "done"]
     return max(done, key=lambda trial: (trial_merit(trial, better), -trial.number), default=None)

@@ -1,4 +1,4 @@
-"""The tuner: it runs an equal number of trials for each method on samples that are cut from the training data."""
+"""The tuner: it runs equally many trials for each method, and evaluates them on a part of the training data."""
 
 import math
 import time
@@ -35,9 +35,10 @@ from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value,
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest_values
 from fedraa.tuning.work import refuse_unsendable, run_trials
 
-# Share of every client's training samples, unless the experiment sets another one.
+# Share of every client's training samples for validation, unless the experiment sets another share.
 VALIDATION = 0.1
-# Share of the trials in the original space. If the best of them is at its edge, the other trials use a wider space.
+# This share of the trials is in the original space. If the best of these trials is at the edge of the space, the other
+# trials are in a wider space.
 FIRST_SHARE = 2 / 3
 TUNED = "tuned.toml"
 OnTrial = Callable[[Trial, int, int, float], None]
@@ -52,9 +53,9 @@ class Tuned:
         file: The file for `--terms tuned`.
         terms: The best values of each method.
         table: A row for every trial.
-        at_edge: For each method, the fields with a best value at the edge of the space, even after it was widened.
-        best: For each method the number of its best trial.
-        untrained: For each method the number of trials that ended before their first update (too small a budget).
+        at_edge: For each method, the fields whose best value is at the edge of the space, even after it was widened.
+        best: For each method, the number of its best trial.
+        untrained: For each method, how many trials ended before their first update because the budget was too small.
     """
 
     file: Path
@@ -80,13 +81,13 @@ def tune(  # noqa: PLR0913 - a call names its arguments
 ) -> Tuned:
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
-    Every trial is a run that is judged by the objective's main metric on validation data. The validation data are the
-    share `validation` of each client's training samples, by default a tenth. The test data are not used. A field is
-    tuned for the methods that have it.
+    Every trial is a run. The objective's main metric on validation data decides which trial is best. The validation
+    data are the share `validation` of each client's training samples, by default a tenth. The test data are not used. A
+    field is tuned only for methods that have it.
 
     Optuna suggests the values. A trial that is worse than the median of earlier trials at the same part of the budget
     is stopped. With a target, the best trial is the one that reaches it first on the run's clock. Two thirds of the
-    trials are in the space of the call. If the best of them is at an edge, the other trials use a wider space.
+    trials are in `space`. If the best of them is at an edge of the space, the other trials are in a wider space.
 
         tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
         fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
@@ -94,13 +95,14 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     Args:
         methods: The methods, as in `compare`.
         space: The values of each field or path: "LOW:HIGH", "LOW:HIGH:log", "A,B,C", (LOW, HIGH, "log") or a list.
-        trials: The trials of each method.
-        experiment: The settings of all trials. `out` keeps finished trials, from which the same call continues.
-        model: As in `compare`; picklable if `jobs` is over 1.
-        dataset: As in `compare`; picklable if `jobs` is over 1.
-        jobs: The trials at a time, in processes or (with `address`) on CPUs of a cluster. One job is reproducible.
+        trials: Number of trials of each method.
+        experiment: The settings of all trials. `out` keeps finished trials, so that the same call continues.
+        model: As in `compare`. It must be picklable if `jobs` is over 1.
+        dataset: As in `compare`. It must be picklable if `jobs` is over 1.
+        jobs: Number of trials at the same time, in processes or (with `address`) on CPUs of a cluster. Only with one
+            job is the result reproducible.
         ended: A function of a finished trial, the numbers of finished and of all trials, and the remaining seconds.
-        follow: A function from the values of a trial to further fields of its experiment.
+        follow: A function of the values of a trial. It returns further fields of the trial's experiment.
         **fields: Fields that replace the fields of `experiment`.
 
     Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a result.
@@ -156,9 +158,9 @@ class _Plan:
         Args:
             methods: The methods.
             space: The search space.
-            trials: The trials of each method.
+            trials: Number of trials of each method.
             experiment: The settings that all trials share.
-            follow: A function from the values of a trial to further fields of its experiment.
+            follow: A function of the values of a trial. It returns further fields of the trial's experiment.
             objects: The model and the data of all trials.
         """
         _refuse_fixed(space, experiment)
@@ -195,11 +197,11 @@ class _Plan:
 
     @property
     def first(self) -> int:
-        """The number of a method's trials in the original space."""
+        """The number of those trials of a method that are in the original space."""
         return math.ceil(FIRST_SHARE * self.trials)
 
     def described(self) -> dict[str, object]:
-        """Return the settings that must be equal when the tuning continues."""
+        """Return the settings that must be the same if an interrupted tuning is to continue."""
         settings: dict[str, object] = {
             "trials": self.trials,
             "spaces": {method: describe_space(space) for method, space in self.spaces.items()},
@@ -211,7 +213,7 @@ class _Plan:
         return settings
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
-        """Return the method's space for its last trials and the names of the widened fields."""
+        """Return the space of the method's last trials, and the names of the fields that were widened."""
         space = dict(self.spaces[method])
         widened = []
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
@@ -225,7 +227,7 @@ class _Plan:
         return space, tuple(widened)
 
     def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
-        """Return a wider parameter if the value is at an edge and a run with the new value is possible, otherwise None.
+        """Return a wider parameter, or None if the value is not at an edge or the method cannot run with the new end.
 
         Args:
             method: The name of the method.
@@ -251,7 +253,7 @@ class _Plan:
         return True
 
     def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
-        """Plan the trial of this number from the finished trials, and return it.
+        """Return the plan of the trial with this number. Its values depend on the finished trials.
 
         Args:
             method: The name of the method.
@@ -306,7 +308,7 @@ def _known_parameters(method: object, space: Space) -> dict[str, Parameter]:
 def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
     """Return the experiment with these values of fields and paths."""
     fields = dict(experiment)
-    # Local steps replace local epochs.
+    # If local steps are set, local epochs must not be set.
     if "local_steps" in values:
         fields["local_epochs"] = None
     return Experiment(**fields | split_paths(values, experiment.override))
@@ -315,13 +317,13 @@ def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Exp
 def _work_off(
     plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: OnTrial | None
 ) -> None:
-    """Run all trials that have not ended: first the trials in the original spaces, then those in the wider spaces.
+    """Run all trials that are not finished: first those in the original spaces, then those in the wider spaces.
 
     Args:
         plan: The plan.
         folder: The directory of the tuning.
         journal: The finished trials.
-        jobs: The number of concurrent trials.
+        jobs: The number of trials at the same time.
         cluster: The experiment with the address of the cluster; None for this machine.
         ended: A function that is called with each finished trial.
     """
@@ -346,7 +348,7 @@ def _work_off(
 
 
 def _write_outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
-    """Write the result to `TUNED` and return it."""
+    """Write the result to the file `TUNED` and return it."""
     results: dict[str, dict[str, Any]] = {}
     edges: dict[str, tuple[str, ...]] = {}
     bests: dict[str, Trial] = {}

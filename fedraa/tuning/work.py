@@ -1,4 +1,4 @@
-"""Execution of trials: one after another in this process, or concurrently in other processes or on nodes."""
+"""The execution of trials: one after another in this process, or in parallel in other processes or on nodes."""
 
 import multiprocessing
 import os
@@ -38,9 +38,9 @@ def run_trials(
         left: The method and number of each trial.
         plan: A function that plans a trial.
         journal: The journal of finished trials.
-        jobs: The number of concurrent trials.
+        jobs: The number of trials at the same time.
         cluster: The experiment with the address of the cluster; None for this machine.
-        objects: The objects in the trials. The nodes receive their code.
+        objects: The user's objects in the trials. Their code is sent to the nodes.
 
     Raises Interrupted after Ctrl-C.
     """
@@ -71,7 +71,7 @@ def _run_here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[T
 
 
 def _run_concurrently(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, start: Start) -> Iterator[Trial]:
-    """Run `jobs` trials at a time; `start` starts one."""
+    """Run up to `jobs` trials at the same time. `start` is a function that starts a trial."""
     waiting = deque(left)
     running: set[Future[Trial]] = set()
     while waiting or running:
@@ -101,14 +101,18 @@ def _trial_processes(jobs: int) -> Iterator[Start]:
             yield lambda planned: executor.submit(run_attempt, planned)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
-            # A SIGTERM may have reached only this process.
+            # If a SIGTERM reached only this process, its child processes still run and must be ended here.
             for process in set(multiprocessing.active_children()) - earlier:
                 process.terminate()
             raise
 
 
 def refuse_unsendable(parts: Mapping[str, object]) -> None:
-    """Raise ValueError for a component, by its name, that cannot be sent to processes on this machine."""
+    """Raise InputError for the first of these objects that cannot be sent to other processes of this machine.
+
+    Args:
+        parts: The objects by their names, which the error contains.
+    """
     script = hasattr(sys.modules["__main__"], "__file__")
     for name, part in parts.items():
         try:
@@ -128,7 +132,7 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
 
 
 def _prepare_process() -> None:
-    """Prepare a process for trials: it is quiet and ends when the tuning is killed."""
+    """Prepare a process for trials: it prints nothing, and it ends if the tuning is killed."""
     check_optuna()
     parent = multiprocessing.parent_process()
     assert parent is not None

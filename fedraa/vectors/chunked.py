@@ -1,6 +1,6 @@
-"""Passes over buffers as long as the model, in chunks that stay in the CPU cache.
+"""Operations on buffers as long as the model, in chunks that fit into the CPU cache.
 
-Every pass here works element by element. Therefore the bits of the result depend neither on the chunk size nor on the
+Every operation works element by element. Therefore the bits of the result depend neither on the chunk size nor on the
 number of threads.
 """
 
@@ -22,22 +22,22 @@ S = TypeVar("S")
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=np.generic)
 
-# Number of elements that NumPy converts to float64 at a time. NumPy adds the sums of these blocks in order.
+# When NumPy sums in float64, it converts this number of elements at a time, and adds the sums of these blocks in order.
 SUM_BLOCK = 8192
-# Elements per chunk. Smaller chunks take more calls, and much larger ones leave the caches.
+# Number of elements in a chunk. With smaller chunks there are more calls, and much larger ones do not fit into caches.
 CHUNK_SIZE = 16 * SUM_BLOCK
-# Number of elements below which one thread is enough.
+# A buffer with fewer elements is processed in one thread.
 MIN_PARALLEL_SIZE = 1 << 22
-# Maximum number of threads; more do not read memory faster.
+# Maximum number of threads. More threads would not read memory faster.
 MAX_THREADS = 4
-# Number of shares of the work per thread. With several, a thread on a busy core does not delay the others.
+# The work is divided into this number of shares per thread. A thread on a busy core then takes fewer shares.
 SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()
 
 
 def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
-    """Return the result of `work` for each chunk of a buffer, in order. A long buffer is spread over several cores."""
+    """Return the result of `work` for each chunk of a buffer, in order. A long buffer uses several threads."""
     return parallel_map(split_into_chunks(size), work)
 
 
@@ -49,7 +49,7 @@ def split_into_chunks(size: int) -> list[slice]:
 def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     """Return the result of `work` for each item, in order.
 
-    Each item stands for one chunk. Many items use several cores.
+    Each item stands for one chunk. Many items are processed in several threads.
     """
     threads = 1
     if len(items) * CHUNK_SIZE >= MIN_PARALLEL_SIZE:
@@ -65,12 +65,12 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     return list(chain.from_iterable(_start_pool().map(map_share, shares)))
 
 
-# A type checker accepts no default for the type of a type variable.
+# Mypy does not accept a default value for a type variable, so the error is ignored.
 def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
     """Return uninitialised memory of this thread for a chunk.
 
-    Calls with the same role return the same memory, which is therefore in the cache. The next call with that role
-    overwrites the numbers.
+    Calls with the same role return the same memory, which is therefore in the cache. Its numbers are valid only until
+    the next call with this role.
 
     Args:
         role: Name of the purpose of the memory.
@@ -84,7 +84,10 @@ def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.N
 
 
 def subtract_chunk(new: Vector, sent: Vector | None) -> Vector:
-    """Return `new` minus `sent` for a chunk, or `new` if `sent` is None, in memory that the caller must not keep."""
+    """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep.
+
+    If `sent` is None, return `new`.
+    """
     if sent is None:
         return new
     return np.subtract(new, sent, out=borrow_scratch("subtract", len(new)))
@@ -104,7 +107,7 @@ def add_scaled(
 
     Args:
         target: Full vector [d].
-        where: Coordinates in the full vector to which the buffers belong.
+        where: Coordinates of the buffers in the full vector.
         weight: Factor, rounded to float32.
         new: Buffer [k].
         sent: Buffer [k] to subtract, or None.
@@ -152,10 +155,10 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
 
 
 def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
-    """Return the mask, or the bool True if all elements are true, because NumPy is several times faster with a bool."""
+    """Return True if all elements of the mask are true, else the mask. NumPy is several times faster with a bool."""
     values = mask
     if mask.strides == (0,):
-        # A broadcast mask holds only one value.
+        # All elements of a broadcast mask are one value in memory, so one element is enough.
         values = mask[:1]
     if values.all():
         return True
@@ -170,9 +173,9 @@ def ordered_sum(sums: Sequence[float]) -> float:
 
 
 def sum_squares(delta: Vector) -> list[float]:
-    """Return the sum of squares of each block of `SUM_BLOCK` elements, as input of `ordered_sum`.
+    """Return the sum of squares of each block of `SUM_BLOCK` elements, which `ordered_sum` adds up.
 
-    NumPy sums products in float64 in this order. Another order would change the bits of norms in the logs.
+    NumPy has the same order when it sums products in float64. Another order would change the bits of norms in the logs.
     """
     wide = borrow_scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
@@ -195,12 +198,12 @@ def _start_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MAX_THREADS, count_cores()), "pass")
 
 
-# A forked child process has only the thread that forked, so it must make its own pool.
+# A forked child process has none of its parent's threads, so it must make its own pool.
 os.register_at_fork(after_in_child=_start_pool.cache_clear)
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use by its affinity, or of all cores if that is unknown."""
+    """Return the number of cores that this process may use, or of all cores if the process's affinity is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

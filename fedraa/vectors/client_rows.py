@@ -16,9 +16,10 @@ BLOCK_BYTES = 2**24
 
 
 class ClientRows:
-    """A float32 row [size] for each client that has appeared, in memory up to `in_memory` bytes.
+    """A float32 row [size] for each client that has appeared.
 
-    The rows of a saved state do not change: a block of rows to which a state refers is copied before rows in it change.
+    Up to `in_memory` bytes of rows are in memory, and the others in a memory-mapped file. The rows of a saved state do
+    not change: if a state refers to a block of rows, the block is copied before one of its rows changes.
     """
 
     def __init__(self, size: int, clients: int, new: Callable[[], Vector], in_memory: int = IN_MEMORY) -> None:
@@ -56,16 +57,15 @@ class ClientRows:
         return client in self._place
 
     def peek_row(self, client: int) -> Vector:
-        """Return the row of a client for reading. For a new client return its initial values without creating a row."""
+        """Return the row of a client for reading. For a new client, return the initial values, but create no row."""
         if client not in self._place:
             return self._new()
         return self._find_row(self._place[client])
 
     def sum(self, piece: slice) -> Vector:
-        """Return the sum of one chunk of the rows of all clients, in the order of their numbers.
+        """Return the sum of the rows of all clients on one chunk, added in the order of the clients' numbers.
 
-        Clients that have not appeared count as 0. The result has the same bits as NumPy's sum over one array of all
-        rows.
+        Clients that have not appeared count as 0. The result has the same bits as NumPy's sum over an array [N, size].
         """
         total = np.zeros(piece.stop - piece.start, np.float32)
         for client in sorted(self._place):
@@ -90,11 +90,11 @@ class ClientRows:
         return self._find_row(place)
 
     def _allocate_block(self, number: int) -> Any:
-        """Return uninitialised memory for a block, in a file if all memory is used."""
+        """Return uninitialised memory for a block. If `in_memory` bytes are used, the memory is mapped to a file."""
         shape = (self._each, self._size)
         if number < self._in_memory:
             return np.empty(shape, np.float32)
-        # The file disappears when the last mapping of it is closed.
+        # The system deletes the file when its last mapping is closed.
         with TemporaryFile() as file:
             file.truncate(4 * self._each * self._size)
             return np.memmap(file, np.float32, "r+", shape=shape)

@@ -1,4 +1,4 @@
-"""Counters that add up a number for each coordinate, such as training counts, if many coordinates get equal numbers."""
+"""Counters with a number for each coordinate, such as how often it was trained. Many coordinates have equal numbers."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Run, RunLengthArray, Sums, sum_runs
 
-# Largest whole number up to which float32 represents all whole numbers.
+# In float32, all whole numbers up to this one are exact.
 LARGEST_EXACT = 2.0**24
 
 
 class CoverageCounter:
-    """A counter that adds numbers to coordinates [size] without visiting every coordinate.
+    """A counter that adds numbers to coordinates [size], usually without visiting every coordinate.
 
-    A number for all coordinates is stored once, and a number for a run of neighbours only at the ends of the run, as
-    long as this is exact. Otherwise the numbers are added coordinate by coordinate.
+    A number that is added to all coordinates is stored once. A number that is added to a run of neighbours is stored at
+    the two ends of the run. If this would not be exact, the numbers are added coordinate by coordinate.
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
@@ -51,7 +51,7 @@ class CoverageCounter:
             self._add_at(place, amount)
 
     def finish(self) -> Sums:
-        """Return the sums [size], which may be read-only, and start again from 0."""
+        """Return the sums [size], which may be read-only, and reset the counter to 0."""
         sums = self._finish_sums()
         self._reset_sums()
         return sums
@@ -71,7 +71,7 @@ class CoverageCounter:
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
             self._coordinate_sums()[:] = state["count"]
-            # The total of all amounts is not saved, so it counts as too large for exact runs.
+            # The total of all amounts is not in the state. Assume that it is too large for runs to be exact.
             self._total = LARGEST_EXACT
 
     def _finish_sums(self) -> Sums:

@@ -16,11 +16,15 @@ Take = Callable[[Index | slice, Vector], None]
 
 
 class DeltaView:
-    """The difference of the buffers `new` and `sent` [k], which hold the coordinates `where` of the model.
+    """The difference `new` - `sent` of two buffers [k] with the coordinates `where` of the model.
 
-    Without `sent` the difference is `new`. With a `mask` [k] only the coordinates with True count. A slice as `where`
-    means the whole model. With `norm` the first pass also computes the norm. With `gather`, `join` only registers its
-    consumers; `settle` then runs all of them in one pass.
+    Args:
+        where: Coordinates of the buffers in the model. A slice means the whole model.
+        new: The trained buffer [k], or the difference if `sent` is None.
+        sent: The buffer [k] that the client received.
+        mask: True for the coordinates [k] that count. None if all count.
+        norm: True to compute the norm in the first pass.
+        gather: True if `join` only registers its consumers, so that `run_joined` runs all of them in one pass.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class DeltaView:
         return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
-        """Register a consumer of the whole delta. It runs at once, or with `gather` in the pass of `settle`."""
+        """Pass the whole delta to a consumer: at once, or with `gather` later in the common pass of `run_joined`."""
         if self._joined is None:
             self.feed_consumers(take)
         else:
@@ -89,8 +93,8 @@ class DeltaView:
     def feed_consumers(self, *takes: Take) -> None:
         """Pass the whole delta to each consumer, chunk by chunk.
 
-        A consumer gets coordinates and the delta on them, which it must not keep. A large delta is read by several
-        threads, and no consumer gets a coordinate twice.
+        A consumer is a function of coordinates and of the delta on them, which it must not keep. For a large delta it
+        is called in several threads. It gets every trained coordinate once.
         """
         measuring = self._measuring
 
@@ -109,7 +113,7 @@ class DeltaView:
             self._measuring = False
 
     def places(self) -> Iterator[Index | slice]:
-        """Yield the trained coordinates, as few slices and index arrays."""
+        """Yield the trained coordinates as a few slices and index arrays."""
         if self._mask is None:
             yield from (place for place, _ in global_slices(self._where, slice(0, len(self._new))))
         else:
@@ -129,7 +133,7 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on a chunk, and its coordinates as `_places` returns them."""
+        """Return the delta on the trained coordinates of a chunk, and these coordinates as in `_find_places`."""
         delta = self._new[piece]
         if self._sent is not None:
             delta = subtract_chunk(delta, self._sent[piece])
@@ -139,7 +143,7 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk, and their positions in the chunk (None: all)."""
+        """Return the trained coordinates of a chunk, and their positions in the chunk (None if all are trained)."""
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None
         mask = self._mask[piece]
@@ -149,16 +153,16 @@ class DeltaView:
         if not isinstance(where, slice):
             index = where[index]
         coordinates: CoordinateSet = index
-        # The mask changes at the end of each run. Slices are only faster if the runs are long.
+        # The number of changes in the mask gives the number of runs. Slices are faster only if the runs are long.
         if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // MIN_RUN_LENGTH:
             coordinates = in_runs(index)
         return list(global_slices(coordinates, slice(0, len(kept)))), kept
 
     @cached_property
     def _trained_chunks(self) -> list[slice]:
-        """Return slices of the buffers with `CHUNK_SIZE` trained coordinates each, except the last.
+        """Return slices of the buffers. Each except the last has `CHUNK_SIZE` trained coordinates.
 
-        With these slices the norm has the bits of one pass over the trained coordinates.
+        With these slices, the norm has the same bits as if only the trained coordinates were in the buffer.
         """
         if self._mask is None:
             return split_into_chunks(len(self._new))
@@ -170,7 +174,7 @@ class DeltaView:
             count = int(np.count_nonzero(mask))
             held += count
             if held >= CHUNK_SIZE:
-                # Number of trained coordinates of this chunk that still fit.
+                # The number of trained coordinates of this chunk that still fit into the slice.
                 last = CHUNK_SIZE - (held - count)
                 end = piece.start + last
                 if count < len(mask):

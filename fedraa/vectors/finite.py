@@ -53,9 +53,8 @@ def find_largest(buffer: npt.NDArray[np.float32]) -> float:
 def at_most(params: Vector, bound: float) -> bool:
     """Return True if the Euclidean norm is at most `bound`.
 
-    Then every absolute value is also at most `bound`. This needs only one dot product, which takes half the time of a
-    look at each value. The result is False if a value is not finite, and may be False although every value is within
-    the bound.
+    If the result is True, every absolute value is also at most `bound`. If it is False, some value may be larger or not
+    finite. The norm needs only one dot product, which takes half the time of a search for the largest value.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(params @ params <= bound * bound)

@@ -1,4 +1,4 @@
-"""Neighbouring coordinates of a model as slices, which are several times faster than indices."""
+"""Sets of coordinates as slices of neighbours. Slices are several times faster than index arrays."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Average run length from which a slice per run is faster than indices.
+# If the runs of neighbours have at least this average length, slices are faster than an index array.
 MIN_RUN_LENGTH = 512
 # Number of coordinates that are examined at a time.
 WINDOW = 1 << 16
@@ -27,7 +27,8 @@ WINDOW = 1 << 16
 class IndexRuns:
     """The coordinates `index` [k] as runs of neighbours.
 
-    Run i begins with coordinate `starts[i]`, and is at positions `places[i]` to `places[i + 1]` of a buffer [k].
+    Run i begins at coordinate `starts[i]` of the model. In a buffer [k] it is at positions `places[i]` to
+    `places[i + 1]`.
     """
 
     index: Index
@@ -35,7 +36,7 @@ class IndexRuns:
     places: list[int]
 
     def within(self, piece: slice) -> list[tuple[slice, slice]]:
-        """Return the slices of the full vector that a chunk covers, each with its slice of the chunk."""
+        """Return the slices of the full vector for a chunk of a buffer, each with the matching slice of the chunk."""
         slices = []
         for run in range(bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)):
             first, last = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
@@ -44,13 +45,13 @@ class IndexRuns:
         return slices
 
     def iterate_views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-        """Yield views of a vector for a chunk of the coordinates, each with its slice of the chunk.
+        """Yield views of a full vector for a chunk of a buffer, each with the matching slice of the chunk.
 
-        Runs of equal length at equal distances, such as those of a matrix, become one view with a row for each run.
+        Runs of equal length at equal distances, such as the rows of a matrix, become one view with a row for each run.
         """
         run = bisect_right(self.places, piece.start) - 1
         last = bisect_left(self.places, piece.stop)
-        # Later runs extend beyond the chunk.
+        # Runs from this number on extend beyond the chunk.
         whole = bisect_right(self.places, piece.stop) - 1
         while run < last:
             first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
@@ -78,7 +79,7 @@ class IndexRuns:
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the numbers of the runs before which the distance changes, and at the end the number of runs."""
+        """Return the numbers of those runs at which the distance changes, followed by the number of all runs."""
         return [*(np.flatnonzero(np.diff(self._run_distances)) + 1).tolist(), len(self.starts)]
 
 
@@ -113,9 +114,9 @@ def where_of(submodel: "Submodel") -> CoordinateSet:
 
 
 def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
-    """Return the positions, in each fragment's buffer, of the coordinates that all fragments hold.
+    """Return for each fragment the positions in its buffer of those coordinates that are in all fragments.
 
-    With one fragment the result is empty, because a shared coordinate needs two fragments.
+    If there is only one fragment, the positions are empty, because its coordinates are not shared.
 
     Args:
         indices: Coordinates of each fragment; None means all coordinates.
@@ -134,9 +135,9 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
 def iterate_parts(
     target: npt.NDArray[Number], where: CoordinateSet, piece: slice
 ) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-    """Yield the values of a vector on a chunk of the coordinates, in few parts, each with its slice of the chunk.
+    """Yield the values of a full vector for a chunk of a buffer, in a few parts, each with its slice of the chunk.
 
-    The caller changes the values in place.
+    The caller may change the values in place. The changes are written to the vector.
 
     Args:
         target: The full vector.
@@ -149,7 +150,7 @@ def iterate_parts(
     for place, part in global_slices(where, piece):
         values = target[place]
         yield values, part
-        # If `values` is a view, this assignment costs nothing.
+        # For indices, `values` is a copy, which this assignment writes back. For a slice it is a view.
         target[place] = values
 
 
@@ -161,7 +162,7 @@ def index_of(where: CoordinateSet) -> Index | slice:
 
 
 def global_slices(where: CoordinateSet, piece: slice) -> Iterable[tuple[Index | slice, slice]]:
-    """Return the coordinates of a chunk of a buffer, in few parts, each with its slice of the chunk."""
+    """Return the coordinates of a chunk of a buffer in a few parts, each with the matching slice of the chunk."""
     if isinstance(where, IndexRuns):
         return where.within(piece)
     part = slice(0, piece.stop - piece.start)

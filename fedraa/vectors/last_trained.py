@@ -8,9 +8,9 @@ from fedraa.vectors.run_length import Sums, distinct_values
 
 
 class LastTrained:
-    """The round in which each coordinate [d] was last trained, -1 before.
+    """The round in which each coordinate [d] was last trained, -1 if it was never trained.
 
-    As long as all are equal, only one number is stored.
+    If all coordinates have the same round, only one number is stored.
     """
 
     def __init__(self, size: int) -> None:
@@ -33,7 +33,7 @@ class LastTrained:
 
     @property
     def oldest(self) -> int:
-        """Return the round of the coordinate that was trained longest ago."""
+        """Return the smallest of these rounds, at which the longest untrained coordinate was last trained."""
         if self._all is not None:
             return self._all
         return int(self._rounds.min())

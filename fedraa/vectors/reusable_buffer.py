@@ -1,4 +1,4 @@
-"""Memory that is reused every round, because to get new memory from the system takes longer than to work on it."""
+"""Memory that is reused in every round, because getting new memory from the system takes longer than filling it."""
 
 from typing import Any
 from weakref import ref
@@ -10,7 +10,7 @@ from fedraa.vectors.chunked import map_chunks
 
 
 class ReusableBuffer:
-    """A source of arrays [size] that reuses the last array's memory once nothing refers to it or to a part of it."""
+    """A source of arrays [size]. It reuses the memory of the last array if nothing refers to this array any more."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
         self._size = size
@@ -22,7 +22,7 @@ class ReusableBuffer:
         """Return an array filled with `value`."""
         array = self.last()
         if array is None:
-            # New memory from the system is zeroed, so the value 0 needs no pass over the array.
+            # New memory from the system contains zeros, so for the value 0 the array need not be filled.
             memory = np.zeros(self._size, self._kind)
             if value:
                 memory.fill(value)
@@ -38,8 +38,8 @@ class ReusableBuffer:
         return self._wrap_memory(self._memory)
 
     def _wrap_memory(self, memory: memoryview) -> npt.NDArray[Any]:
-        """Return the memory as an array, and note the array as the last one."""
+        """Return the memory as an array, and store a weak reference to it as the last array."""
         array = np.frombuffer(memory, self._kind)
-        # Views of the array keep this reference alive, because their base is the array and not the memory behind it.
+        # A view of the array also keeps this reference alive, because the base of the view is the array itself.
         self._last = ref(array)
         return array

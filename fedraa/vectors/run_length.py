@@ -1,4 +1,4 @@
-"""Arrays with a number for each coordinate, stored by run because long runs of neighbours have equal numbers."""
+"""Arrays with a number for each coordinate, in which long runs of neighbours have equal numbers, stored as runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Starts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RunLengthArray:
-    """Numbers [size]: `values[i]` from coordinate `starts[i]` to the next start. The first start is 0."""
+    """An array [size] of numbers: `values[i]` from coordinate `starts[i]` to the next start. The first start is 0."""
 
     starts: Starts
     values: npt.NDArray[Any]
@@ -51,10 +51,10 @@ Run = tuple[Index, Index, float]
 
 
 def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> RunLengthArray:
-    """Return the sums of the runs per coordinate, plus `whole`.
+    """Return for each coordinate the sum of the amounts of all runs that contain it, plus `whole`.
 
     Args:
-        runs: Amounts with their starts and stops, both ascending. Their sums must be exact.
+        runs: Amounts with their starts and stops, both ascending. All sums of amounts must be exact.
         whole: Amount for all coordinates.
         kind: Type of the result.
         size: Number of coordinates.
@@ -68,13 +68,13 @@ def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int)
     order = np.argsort(places, kind="stable")
     sums = np.cumsum(np.concatenate(steps)[order])
     places = places[order]
-    # If several runs start or end at one coordinate, only the last sum counts. An end at `size` does not count.
+    # If several runs start or end at one coordinate, only the last sum is right. An end at `size` has no coordinate.
     last = np.flatnonzero(np.diff(places, append=size))
     return RunLengthArray(places[last], sums[last].astype(kind) + whole, size)
 
 
 def distinct_values(sums: Sums) -> npt.NDArray[Any]:
-    """Return the number of each run once, or all numbers of a plain array."""
+    """Return one number for each run, or all numbers of a plain array."""
     if isinstance(sums, RunLengthArray):
         return sums.values
     return sums
@@ -83,7 +83,7 @@ def distinct_values(sums: Sums) -> npt.NDArray[Any]:
 def summarise_coverage(coverage: Sums, clients: int) -> dict[str, int]:
     """Return the summary of a round's coverage for the log.
 
-    The coverage [d] counts the clients that trained each coordinate, out of `clients`.
+    The coverage [d] is the number of clients that trained each coordinate. `clients` is the number of all clients.
     """
     values = distinct_values(coverage)
     covered = values > 0

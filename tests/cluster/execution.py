@@ -22,10 +22,10 @@ from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
-from fedraa.messages import Evaluation, Update
 from fedraa.rundir.history import History
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+# Workers cannot import a test module, so Ray sends its classes by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def execute(
@@ -94,22 +94,6 @@ def run_warm(
     """Run what `fedraa.run` would run with these arguments, on the warm workers."""
     module, data, fields = split_objects(model, dataset, fields)
     return execute_warm(warm_workers, build_run(Experiment(**fields), module, data), out)
-
-
-class WarmWorker:
-    """An actor that is the worker of one run after another. The start of an actor takes seconds: it imports torch."""
-
-    def prepare(self, kind: type[Worker], *args: Any) -> None:
-        self._worker = kind(*args)
-
-    def started(self) -> str:
-        return self._worker.started()
-
-    def train_all(self, *args: Any) -> list[Update]:
-        return self._worker.train_all(*args)
-
-    def evaluate(self, *args: Any) -> Evaluation:
-        return self._worker.evaluate(*args)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Child processes of tests that end with the test process."""
+"""Child processes that end when the process of the test ends."""
 
 import ctypes
 import signal

@@ -21,7 +21,6 @@ QUICK = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
     "health_check_failure_threshold": 4,
-    "metrics_report_interval_ms": 500,
 }
 
 
@@ -43,7 +42,7 @@ class Nodes:
 
     def start(self, name: str, *flags: str, **environment: str) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *flags]
-        command += ["--dashboard-agent-listen-port", str(free_port())]
+        command += ["--dashboard-agent-listen-port", str(free_port()), "--include-log-monitor", "false"]
         with (self.folder / f"{name}.log").open("wb") as log:
             self.started[name] = subprocess.Popen(
                 command,

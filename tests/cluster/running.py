@@ -15,7 +15,7 @@ from fedraa.rundir.file_names import EVENTS
 
 PATIENCE = 150.0  # seconds
 FIELDS: dict[str, Any] = {"hidden": (8,), "clients": 4, "local_epochs": 1, "checkpoint_every": 50}
-FLAGS = ["--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "50"]  # the same
+FLAGS = ["--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "50"]
 
 
 def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Comparison of two runs that must not differ."""
+"""An assertion that two runs are equal."""
 
 from pathlib import Path
 

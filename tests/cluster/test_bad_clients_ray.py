@@ -17,7 +17,8 @@ from fedraa.client.gradient_transforms import GradientTransform, StepContext
 from fedraa.engine.build import build_run
 from fedraa.testing.samples import made_up
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+# Workers cannot import a test module, so Ray sends its classes by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 # A row of the training data with values that the model cannot process.

@@ -109,8 +109,9 @@ def same(histories: list[History]) -> None:
         assert (history.directory / "model.pt").read_bytes() == (first.directory / "model.pt").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("kind", [Records, pytest.param(LooksOn, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [Records, LooksOn])
 def test_all_calls_are_the_same_on_every_engine(kind: type[Records], tmp_path: Path) -> None:
     seen = {engine: kind() for engine in ("local", "ray 2")}
     histories = [run(experiment(tmp_path / engine, engine, updates=60), callbacks=[seen[engine]]) for engine in seen]

@@ -1,4 +1,4 @@
-"""Ray's test cluster of three nodes: one is lost and one joins, and the bits are those without a cluster."""
+"""A test cluster of three nodes: one node is lost, one joins, and the bits are the same as without a cluster."""
 
 import subprocess
 import sys

@@ -1,6 +1,7 @@
 """The same seed gives the same run on every engine; on the wall clock, devices are as slow as modelled."""
 
 import json
+import os
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -10,7 +11,7 @@ import pytest
 import torch
 from execution import run_warm
 
-from fedraa import Experiment, run
+from fedraa import Experiment, replay, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -23,6 +24,8 @@ FIRST_RUN: dict[str, Any] = {
     "updates": 200,
     "seed": 0,
 }
+# A name of a folder may have any letters, and bytes that are no letters.
+ANY_NAME = os.fsdecode("josé 日本 😀 'q\" %20{} \n".encode() + b"\xff" + b"a" * 200)
 WORK = (0.1, 0.2, 0.3, 0.4)  # share of the model in each fragment
 ENGINES: dict[str, dict[str, Any]] = {
     "local": {"engine": "local"},
@@ -37,7 +40,8 @@ def events(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_engines_and_numbers_of_workers_give_the_same_run(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
-    histories = {name: run(Experiment(**FIRST_RUN, **engine, out=tmp_path / name)) for name, engine in ENGINES.items()}
+    folder = tmp_path / ANY_NAME
+    histories = {name: run(Experiment(**FIRST_RUN, **engine, out=folder / name)) for name, engine in ENGINES.items()}
     histories["one worker"] = run_warm(warm_workers[:1], tmp_path / "one", **FIRST_RUN)
     first = histories["local"]
     assert first.summary["steps"] == 200
@@ -48,6 +52,7 @@ def test_engines_and_numbers_of_workers_give_the_same_run(warm_workers: tuple[An
         ours, theirs = (torch.load(h.directory / "model.pt", weights_only=True) for h in (history, first))
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert "consistent" in replay(history.directory)
 
 
 def test_rounds_are_the_same_on_ray(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from actors.pool.pulse import Heartbeat
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
-from fedraa.data import Federated
+from fedraa.data.federated import Federated
 from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
@@ -84,41 +84,20 @@ def faults(history: History) -> list[dict[str, object]]:
     return [line for line in history.lines() if line["kind"] == "fault"]
 
 
-def test_what_befalls_a_task_does_not_change_the_run(
+def test_errors_of_tasks_do_not_change_the_run(
     undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    deadly = faulty({(ANY, task): die for task in (0, 17)}, tmp_path)
-    erring = faulty({(ANY, task): err for task in (0, 9, 17)}, tmp_path / "errors")
-    (tmp_path / "errors").mkdir()
-    died = execute(trial(), tmp_path / "died", deadly)
-    erred = execute_warm(warm_workers, trial(), tmp_path / "erred", erring)
-    for history, tasks, error in (
-        (died, [0, 17], "worker died"),
-        (erred, [0, 9, 17], "ArithmeticError: seven is not eight"),
-    ):
-        same(history.directory, undisturbed)
-        assert [line["task"] for line in faults(history)] == tasks
-        assert {(line["error"], line["action"]) for line in faults(history)} == {(error, "retry")}
-        assert {line["worker"] for line in faults(history)} <= {0, 1}
-
-
-@pytest.mark.parametrize("task", [0, pytest.param(9, marks=pytest.mark.slow)])
-def test_a_worker_that_freezes_is_replaced(task: int, undisturbed: History, tmp_path: Path) -> None:
-    """A first task has no time limit from observations. A slow machine is not mistaken for a hung worker."""
-    history = execute(
-        trial(),
-        tmp_path / "run",
-        faulty({(ANY, task): freeze}, tmp_path),
-        heartbeat=Heartbeat(every=0.2, bound=2.0),
-    )
+    erring = faulty({(ANY, task): err for task in (0, 9, 17)}, tmp_path)
+    history = execute_warm(warm_workers, trial(), tmp_path / "run", erring)
     same(history.directory, undisturbed)
-    (line,) = faults(history)
-    assert (line["task"], line["action"]) == (task, "retry")
-    assert str(line["error"]).startswith("worker froze: no sign of life for ")
+    assert [line["task"] for line in faults(history)] == [0, 9, 17]
+    error = "ArithmeticError: seven is not eight"
+    assert {(line["error"], line["action"]) for line in faults(history)} == {(error, "retry")}
+    assert {line["worker"] for line in faults(history)} <= {0, 1}
 
 
-def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -> None:
-    """A worker that lives but hangs is replaced. Only the task that hangs has a time limit here."""
+def test_workers_that_die_freeze_and_hang_are_replaced(undisturbed: History, tmp_path: Path) -> None:
+    """A first task has no time limit from observations, and only the task that hangs has one here."""
     hangs = threading.Event()
 
     class Patient(HangDetector):
@@ -127,20 +106,43 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
 
     class Once(RayExecutor):
         def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-            hangs.set()
+            if cause.startswith("worker hung"):
+                hangs.set()
             super()._replace_worker(handle, cause)
 
-    plan = faulty({(ANY, 9): hang}, tmp_path)
-    history = execute(trial(), tmp_path / "run", plan, workers=1, hang_detector=Patient(), executor=Once)
+    plan = {(ANY, 0): freeze, (ANY, 5): die, (ANY, 9): hang, (ANY, EVALUATION): die}
+    history = execute(
+        trial(),
+        tmp_path / "run",
+        faulty(plan, tmp_path),
+        Once,
+        workers=1,
+        hang_detector=Patient(),
+        heartbeat=Heartbeat(every=0.2, bound=2.0),
+    )
+    same(history.directory, undisturbed)
+    errors = {line["task"]: str(line["error"]) for line in faults(history)}
+    assert errors.keys() == {0, 5, 9, None}
+    assert errors[0].startswith("worker froze: no sign of life for ")
+    assert errors[5] == errors[None] == "worker died"
+    assert errors[9] == "worker hung: no answer within 5 s"
+    assert len(faults(history)) == 4
+
+
+@pytest.mark.slow
+def test_a_worker_that_freezes_after_other_tasks_is_replaced(undisturbed: History, tmp_path: Path) -> None:
+    """A slow machine is not mistaken for a hung worker."""
+    history = execute(
+        trial(),
+        tmp_path / "run",
+        faulty({(ANY, 9): freeze}, tmp_path),
+        workers=1,
+        heartbeat=Heartbeat(every=0.2, bound=2.0),
+    )
     same(history.directory, undisturbed)
     (line,) = faults(history)
-    assert (line["task"], line["error"], line["action"]) == (9, "worker hung: no answer within 5 s", "retry")
-
-
-def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, tmp_path: Path) -> None:
-    history = execute(trial(), tmp_path / "run", faulty({(ANY, EVALUATION): die}, tmp_path))
-    same(history.directory, undisturbed)
-    assert [(line["task"], line["error"]) for line in faults(history)] == [(None, "worker died")]
+    assert (line["task"], line["action"]) == (9, "retry")
+    assert str(line["error"]).startswith("worker froze: no sign of life for ")
 
 
 @pytest.mark.slow

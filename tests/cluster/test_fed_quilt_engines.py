@@ -1,4 +1,4 @@
-"""Fed-Quilt with its defaults: the same on Ray as in one process, and on shards as on one server."""
+"""Fed-Quilt with its defaults is the same run on Ray and in one process, on shards and on one server."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The CPU time of the system is near that of bare loops. Both are measured in turn against other load."""
+"""The CPU time of fedraa is near the CPU time of bare loops. Both are measured in turn, because other programs run."""
 
 import pytest
 

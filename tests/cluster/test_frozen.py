@@ -1,4 +1,4 @@
-"""Frozen processes, dead processes of Ray, a server that receives no Ctrl-C: equal bits and short waits."""
+"""Frozen processes, dead processes of Ray, and a server without Ctrl-C: runs end soon and with equal bits."""
 
 import os
 import signal

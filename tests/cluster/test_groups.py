@@ -17,7 +17,7 @@ from actors.pool.serializer import INLINE_BYTES, Job, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset
+from fedraa.data.dataset import Dataset
 from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import SharedBuffer, Task, Update, values_of
@@ -58,7 +58,7 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     happens: Callable[[], None], what: str, tmp_path: Path
 ) -> None:
     undisturbed = run(Experiment(**trial().experiment.model_dump() | {"engine": "local", "out": tmp_path / "local"}))
-    history = execute(trial(), tmp_path / "run", once(happens, tmp_path / "mark"))
+    history = execute(trial(), tmp_path / "run", once(happens, tmp_path / "mark"), workers=1)
     same(history.directory, undisturbed)
     [fault] = faults(history)
     assert (fault["task"], fault["action"]) == (None, "none")

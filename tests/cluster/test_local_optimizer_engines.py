@@ -1,4 +1,4 @@
-"""Kept state of local optimizers and results per client: equal on both engines, with any workers and shards."""
+"""The state of local optimizers and the results per client are equal on both engines, with any workers and shards."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes of a private cluster hold little more memory than they use; a version of a fragment is held once."""
+"""Processes of a private cluster return freed memory to the system. A version of a fragment is in memory once."""
 
 import os
 import platform

@@ -8,7 +8,7 @@ import pytest
 import torch
 from execution import execute_warm
 
-from fedraa import Experiment, History, run
+from fedraa import Experiment, History, replay, run
 from fedraa.composition.registry import find_method, list_methods
 from fedraa.engine.build import build_run
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -31,7 +31,8 @@ CNN_IN_SHORT = {
 MODELS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (32,)}, "cnn": {}}
 CLIENTS, ROUNDS = 4, 2
 
-# One of each thing that crosses to a worker: full models, slices and masks, drawn by rounds or at will; masks of models
+# One method for each kind of content of a message to a worker: full models, slices and masks, of rounds or single
+# tasks; masks of models
 # that keep the other weights; versions trained again; buffers that ride along down, up and whole; activations.
 # `test_engines.py` has fragments.
 ON_RAY = {
@@ -83,7 +84,10 @@ def in_one_process() -> list[Any]:
 
 @pytest.mark.parametrize(("method", "model"), in_one_process())
 def test_it_runs(method: str, model: str, tmp_path: Path) -> None:
-    """Two rounds, or an equal number of tasks: each client gets work, and the trained model is finite."""
+    """Two rounds, or an equal number of tasks: each client gets work, and the trained model is finite.
+
+    Every decision, weight and time in the log follows from the earlier lines and the rules of the method.
+    """
     history = run(experiment(method, model, engine="local", out=tmp_path / "run"))
     sent, commits = ([line for line in history.lines() if line["kind"] == kind] for kind in ("dispatch", "commit"))
     assert {line["client"] for line in sent} == {*range(CLIENTS)}
@@ -92,6 +96,7 @@ def test_it_runs(method: str, model: str, tmp_path: Path) -> None:
     assert history.evals["loss"].iloc[-1] != history.evals["loss"].iloc[0]
     for tensor in torch.load(tmp_path / "run" / "model.pt", weights_only=True).values():
         assert torch.isfinite(tensor).all()
+    assert "consistent" in replay(tmp_path / "run")
 
 
 def on_ray(model: str) -> list[Any]:

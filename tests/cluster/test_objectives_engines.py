@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import fedraa as fl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+# Workers cannot import a test module, so Ray sends its classes by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Masked(nn.Module):

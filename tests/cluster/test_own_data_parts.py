@@ -1,4 +1,4 @@
-"""Custom partitioner, metric, fleet and data of a script: the same run in this process and on Ray."""
+"""Custom components, fleet and model of a script and a module beside it: the same run in this process and on Ray."""
 
 import json
 import os
@@ -18,11 +18,13 @@ from fedraa.rundir.history import History
 
 pytestmark = pytest.mark.cluster
 
+LAYERS = "from torch import nn\n\nclass Wide(nn.Linear):\n    pass\n"
 SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np, torch
 import fedraa as fl
+from own_layers_8 import Wide
 
 class ByParity(fl.Partitioner):
     def assign(self, labels, clients, rng):
@@ -40,12 +42,24 @@ class Top(fl.Metric):
 def sure(outputs, labels):
     return outputs.softmax(1).max(1).values
 
+class LowestLoss(fl.Scheduler):
+    def __init__(self, every):
+        self.every, self.tasks = every, 0
+
+    def choose(self, view, rng):
+        self.tasks += 1
+        by_chance = self.tasks % self.every == 0
+        return rng.choice(view.feasible) if by_chance else min(view.feasible, key=view.losses.__getitem__)
+
+def gentle(staleness):
+    return 4 / (4 + staleness)
+
 def devices(clients, rng):
     return {"compute": rng.uniform(1, 3, clients), "latency": np.full(clients, 0.01)}
 
 def net(classes):
     return torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes)
+        torch.nn.Flatten(), Wide(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes)
     )
 
 if __name__ == "__main__":
@@ -53,6 +67,7 @@ if __name__ == "__main__":
     for name, engine in {"local": {"engine": "local"}, "ray": {"workers": 1}}.items():
         fl.run(fl.Experiment(
             partition=ByParity(), metrics=(Top(3), sure), compute=devices, model=net,
+            scheduler=LowestLoss(4), staleness=gentle,
             clients=4, fragments=2, updates=24, quiet=True, out=out / name, **engine,
         ))
 """
@@ -63,6 +78,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("script")
     script = folder / "own.py"
     script.write_text(SCRIPT)
+    (folder / "own_layers_8.py").write_text(LAYERS)
     where = {"PYTHONPATH": str(Path(fl.__file__).parents[1])}
     done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, env=os.environ | where)
     assert done.returncode == 0, done.stderr
@@ -82,6 +98,8 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
     assert logs[0] == logs[1]
     experiment = first.config["experiment"]
     assert experiment["partition"] == "__main__:ByParity"
+    assert experiment["scheduler"] == "__main__:LowestLoss(every=4)"
+    assert experiment["staleness"] == "__main__:gentle"
     assert experiment["metrics"] == ["__main__:Top(k=3)", "__main__:sure"]
 
 

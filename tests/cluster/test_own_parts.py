@@ -156,8 +156,9 @@ def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
         assert bool(re.search(rf"__main__:{part} .*not checked", said)) == (part in BELIEVED)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", but("scheduled"))
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
 def test_parts_of_a_script_run_alike_on_ray(folder: Path, name: str, workers: int) -> None:
     out = f"ray-{name}-{workers}"
     command(folder, [*SCRIPT, "run", out, name, "engine=ray", f"workers={workers}"])

@@ -23,7 +23,8 @@ from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+# Workers cannot import a test module, so Ray sends its classes by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
@@ -55,7 +56,8 @@ def test_who_does_not_fit_is_waited_for_while_the_others_work(
     undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(follower, "PATIENCE_SECONDS", 0.0)
-    groups = ("3:CPU=5", "1:CPU=1")  # of the twelve cores that there are
+    # The cluster has twelve cores.
+    groups = ("3:CPU=5", "1:CPU=1")
     with caplog.at_level(logging.WARNING):
         history = run(experiment(resources=groups, placement="spread", out=tmp_path / "run"))
     same(history.directory, undisturbed)
@@ -63,7 +65,8 @@ def test_who_does_not_fit_is_waited_for_while_the_others_work(
 
 
 def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(engine, "put_blocks")  # the driver sends none
+    # The driver sends no data.
+    monkeypatch.delattr(engine, "put_blocks")
     same(run(experiment(data_on_nodes=True, workers=1, out=tmp_path / "run")).directory, undisturbed)
 
 

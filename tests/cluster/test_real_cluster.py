@@ -1,12 +1,19 @@
-"""Clusters of several nodes, started by the command line: attach, submit, place, watch, stop, lose nodes and resume."""
+"""A cluster that the command line starts: refusals, custom modules, submit, place, watch, stop and resume.
 
+Its idle processes use CPU time, so that no other tests run beside it.
+"""
+
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 import torch
-from nodes import Nodes
+from nodes import Nodes, nodes
 from running import until
 from same_run import same
 
@@ -19,6 +26,14 @@ from fedraa.rundir.history import History
 pytestmark = pytest.mark.cluster
 
 FLAGS = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--checkpoint-every", "50", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def joined() -> Iterator[Nodes]:
+    """Yield a cluster of a head without cores and a node with one core and the resource `server`."""
+    with nodes() as cluster:
+        cluster.join("one", {"server": 1}, "--metrics-export-port", str(cluster.metrics))
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -36,32 +51,33 @@ def commits(directory: Path) -> int:
     return log.read_text().count('"commit"') if log.exists() else 0
 
 
-def test_a_job_streams_its_log_and_leaves_a_run_to_fetch(three: Nodes, undisturbed: History, tmp_path: Path) -> None:
-    there, out = three.folder / "job", tmp_path / "fetched"
+def test_a_job_streams_its_log_and_leaves_a_run_to_fetch(joined: Nodes, undisturbed: History, tmp_path: Path) -> None:
+    there, out = joined.folder / "job", tmp_path / "fetched"
     flags = [flag for flag in FLAGS if flag != "--quiet"]
-    dashboard = f"http://127.0.0.1:{three.dashboard}"
-    job = three.fedraa(
-        "submit", "--address", dashboard, "--", "run", *flags, "--updates", "60", "--workers", "2", "--out", str(there)
+    dashboard = f"http://127.0.0.1:{joined.dashboard}"
+    job = joined.fedraa(
+        "submit", "--address", dashboard, "--", "run", *flags, "--updates", "60", "--workers", "1", "--out", str(there)
     )
     assert job.returncode == 0, job.stderr
     assert "model sha256" in job.stdout
-    fetched = three.fedraa("fetch", str(there), "--address", f"ray://127.0.0.1:{three.client}", "--out", str(out))
+    fetched = joined.fedraa("fetch", str(there), "--address", f"ray://127.0.0.1:{joined.client}", "--out", str(out))
     assert fetched.returncode == 0, fetched.stderr
     same(out, undisturbed)
     assert torch.load(out / "model.pt", weights_only=True)
 
 
 @pytest.mark.slow
-def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(three: Nodes, tmp_path: Path) -> None:
-    out, address = tmp_path / "run", f"ray://127.0.0.1:{three.client}"
+def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(joined: Nodes, tmp_path: Path) -> None:
+    out, address = tmp_path / "run", f"ray://127.0.0.1:{joined.client}"
+    joined.join("two", {"phone": 1})
     placed = ("--server-node", "server", "--resources", "1:CPU=1,server=1", "1:CPU=1,phone=1")
-    driver = three.begin("run", *FLAGS, "--updates", "4000", "--address", address, *placed, "--out", str(out))
+    driver = joined.begin("run", *FLAGS, "--updates", "4000", "--address", address, *placed, "--out", str(out))
     try:
         until(lambda: commits(out) > 0, driver)
-        seen = three.fedraa("status", "--address", three.address).stdout
-        until(lambda: NAMES["idle"] in scrape(three), driver)
-        measured = scrape(three)
-        assert three.fedraa("stop", str(out), "--address", three.address).returncode == 0
+        seen = joined.fedraa("status", "--address", joined.address).stdout
+        until(lambda: NAMES["idle"] in scrape(joined), driver)
+        measured = scrape(joined)
+        assert joined.fedraa("stop", str(out), "--address", joined.address).returncode == 0
         said, _ = driver.communicate(timeout=60)
     finally:
         driver.kill()
@@ -75,12 +91,115 @@ def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(three: Nodes,
         for key, name in NAMES.items()
         if key not in ("faults", "dropped", "quarantined") and f"\nray_{name}" not in measured
     ] == []
-    assert "interrupted" in three.fedraa("status", str(out)).stdout
-    resumed = three.fedraa("resume", str(out), "--quiet")
+    assert "interrupted" in joined.fedraa("status", str(out)).stdout
+    resumed = joined.fedraa("resume", str(out), "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     same(out, here(tmp_path / "here", 4000))
 
 
-def scrape(three: Nodes) -> str:
-    with urlopen(f"http://127.0.0.1:{three.metrics}/metrics") as answer:
+def scrape(joined: Nodes) -> str:
+    with urlopen(f"http://127.0.0.1:{joined.metrics}/metrics") as answer:
         return str(answer.read().decode())
+
+
+def run_python(code: str, arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+WRONG, NONE = {"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}
+COMMANDS = "import sys; from fedraa.cli.main import main; print(*(main(words.split()) for words in sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("ours", [WRONG, NONE])
+def test_a_wrong_token_or_none(ours: dict[str, str], joined: Nodes) -> None:
+    host = "127.0.0.1"
+    addresses = [f"{host}:{joined.port}", f"http://{host}:{joined.dashboard}"]
+    commands = [f"status --address {addresses[0]}", f"submit --address {addresses[1]} run"]
+    if ours is WRONG:
+        addresses.append(f"ray://{host}:{joined.client}")
+        commands.append(f"status --address {addresses[2]}")
+    answer = run_python(COMMANDS, commands, joined.environment | ours)
+    assert answer.stdout.split() == ["2"] * len(commands), answer.stderr
+    for sentence, address in zip(answer.stderr.splitlines(), addresses, strict=True):
+        assert sentence.startswith("fedraa: address: ")
+        assert address in sentence
+        assert "`ray get-auth-token`" in sentence
+
+
+@pytest.mark.parametrize("client", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_another_version_of_ray(client: bool, joined: Nodes) -> None:
+    address = f"ray://127.0.0.1:{joined.client}" if client else joined.address
+    older = "import sys, ray; ray.__version__ = '2.0.1'; from fedraa.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    answer = run_python(older, ["status", "--address", address], joined.environment)
+    assert answer.returncode == 2, answer.stderr
+    said = answer.stderr.splitlines()[-1]
+    assert said.startswith("fedraa: address: ")
+    assert address in said
+    assert "Ray 2.0.1 and Python" in said
+
+
+@pytest.mark.slow
+def test_a_node_without_torch(joined: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    joined.join("bare", {"bare": 2}, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    flags = ("run", *FLAGS, "--updates", "20", "--address", joined.address, "--out", str(tmp_path / "run"))
+    server = joined.fedraa(*flags, "--server-node", "bare")
+    worker = joined.fedraa(*flags, "--resources", "1:bare=1", "1:bare=1")
+    joined.kill("bare")
+    assert server.returncode == 2, server.stderr
+    said = server.stderr.splitlines()[-1]
+    assert said.startswith("fedraa: address: ")
+    assert re.search(r"ModuleNotFoundError: .*'torch'", said)
+    assert worker.returncode == 1, worker.stderr
+    assert re.search(r"^fedraa: workers: .* tier \d.*torch", worker.stderr, re.M)
+
+
+NET = """
+from torch import nn
+from own_layers_9 import Wide
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = Wide(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.last(self.first(x.flatten(1)).relu())
+"""
+LAYERS = "from torch import nn\n\nclass Wide(nn.Linear):\n    pass\n"
+SCRIPT = """
+import sys
+from pathlib import Path
+import fedraa
+import torch
+from own_net_9 import Net
+
+engines = {"local": {"engine": "local"}, "joined": {"workers": 1, "address": sys.argv[1]}}
+for name, engine in engines.items():
+    torch.manual_seed(0)
+    experiment = fedraa.Experiment(method="fedavg", clients=2, local_steps=2, rounds=2, quiet=True, **engine)
+    history = fedraa.run(experiment, model=Net(), out=Path(sys.argv[2]) / name)
+    print(name, history.summary["model_sha256"])
+"""
+
+
+def test_modules_beside_a_script_travel_to_a_cluster(joined: Nodes, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, source in (("own_net_9", NET), ("own_layers_9", LAYERS), ("script", SCRIPT)):
+        (folder / f"{name}.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, str(folder / "script.py"), joined.address, str(tmp_path)],
+        env=joined.environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    digests = dict(line.split() for line in done.stdout.splitlines())
+    assert digests.keys() == {"local", "joined"}
+    assert len(set(digests.values())) == 1

@@ -37,7 +37,8 @@ from fedraa.server.update_checks import check_update
 from fedraa.settings.resolve import without_foreign_flags
 from fedraa.submodels.assignment import Assignment
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+# Workers cannot import a test module, so Ray sends its classes by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.cluster
 
 SETTINGS: dict[str, Any] = {
@@ -86,7 +87,8 @@ def test_any_number_of_shards_gives_the_same_run(shards: int, undisturbed: Histo
         assert "shards" not in history.summary
     else:
         assert len(tallies(history)) == shards
-        # Every task is on its own shard and on the first, which has what all share; some were pushed ahead of the end.
+        # Every task uses the shard of its fragment and the first shard, which has the shared coordinates. Some updates
+        # were pushed early.
         lines: list[dict[str, Any]] = history.lines()
         for shard, tally in enumerate(tallies(history)):
             here = [line["kind"] for line in lines if not shard or line.get("fragment", 0) % shards == shard]
@@ -105,7 +107,8 @@ def test_no_parameters_pass_through_the_server() -> None:
         assert task.nbytes > 100_000
         [job], shared_args = TaskSerializer().pack([task], put_blocks(spec.data))
         assert len(ray.cloudpickle.dumps(job)) < task.nbytes / 50
-        # The server knows the places of the pieces; workers fetch them there and count their pushes.
+        # The server knows which shard has which part of a fragment. Workers fetch the parts there, and number their
+        # pushes.
         route, *cuts = (ray.get(shared_args[number]) for number in job.buffer)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
         buffer = route.pull_buffer(cuts)
@@ -172,7 +175,7 @@ def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, warm_workers: t
     assert not (stopped.directory / SUMMARY).exists()
     execute_warm(warm_workers[:1], spec, tmp_path / "run", resume=True)
     same(tmp_path / "run", undisturbed)
-    assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24  # before and after
+    assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24
 
 
 def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:

@@ -60,6 +60,6 @@ def test_a_worker_that_dies_at_a_stack_changes_nothing(tmp_path: Path) -> None:
     """Each task of a failed stack is sent again and trained separately."""
     trial = experiment(**METHODS[1])
     local = run(trial.model_copy(update={"engine": "local", "out": tmp_path / "local"}))
-    history = execute(build_run(trial), tmp_path / "run", mortal(tmp_path / "mark"))
+    history = execute(build_run(trial), tmp_path / "run", mortal(tmp_path / "mark"), workers=1)
     assert (tmp_path / "mark").exists()
     same(history.directory, local)

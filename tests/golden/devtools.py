@@ -1,4 +1,4 @@
-"""A headless Chromium that a test drives by its DevTools, over pipes: size, theme, script, pointer, picture."""
+"""A headless Chromium that tests control with the DevTools protocol, over pipes."""
 
 import base64
 import json
@@ -14,14 +14,15 @@ from typing import Any, Self
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe")
-PATIENCE = 60  # seconds
+PATIENCE_S = 60
 
 
 class Chromium:
-    """One page of it; `problems` are the errors that its scripts have come to."""
+    """One page in Chromium. `problems` are the errors of its scripts."""
 
     def __init__(self, profile: Path) -> None:
-        ours, theirs = os.pipe(), os.pipe()  # what it reads, what it writes; it has them as 3 and 4
+        # Chromium reads from descriptor 3 and writes to descriptor 4.
+        ours, theirs = os.pipe(), os.pipe()
         self._write, self._read = os.fdopen(ours[1], "wb", 0), os.fdopen(theirs[0], "rb", 0)
         shell = f'exec "$0" "$@" 3<&{ours[0]} 4>&{theirs[1]}'
         command = ["bash", "-c", shell, str(BROWSER), *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
@@ -51,31 +52,31 @@ class Chromium:
         self._ask("Page.navigate", url=address)
 
     def look(self, width: int, height: int, theme: str) -> None:
-        """Size in pixels; light or dark."""
+        """Set the size of the page in pixels, and the theme, light or dark."""
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def value(self, script: str) -> Any:
-        """What an expression of JavaScript comes to, as JSON."""
+        """Return the value of a JavaScript expression, which must be valid JSON."""
         answer = self._ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def wait(self, script: str, until: Callable[[Any], bool] = bool) -> Any:
-        """The value of an expression as soon as it will do."""
-        give_up = time.monotonic() + PATIENCE
+        """Return the value of an expression as soon as it is true."""
+        give_up = time.monotonic() + PATIENCE_S
         while not until(found := self.value(script)):
             assert time.monotonic() < give_up, f"{script} is {found!r}; {self.problems}"
             time.sleep(0.05)
         return found
 
     def mouse(self, kind: str, x: float, y: float, buttons: int = 0) -> None:
-        """`kind` is mouseMoved, mousePressed or mouseReleased."""
+        """Send an event of the pointer: mouseMoved, mousePressed or mouseReleased."""
         pressed = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
         self._ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=buttons, **pressed)
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """The window, or the whole page, as PNG."""
+        """Write the window, or the whole page, as a PNG file."""
         answer = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))
 

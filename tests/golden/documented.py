@@ -1,4 +1,4 @@
-"""Runs the blocks of code in documents as a reader would, with fewer seeds and less time."""
+"""Run the blocks of code in documents as a reader would, with fewer seeds and less time."""
 
 import re
 import shlex
@@ -83,6 +83,9 @@ def run(line: str, *, only_parse: bool = False, engine: str | None = None) -> No
         if arguments[0] == "resume" and len(arguments) == 2:
             # Only a run without a summary can be resumed without a new limit, as after a kill.
             Path(arguments[1], "summary.json").unlink(missing_ok=True)
+        if arguments[0] == "report" and "--theme" not in arguments:
+            # Half of the plots. Another test looks at a page for both themes.
+            arguments += ["--theme", "light"]
         if engine is not None and arguments[0] == "run" and not {"--engine", "--workers"} & {*arguments}:
             arguments += ["--engine", engine]
         assert main(arguments) == 0, line

@@ -1,4 +1,4 @@
-"""The board in a real browser: it follows logs as they grow, answers the pointer, fits 400 and 1280 pixels, is dark."""
+"""The board in a real browser: it follows growing logs, reacts to the pointer, fits its width, and has a dark theme."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ STAR = """(() => {
   const box = document.querySelector('#curve0 .trace:last-child .point').getBoundingClientRect();
   return [box.left + 6, box.top + 6];
 })()"""
-# Pairs of labels of one figure of which one lies over the other.
+# This script returns pairs of labels of one plot that overlap.
 OVERLAPS = """(() => {
   const found = [];
   const lie = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
@@ -43,15 +43,9 @@ OVERLAPS = """(() => {
 })()"""
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with Chromium(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
 @pytest.fixture
 def folder(sample_runs: Path, tmp_path: Path) -> Path:
-    """Three runs: one that has ended, two whose logs stop, of which one of rounds."""
+    """Return a folder with three runs: one has ended, and the logs of two stop. One of these two has rounds."""
     for run in sample_runs.iterdir():
         shutil.copytree(run, tmp_path / "runs" / run.name)
     return tmp_path / "runs"
@@ -72,7 +66,7 @@ def address(folder: Path) -> Iterator[str]:
 
 
 def rgb_of(theme: Theme) -> str:
-    """Its background as browsers say it."""
+    """Return the background colour in the form that browsers report."""
     return f"rgb({', '.join(str(int(theme.paper[i : i + 2], 16)) for i in (1, 3, 5))})"
 
 
@@ -93,7 +87,7 @@ def test_it_is_whole(chromium: Chromium, address: str, width: int, theme: Theme)
     best = chromium.value("document.getElementById('best0').textContent")
     assert best.startswith("★ best: fed-raa-ended, accuracy 0.")
     assert chromium.value("document.querySelectorAll('#runs li').length") == 3
-    # What changes while it is looked at.
+    # The rest of the test changes runs while the page shows them.
     other = DARK if theme is LIGHT else LIGHT
     chromium.look(width, 900, other.name)
     chromium.wait("document.querySelector('#curve0 .main-svg')?.style.background", lambda found: found == rgb_of(other))
@@ -114,7 +108,8 @@ def test_it_follows_what_is_written(chromium: Chromium, folder: Path, address: s
     chromium.wait("document.querySelectorAll('#timeline .point').length")
     bars = chromium.value("document.querySelectorAll('#timeline .point').length")
     with log.open("a") as stream:
-        stream.write("".join(events[20:])[:-30])  # the last line is torn
+        # The last line is incomplete.
+        stream.write("".join(events[20:])[:-30])
     with table.open("a") as stream:
         stream.write("".join(evals[3:]))
     chromium.wait(points, lambda found: found == len(evals) - 1)
@@ -124,7 +119,8 @@ def test_it_follows_what_is_written(chromium: Chromium, folder: Path, address: s
         stream.write(events[-1][-30:])
     (folder / "later").rename(folder / "fed-raa-ended" / "summary.json")
     chromium.wait("document.getElementById('facts').textContent", lambda found: "ended by steps" in found)
-    shutil.copytree(folder / "fed-raa-ended", folder / "again")  # one more comes, one goes, one is foreign
+    # A run is added, a run is removed, and a folder that is not a run is added.
+    shutil.copytree(folder / "fed-raa-ended", folder / "again")
     shutil.rmtree(folder / "fed-raa-stopped")
     (folder / "bert").mkdir()
     (folder / "bert" / "config.json").write_text('{"model_type": "bert"}')

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: its parts run as they are printed, its walk-through is what the files have."""
+"""CONTRIBUTING.md is right: its components run as they are printed, and its method equals the file in the code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of the documentation: its blocks run, every method has a card, the site is complete and fetches nothing."""
+"""Tests of the documentation: its code runs, every method has a card, and the site loads nothing from the network."""
 
 import csv
 import inspect
@@ -12,26 +12,33 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from claim_rows import claims_of
+from claim_rows import claims_of, rows
 from command_line import command_line
 from compatibility import compatibility_page
 from devtools import BROWSER, Chromium
 from documented import ROOT, blocks, run, run_blocks
 from example_page import EXAMPLES, example_page
 from method_cards import family, method_cards
-from papers import BIBTEX, paper_of, paper_page, papers
+from papers import paper_of, paper_page
 
 import fedraa
+from benchmarks.studies.bibliography import BIBTEX, read_papers
 from benchmarks.studies.claims import load_claims
 from fedraa import Experiment
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import RobustAggregator
+from fedraa.attacks.attack import ATTACK
 from fedraa.cli.main import COMMANDS
 from fedraa.composition.registry import list_methods
+from fedraa.devices.profiles import PROFILES
+from fedraa.server.async_rule import ASYNC_RULE
+from fedraa.submodels.policies import SUBMODEL
 
 METHODS = list_methods()
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-# Pages of every kind, which are looked at on narrow and wide screens.
+# One page of each kind, which tests check on narrow and wide screens.
 WIDTH_PAGES = (
     "index",
     "choose",
@@ -42,9 +49,10 @@ WIDTH_PAGES = (
     "guides/data",
     "reference/components",
     "reference/command-line",
+    "papers/fed-raa",
     "research/claims",
 )
-# Pages whose commands run in the fast tests. A newcomer types them right after those of the README.
+# The commands of these pages run in the fast tests, because newcomers run them first.
 FIRST_PAGES = ("guides/compare.md", "guides/components.md", "guides/running.md")
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 
@@ -113,18 +121,17 @@ def test_bibliography_has_the_papers_of_methods_only() -> None:
     assert "fed-quilt" in without
     assert len(without) < 5
     used = {paper.key for method in METHODS.values() if (paper := paper_of(method)) is not None}
-    assert used == set(papers())
-    assert len(papers()) == BIBTEX.read_text().count("\n@") + 1
-    assert all(paper.field("url").startswith("https://") for paper in papers().values())
+    assert used == set(read_papers())
+    assert len(read_papers()) == BIBTEX.read_text().count("\n@") + 1
+    assert all(paper.field("url").startswith("https://") for paper in read_papers().values())
 
 
 def test_page_of_papers_has_every_claim_and_every_entry() -> None:
     text = paper_page()
-    cells = re.findall(r"^\| \[.*\) \| ([\d |]+) \|$", text, re.MULTILINE)
-    rows = [row.split(" | ") for row in cells]
-    assert [int(row[0]) for row in rows] == [sum(map(int, row[1:])) for row in rows]
-    assert sum(int(row[0]) for row in rows) == len(load_claims())
-    assert text.count("\n@") == len(papers())
+    counts = re.findall(r"^\| \[.*\) \| \[(\d+)\]\(papers/[\w-]+\.md\) \| ([\d |]+) \|$", text, re.MULTILINE)
+    assert [int(total) for total, _ in counts] == [sum(map(int, parts.split(" | "))) for _, parts in counts]
+    assert sum(int(total) for total, _ in counts) == len(load_claims())
+    assert text.count("\n@") == len(read_papers())
 
 
 def test_page_of_compatibility_shows_every_line_of_the_table_with_one_digest() -> None:
@@ -173,6 +180,50 @@ def test_results_have_only_pictures_of_pages_and_at_most_6_mb() -> None:
     assert sum(path.stat().st_size for path in results) <= 6_000_000
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_table_below_the_command_of_a_study_has_the_numbers_of_its_result(page: str) -> None:
+    for study, rest in re.findall(r"^python -m benchmarks run (\w+) --standard(.*?)(?=^#|\Z)", text_of(page), STUDIES):
+        result = (ROOT / "benchmarks" / "results" / f"{study}-standard.md").read_text()
+        assert table_numbers(rest) == table_numbers(result)
+        # The caption of the result names the test, and the page must not name another.
+        (test,) = set(re.findall(r"Welch's|paired", result))
+        assert set(re.findall(r"Welch's|paired", rest)) <= {test}
+
+
+NUMBERS = {7: "seven", 9: "nine", 16: "sixteen", 19: "nineteen"}
+
+
+def test_page_of_frameworks_counts_what_is_registered() -> None:
+    text = text_of("coming-from/frameworks.md")
+    robust = [
+        make for make in AGGREGATOR.names().values() if inspect.isclass(make) and issubclass(make, RobustAggregator)
+    ]
+    personal = [one for one in METHODS.values() if one.local.personal_layers or one.local.algorithm.has_personal_model]
+    for number, of in (
+        (len(SUBMODEL.names()) - 1, "kinds, for nearly any"),
+        (len(ASYNC_RULE.names()), "update rules"),
+        (len(personal), "methods, such as Ditto"),
+        (len(robust), "rules, also for submodels"),
+        (len(ATTACK.names()), ", one of them a backdoor"),
+        (len(PROFILES), "profiles of real devices"),
+    ):
+        assert f"{NUMBERS[number]} {of}".replace(" ,", ",") in text
+
+
+STUDIES = re.MULTILINE | re.DOTALL
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
+def table_numbers(text: str) -> list[list[str]]:
+    """Return the cells of the first table of a text, without its heading and the names of its rows."""
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[0].splitlines()[2:]]
+
+
 def test_every_package_that_a_text_installs_is_in_an_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     paths = [*DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.*"), *(ROOT / "fedraa").rglob("*.py")]
@@ -199,11 +250,12 @@ def test_card_links_to_claims_in_any_kind_of_table() -> None:
 | FedAvg | 9.9 |
 | FedAvg, again | 9.8 |
 """
-    claim = "[Fed-RAA reaches 93 % first](research/claims.md#table-2-of-fed-raa): reproduced"
-    assert [claims_of(name, text) for name in ("fed-raa", "fedasync")] == [[claim], [claim]]
-    assert claims_of("mofedsam", text) == ["[MoFedSAM is ahead](research/claims.md#table-2-of-fed-raa): not"]
-    assert claims_of("fedavg", text) == ["[Others](research/claims.md#others)"]
-    assert claims_of("fedsam", text) == claims_of("fed-raa-sync", text) == []
+    of_page = rows(text, "papers/a.md")
+    claim = "[Fed-RAA reaches 93 % first](papers/a.md#table-2-of-fed-raa): reproduced"
+    assert [claims_of(name, of_page) for name in ("fed-raa", "fedasync")] == [[claim], [claim]]
+    assert claims_of("mofedsam", of_page) == ["[MoFedSAM is ahead](papers/a.md#table-2-of-fed-raa): not"]
+    assert claims_of("fedavg", of_page) == ["[Others](papers/a.md#others)"]
+    assert claims_of("fedsam", of_page) == claims_of("fed-raa-sync", of_page) == []
 
 
 def test_page_of_examples_has_every_file_in_full() -> None:
@@ -300,7 +352,7 @@ def test_site_is_built_without_a_warning_and_works_from_disk(tmp_path: Path) -> 
                 assert browser.value(clipped) == [], (width, page)
                 assert not browser.value("document.documentElement.scrollWidth > innerWidth"), (width, page)
         # A wide table on a phone has no head, so that each cell begins with the name of its column.
-        browser.open((tmp_path / "site" / "research" / "claims.html").as_uri(), width=400)
+        browser.open((tmp_path / "site" / "papers" / "fed-raa.html").as_uri(), width=400)
         browser.wait("document.readyState === 'complete'")
         wide = "[...document.querySelectorAll('table')].find(table => table.querySelectorAll('th').length >= 5)"
         names = browser.value(f"[...{wide}.querySelectorAll('th')].map(cell => cell.textContent)")

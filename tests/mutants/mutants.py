@@ -1,7 +1,7 @@
-"""Small wrongs, each of which a test must notice: solver, server, policies, costs, schedulers and defaults.
+"""Small errors in the code, each of which a test must detect: training, server, policies, costs, defaults, Ray layer.
 
 `old` stands exactly once in `file`; with `new` in its place one of the files `tests` must fail. A default that a paper
-states is guarded in tests/unit/settings/test_paper_defaults.py, a formula by its numbers in tests/numerics.
+`old` is exactly once in `file`. With `new` in its place, one of the test files in `tests` must fail.
 """
 
 from typing import NamedTuple
@@ -25,6 +25,8 @@ SPACE = "tests/unit/tuning/test_space.py"
 TUNER = "tests/unit/tuning/test_tuner.py"
 GUARDS = "tests/numerics/test_guards.py"
 HELD_BACK = "tests/unit/data/test_validation_split.py"
+SIMULATED_EXECUTOR = "tests/unit/actors/test_executor_simulation.py"
+SIMULATED = "tests/unit/actors/test_simulated_run.py"
 
 
 class Mutant(NamedTuple):
@@ -39,7 +41,7 @@ def _in(file: str, *several: tuple[str, str, str]) -> list[Mutant]:
 
 
 MUTANTS: list[Mutant] = [
-    # defaults that papers state
+    # These errors change defaults that papers state.
     *_in(
         "fedraa/methods/fed_raa.py",
         ("local=LocalTraining(prox_mu=0.005)", "local=LocalTraining(prox_mu=0.5)", DEFAULTS),
@@ -342,5 +344,45 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/data/validation_split.py",
         ("kept.append(np.sort(order[count:]))", "kept.append(np.sort(order))", HELD_BACK),
+    ),
+    # lost, repeated and late calls, deaths and freezes
+    *_in(
+        "actors/pool/executor.py",
+        ("        if not handle.calls:\n", "        if False:\n", SIMULATED_EXECUTOR),
+        ("            self._queues.again(call.tasks)\n", "", SIMULATED),
+        (
+            "            if call.evaluation is not None:\n                self._evaluations.append(call.evaluation)",
+            "",
+            SIMULATED,
+        ),
+    ),
+    *_in(
+        "actors/pool/pulse.py",
+        ("if self._silent > bound and not self._used_cpu(bound / 2):", "if False:", SIMULATED),
+        ("if self._silent >= self._heartbeat.every:", "if False:", SIMULATED),
+    ),
+    *_in(
+        "actors/server/relay.py",
+        ("            if number > self._number:", "            if number:", SIMULATED),
+        ("self._answered = self._taken", "self._answered = self._put", SIMULATED),
+        ("(not self._queue and self._answered >= answered)", "not self._queue", SIMULATED),
+    ),
+    *_in("actors/cluster/follower.py", ("        self._number += 1\n", "        self._number = 1\n", SIMULATED)),
+    *_in(
+        "actors/server/parameter_server.py",
+        ("if self._outcome is None:\n", "if True:\n", SIMULATED),
+        ("if not self._filled:", "if True:", SIMULATED),
+    ),
+    *_in(
+        "actors/cluster/engine.py",
+        (
+            "                resume = True\n                wrong =",
+            "                resume = False\n                wrong =",
+            SIMULATED,
+        ),
+    ),
+    *_in(
+        "actors/cluster/placement.py",
+        ('if node["Alive"]]', "]", SIMULATED),
     ),
 ]

@@ -1,4 +1,4 @@
-"""`make mutants`: with each of the small wrongs of mutants.py in the code, one by one, its tests must fail.
+"""Make each of the small errors of mutants.py in the code, one after another, and check that its tests fail.
 
 They are made in a copy of the tree, and tested in a process of their own each, forked from one that has the libraries.
 Words on the command line choose those whose file or text has one of them.
@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LIBRARIES = ("torch", "numpy", "pandas", "pydantic", "hypothesis", "pytest", "rich", "scipy", "matplotlib.pyplot")
 COPIED = ("actors", "benchmarks", "fedraa", "schedulers", "tests", "pyproject.toml", "README.md", "constraints.txt")
-LONGEST = 600  # seconds of one mutant's tests
+# Seconds that the tests of one error may take.
+LONGEST = 600
 
 
 def main(words: list[str]) -> int:
@@ -28,7 +29,8 @@ def main(words: list[str]) -> int:
     survived = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = _copy(Path(folder))
-        for tests in dict.fromkeys(each.tests for each in chosen):  # or a kill would mean nothing
+        # Without the error the tests must pass. Otherwise a failure would mean nothing.
+        for tests in dict.fromkeys(each.tests for each in chosen):
             assert _passes(tree, tests), f"{' '.join(tests)} fails as it is"
         print("all of the tests pass as it is", flush=True)  # noqa: T201
         for number, mutant in enumerate(chosen, 1):

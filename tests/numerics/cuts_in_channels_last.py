@@ -1,4 +1,4 @@
-"""Random cuts of a torchvision network in `channels_last`, forward and backward, compared with oneDNN switched off.
+"""Compare random cuts of a torchvision network in `channels_last`, forward and backward, with oneDNN on and off.
 
 The tests run this as a process: `python cuts_in_channels_last.py NETWORK CUTS`. It prints how many strided pointwise
 convolutions had fewer than eight channels, all of them innermost: those make oneDNN overwrite memory.
@@ -19,7 +19,7 @@ TOLERANCE = 0.01
 
 
 class Counter:
-    """Counts the inputs of strided pointwise convolutions that have few channels, innermost in memory."""
+    """A counter of inputs of strided pointwise convolutions with few channels, which are innermost in memory."""
 
     def __init__(self, module: nn.Module) -> None:
         self.count = 0
@@ -33,7 +33,7 @@ class Counter:
 
 
 def narrow_cut(traced: Traced, rng: np.random.Generator, widest: int) -> IndexSet:
-    """Return a random number, `widest` at most, of random units of each group."""
+    """Return random units of each group. Their number is random, and at most `widest`."""
     chosen = []
     for group in traced.groups:
         width = int(rng.integers(1, min(group.size, widest + 1)))
@@ -42,7 +42,7 @@ def narrow_cut(traced: Traced, rng: np.random.Generator, widest: int) -> IndexSe
 
 
 def run(module: nn.Module, x: Tensor) -> list[Tensor]:
-    """Return the output and all gradients of a fixed projection of it."""
+    """Return the output of a module, and all gradients of a fixed projection of the output."""
     out = module(x)
     along = torch.arange(out.numel()).sin().view(out.shape)
     return [out.detach(), *torch.autograd.grad(out, trainable_parameters(module), along)]
@@ -54,7 +54,7 @@ def main(name: str, cuts: int) -> None:
     module, example = build_zoo_model(f"torchvision:{name}")
     traced, rng, count = trace_module(module, example), np.random.default_rng(0), 0
     for number in range(cuts):
-        # Every second cut is narrow enough for the fault.
+        # Every second cut is narrow enough for oneDNN's error.
         widest = NARROW - 1 if number % 2 == 0 else max(group.size for group in traced.groups)
         cut = traced.cut(narrow_cut(traced, rng, widest)).to(memory_format=torch.channels_last).eval()
         counter = Counter(cut)

@@ -1,4 +1,4 @@
-"""A ReLU network, forward, backward and its local training, by hand in NumPy float64.
+"""A ReLU network in NumPy float64: forward pass, gradients and local training.
 
 Parameters are one flat vector in the layout of torch's Linear layers, weight [out, in] before bias [out], for any
 `widths` (features, hidden ..., classes); or, with one hidden layer, named. Nothing here comes from the package,
@@ -26,7 +26,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, flat: npt.NDArray[np.floating], features: int, hidden: int, classes: int) -> "Weights":
-        """From the layout of torch's Linear layers, one after the other."""
+        """Return the weights of a flat vector in the layout of torch's Linear layers."""
         ends = np.cumsum([features * hidden, hidden, hidden * classes])
         w1, b1, w2, b2 = np.split(flat.astype(np.float64), ends)
         return cls(w1.reshape(hidden, features), b1, w2.reshape(classes, hidden), b2)
@@ -35,11 +35,11 @@ class Weights(NamedTuple):
         return np.concatenate([part.ravel() for part in self])
 
     def neurons(self, kept: Sequence[int]) -> "Weights":
-        """The network of the kept hidden neurons alone; the output bias goes with every choice of them."""
+        """Return the network of only these hidden neurons. It also has the output bias."""
         return Weights(self.w1[kept].copy(), self.b1[kept].copy(), self.w2[:, kept].copy(), self.b2.copy())
 
     def put(self, kept: Sequence[int], part: "Weights") -> "Weights":
-        """With the kept neurons and the output bias as in the part."""
+        """Return the weights with these neurons and the output bias replaced by the values of the part."""
         w1, b1, w2 = self.w1.copy(), self.b1.copy(), self.w2.copy()
         w1[kept], b1[kept], w2[:, kept] = part.w1, part.b1, part.w2
         return Weights(w1, b1, w2, part.b2.copy())
@@ -56,13 +56,13 @@ def mean(parts: Sequence[Weights], shares: Sequence[float]) -> Weights:
 
 
 def gradient(theta: Weights, x: npt.NDArray[np.floating], y: npt.NDArray[np.int64]) -> Weights:
-    """Of the mean cross-entropy of softmax(logits)."""
+    """Return the gradient of the mean cross-entropy of softmax(logits)."""
     widths = _widths(theta)
     return Weights.of(loss_gradient(theta.flat(), x, y, widths)[1], *widths)
 
 
 def train(received: Weights, batches: Iterable[Batch], **terms: float) -> Weights:
-    """`sgd` on named parameters."""
+    """Return the weights after `sgd`."""
     widths = _widths(received)
     return Weights.of(sgd(received.flat(), batches, widths, **terms), *widths)
 
@@ -73,7 +73,7 @@ def _widths(theta: Weights) -> tuple[int, int, int]:
 
 
 def layers(theta: Array, widths: Sequence[int]) -> list[tuple[Array, Array]]:
-    """Weight [out, in] and bias [out] of every layer of the flat vector [d], as views."""
+    """Return weight [out, in] and bias [out] of every layer, as views of the flat vector [d]."""
     parts, start = [], 0
     for fan_in, fan_out in pairwise(widths):
         end = start + fan_out * fan_in
@@ -84,7 +84,7 @@ def layers(theta: Array, widths: Sequence[int]) -> list[tuple[Array, Array]]:
 
 
 def forward(theta: Array, x: npt.NDArray[np.floating], widths: Sequence[int]) -> list[Array]:
-    """What every layer reads, x first, and the logits last."""
+    """Return the input of every layer, beginning with x, and at the end the logits."""
     read = [x.astype(np.float64)]
     for number, (weight, bias) in enumerate(layers(theta, widths), 1):
         before = read[-1] @ weight.T + bias
@@ -95,7 +95,7 @@ def forward(theta: Array, x: npt.NDArray[np.floating], widths: Sequence[int]) ->
 def gradients(
     theta: Array, x: npt.NDArray[np.floating], y: npt.NDArray[np.int64], widths: Sequence[int]
 ) -> tuple[float, Array, Array]:
-    """The mean cross-entropy of softmax(logits), and its gradients by theta [d] and by x [n, features].
+    """Return the mean cross-entropy of softmax(logits), and its gradients by theta [d] and by x [n, features].
 
     d loss / d logits = (p - onehot(y)) / n, then the chain rule, layer by layer.
     """
@@ -121,7 +121,7 @@ def loss_gradient(
     widths: Sequence[int],
     mask: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[float, Array]:
-    """The loss f and its gradient [d]; with a mask [d], f(m theta) and m grad f(m theta)."""
+    """Return the loss f and its gradient [d]. With a mask m [d], return f(m theta) and m grad f(m theta)."""
     if mask is None:
         return gradients(theta, x, y, widths)[:2]
     loss, g, _ = gradients(theta * mask, x, y, widths)

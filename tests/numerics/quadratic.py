@@ -45,7 +45,7 @@ class Pair(nn.Module):
 
 @dataclass(frozen=True)
 class InOrder(fl.Partitioner):
-    """The first samples for the first client, and so on."""
+    """A partition in the order of the samples: the first samples for the first client, and so on."""
 
     sizes: tuple[int, ...]
 

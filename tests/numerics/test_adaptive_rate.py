@@ -1,4 +1,4 @@
-"""The adaptive learning rate: cosines of tasks against NumPy, the server's factor by hand, and whole runs."""
+"""The adaptive learning rate: the cosines of tasks against NumPy, the server's factor by hand, and whole runs."""
 
 import math
 from pathlib import Path

@@ -31,7 +31,7 @@ LENGTHS = random.integers(1, 8, size=SAMPLES + TEST)
 MASK = (np.arange(7) < LENGTHS[:, None]).astype(np.int64)
 IMAGES = random.normal(size=(SAMPLES + TEST, 3, 8, 8)).astype(np.float32)
 
-Named = namedtuple("Named", ["hidden", "logits"])  # as users write it
+Named = namedtuple("Named", ["hidden", "logits"])
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Output:
 
 
 class Net(nn.Module):
-    """Two layers, and what is done with them."""
+    """Two layers, and a function of their outputs."""
 
     def __init__(self, forward: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Net(nn.Module):
 
 
 class Double(torch.autograd.Function):
-    """Twice the input, and twice the right gradient on purpose."""
+    """A function that doubles its input, with a gradient that is twice the right one on purpose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Packed(nn.Module):
 
 
 class Masked(nn.Module):
-    """Leaves the mask out if it is all ones, as transformers do."""
+    """A module that omits the mask if it is all ones, as the package transformers does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Segments(nn.Module):
 
 
 class Shared(nn.Module):
-    """One layer twice, in two reentrant segments, with one weight under two names."""
+    """A module that calls one layer twice, in two reentrant checkpoints. One weight has two names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Shared(nn.Module):
 
 
 class Detached(nn.Module):
-    """Reads a weight behind autograd's back after the weight's gradient is there."""
+    """A module that reads the data of a weight, without autograd, after the gradient of the weight is known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,19 +214,19 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 }
 
 
-# Trained piece by piece, as large models are.
+# Large models are trained parameter by parameter.
 LARGE = ("shared reentrant", "detached", "checkpoint", "script", "packed LSTM")
 
 
 def taken(x: Any, rows: Any) -> Any:
-    """Rows of one input, a tuple or a dict."""
+    """Return rows of one input, a tuple or a dict."""
     if isinstance(x, dict):
         return {name: part[rows] for name, part in x.items()}
     return tuple(part[rows] for part in x) if isinstance(x, tuple) else x[rows]
 
 
 def called(module: nn.Module, x: Any) -> Tensor:
-    """The main output of a module, as a script in plain PyTorch takes it."""
+    """Return the main output of a module, as a script in plain PyTorch does."""
     if isinstance(x, dict):
         out = module(**{name: torch.tensor(part) for name, part in x.items()})
     else:

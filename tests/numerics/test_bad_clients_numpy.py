@@ -1,4 +1,4 @@
-"""What becomes of the model where a client's task comes to nothing, beside NumPy on 44 parameters."""
+"""The model after failed tasks of a client, against NumPy on 44 parameters."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ BAD = 1
 
 
 def ended(stepped: Stepped, waiting: Iterable[int], *, bad: bool) -> list[int]:
-    """One round, in which the bad client's task comes to nothing; those who wait for the next."""
+    """Run a round in which the bad client's task fails, and return the clients that wait for the next round."""
     for task in [stepped.server.assign(client, 0.0) for client in waiting]:
         if bad and task.client == BAD:
             after = stepped.server.drop(task.id, "told so", 1.0)
@@ -20,7 +20,10 @@ def ended(stepped: Stepped, waiting: Iterable[int], *, bad: bool) -> list[int]:
 
 
 def test_fedavg_weighs_those_who_reported() -> None:
-    """theta <- sum of n_i w_i / sum of n_i over them; after two failures in a row the third is not drawn any more."""
+    """theta <- sum of n_i w_i / sum of n_i over the others.
+
+    After two failures in a row client 2 is not drawn any more.
+    """
     run = spec("fedavg", momentum=0.0)
     stepped, theta, waiting = Stepped(run), start(run), [*range(CLIENTS)]
     good = [client for client in waiting if client != BAD]
@@ -35,7 +38,10 @@ def test_fedavg_weighs_those_who_reported() -> None:
 
 
 def test_scaffold_remembers_what_the_client_last_reported() -> None:
-    """c_i of who did not report stays, and c moves by the others' changes over all N; it is bad in round 1 alone."""
+    """c_i of a client whose task failed stays, and c moves by the others' changes, divided by N.
+
+    Only round 1 has a failure.
+    """
     run = spec("scaffold")
     stepped, theta, waiting = Stepped(run), start(run), [*range(CLIENTS)]
     c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
@@ -56,7 +62,7 @@ def test_scaffold_remembers_what_the_client_last_reported() -> None:
 
 
 def test_fed_raa_mixes_nothing_of_it_in_and_its_version_stays() -> None:
-    """theta_j <- (1 - a) theta_j + a w of the others alone; staleness counts the updates that were taken in."""
+    """theta_j <- (1 - a) theta_j + a w for the other clients only. Staleness counts applied updates."""
     run = spec("fedasync", mixing=0.7, staleness="polynomial", prox_mu=0.4, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}

@@ -1,4 +1,4 @@
-"""What every method costs in time, FLOPs and bytes: the multiples that follow from each algorithm, on 44 parameters."""
+"""The time, FLOPs and bytes of every method, as multiples that follow from its algorithm, on 44 parameters."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 from tiny import CLASSES, CLIENTS, EPOCHS, FEATURES, HIDDEN, SAMPLES, Stepped, spec
 
-D = 4 * 44  # bytes of the model
-BITMAP = 6  # of 44 coordinates
+# Size of the model in bytes.
+D = 4 * 44
+# Bytes of a bitmap of 44 coordinates.
+BITMAP = 6
 STEM = 4 * HIDDEN * (FEATURES + 1)
-REFERENCE = 5  # epochs over an average shard of the full model: one unit of work
+# One unit of work is this number of epochs of the full model on an average shard.
+REFERENCE = 5
 COMPUTE, DOWNLINK, UPLINK, LATENCY = 2.0, 4.0, 0.5, 0.25
-# Forward and both gradients of two layers, but none by the input: 2 FLOPs for every weight and pass
+# Two layers have a forward pass and two gradients, except the gradient by the input: 2 FLOPs per weight and pass.
 FLOPS = 2 * HIDDEN * (3 * CLASSES + 2 * FEATURES)
 
 # work as a multiple of one pass over the full model's epochs, bytes down, bytes up; of a shard of n samples and
 # `trained` covered coordinates
-# A third of the FLOPs, 4 * 3 of 4 * 3 + 6 * 4 a hidden unit, on the device, the rest on a server ten times as fast.
+# A hidden unit costs 4 * 3 FLOPs at the device and 6 * 4 at the server, which is ten times as fast.
 SPLIT = 1 / 3 + 2 / 3 / 10
 Bill = Callable[[int, int], tuple[float, float, float]]
 
@@ -34,7 +37,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     "scaffold": ("scaffold", {}, lambda n, trained: (1, 2 * D, 2 * D)),
     "mimelite": ("mimelite", {}, lambda n, trained: (1 + 1 / EPOCHS, 2 * D, 2 * D)),
     "fedrobust": ("fedrobust", {}, lambda n, trained: (2, D, D)),
-    # h and its gradient cross for every sample that passes; SAM's pass twice
+    # h and its gradient are sent for every sample of every pass. SAM has two passes per step.
     "splitfed": (
         "splitfed",
         {},
@@ -45,10 +48,10 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
         {"override": {"local.sam_rho": 0.1}},
         lambda n, trained: (2 * SPLIT, STEM + 8 * HIDDEN * EPOCHS * n, STEM + 8 * HIDDEN * EPOCHS * n),
     ),
-    # two of five hidden neurons: (3 + 1 + 4) * 2 + 4 = 20 parameters
+    # Two of five hidden neurons have (3 + 1 + 4) * 2 + 4 = 20 parameters.
     "heterofl": ("heterofl", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 80, 80)),
     "fedrolex": ("fedrolex", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 80, 80)),
-    # masks pay the full compute; the client masks in 002 and 000, elsewhere the server does
+    # With masks a task costs the full computation. In papers 002 and 000 the client masks, otherwise the server does.
     "ra-fed": ("ra-fed", {}, lambda n, trained: (1, D, 4 * trained + BITMAP)),
     # With capacities the client receives, computes and sends its regions only.
     "ra-fed by capacities": (
@@ -64,7 +67,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
         {"submodel": "adaptive-pruning(initial=0)"},
         lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP),
     ),
-    # the second round is one of adjustment: the squared gradients of all coordinates go up
+    # The second round adjusts the mask: clients send the squared gradients of all coordinates.
     "prunefl adjusts": (
         "prunefl",
         {"override": {"submodel.reprune_every": 2}, "submodel": "adaptive-pruning(initial=0)"},
@@ -75,7 +78,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
         {},
         lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP + D),
     ),
-    # control variates of the covered coordinates alone
+    # Only the control variates of the trained coordinates are sent.
     "oap+scaffold": (
         "oap+scaffold",
         {"capacities": (0.5,)},
@@ -83,7 +86,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     ),
     "ra-fed+scaffold": ("ra-fed+scaffold", {}, lambda n, trained: (1, 2 * D, 8 * trained + BITMAP)),
     "heterofl+fedcm": ("heterofl+fedcm", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 160, 80)),
-    # eleven numbers, and a bitmap of 44 bits, which is shorter than eleven indices of 6 bits
+    # The message has eleven numbers and a bitmap of 44 bits, which is shorter than eleven indices of 6 bits.
     "topk": ("fedavg", {"compress": "topk:0.25"}, lambda n, trained: (1, D, 4 * 11 + 6)),
     "sign": ("signsgd", {}, lambda n, trained: (1, D, 6)),
     "8bit": ("fedavg", {"compress": "8bit"}, lambda n, trained: (1, D, 44 + 8)),
@@ -97,7 +100,7 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three equal devices, with a bandwidth each way and a latency."""
+    """Return a fleet of three equal devices with a download bandwidth, an upload bandwidth and a latency."""
     path = tmp_path_factory.mktemp("fleet") / "fleet.csv"
     row = f"{COMPUTE},{DOWNLINK},{UPLINK},{LATENCY}\n"
     path.write_text("compute,downlink,uplink,latency\n" + row * CLIENTS)
@@ -106,7 +109,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", BILLS)
 def test_bill(name: str, fleet: Path) -> None:
-    """Of the second round, or of the first tasks where there are no rounds; the average shard is 60 / 3."""
+    """Check the second round, or the first tasks of an asynchronous method. The average shard has 60 / 3 samples."""
     method, flags, bill = BILLS[name]
     run = spec(method, compute=str(fleet), **flags)
     stepped = Stepped(run)
@@ -136,8 +139,10 @@ def test_bill(name: str, fleet: Path) -> None:
         ("mimelite", {}, 1 + 1 / EPOCHS),
         ("fedrobust", {}, 2),
         ("oap", {"capacities": (0.5,)}, 1),
-        ("heterofl", {"capacities": (0.4,)}, 0.4),  # of one hidden layer: both its matrices shrink once
-        ("splitfed", {}, 4 * FEATURES / (2 * (3 * CLASSES + 2 * FEATURES))),  # forward, gradient by the weights
+        # The model has one hidden layer, so each matrix shrinks in one dimension.
+        ("heterofl", {"capacities": (0.4,)}, 0.4),
+        # The factors count the forward pass and the gradient by the weights.
+        ("splitfed", {}, 4 * FEATURES / (2 * (3 * CLASSES + 2 * FEATURES))),
     ],
 )
 def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
@@ -148,7 +153,10 @@ def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
 
 
 def test_steps_are_billed_sample_by_sample() -> None:
-    """Seven steps of six over 20 samples: 6, 6, 6, 2, then 6, 6, 6. What crosses the wire is what is billed."""
+    """Seven steps over 20 samples in minibatches of six have 6, 6, 6, 2, 6, 6 and 6 samples.
+
+    Traffic counts these samples.
+    """
     run = spec("splitfed", partition="iid", local_steps=7, local_epochs=None, override={"local.sam_rho": 0.1})
     assert run.data.sizes.tolist() == [20, 20, 20]
     stepped = Stepped(run)

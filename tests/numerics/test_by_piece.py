@@ -1,4 +1,4 @@
-"""LocalStep by parameter, for large submodels: the bits of descent on the whole buffer, and no gradient kept."""
+"""LocalStep by parameter, for large submodels: it has the bits of a step on the whole buffer."""
 
 from typing import Any
 from weakref import ref
@@ -51,7 +51,8 @@ def test_the_bits_are_those_of_the_whole_buffer(
         extras["momentum"] = buffer(size)
     mask = RNG.random(size) < 0.6 if masked else None
     params = flatten_parameters(model.module)
-    params.flags.writeable = False  # as from the object store
+    # Buffers from the object store are read-only.
+    params.flags.writeable = False
     task = Task(0, 0, 0, 0, 0, 0, (5,), params, 0.1, 1.0, mask=mask, extras=extras)
     updates = []
     for by_piece, whole in ((10**9, True), (0, False)):
@@ -71,7 +72,7 @@ def test_steps_that_need_the_whole_gradient_have_it(terms: dict[str, Any], monke
 
 
 class Spare(nn.Module):
-    """With parameters before and after that the loss does not depend on, and one that it depends on twice."""
+    """A module with some parameters that have no effect on the loss, and with one parameter that it uses twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,10 +91,12 @@ def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
     def take(piece: slice, g: Tensor) -> None:
         assert (piece.start, piece.stop) not in pieces
         pieces[piece.start, piece.stop] = g.tolist()
-        weights[piece] = -1  # nothing in the rest of the pass looks at it
+        # The rest of the backward pass does not read it.
+        weights[piece] = -1
 
     model.backward_by_piece(model.module(torch.ones(3)), take)
-    assert pieces == {(0, 2): [0, 0], (2, 5): [4, 6, 8], (5, 9): [0, 0, 0, 0]}  # d/dw w^2 at 2, 3, 4
+    # These are d/dw w^2 at 2, 3 and 4.
+    assert pieces == {(0, 2): [0, 0], (2, 5): [4, 6, 8], (5, 9): [0, 0, 0, 0]}
     assert all(parameter.grad is None for parameter in model.module.parameters())
 
 

@@ -83,7 +83,7 @@ def test_signs_and_their_scale() -> None:
     ],
 )
 def test_bytes_are_those_of_the_packed_message(text: str, expected: int) -> None:
-    """For 1,000 entries. 100 indices of 10 bits and a bitmap of 1,000 bits have the same length."""
+    """Of 1,000 entries 100 are sent: 100 indices of 10 bits and a bitmap of 1,000 bits have the same length."""
     assert COMPRESSOR.resolve(text).bytes(1000) == expected
 
 
@@ -95,7 +95,7 @@ def test_few_positions_are_sent_as_indices_and_many_as_a_bitmap() -> None:
 
 @pytest.mark.parametrize("text", ["none", "topk:0.5", "randomk:0.5", "8bit", "qsgd:4", "sign", "scaled-sign"])
 def test_an_empty_delta_and_a_delta_of_zeros(text: str) -> None:
-    """A mask may leave a client nothing to train, and a client may not move."""
+    """With some masks a client trains no coordinate, and some clients have a delta of zeros."""
     assert decode(text, torch.zeros(0)).numel() == 0
     assert torch.isfinite(decode(text, torch.zeros(3))).all()
     if text != "sign":
@@ -140,7 +140,7 @@ def test_a_client_compresses_with_the_random_numbers_of_its_task() -> None:
 
 
 def test_majority_vote_of_published_deltas() -> None:
-    """Ties do not move: (1, -2, 0), (3, 1, 0), (-0.1, -5, 1), (2, 4, -1) give (1, 0, 0)."""
+    """A tie gives 0: the deltas (1, -2, 0), (3, 1, 0), (-0.1, -5, 1) and (2, 4, -1) give (1, 0, 0)."""
     deltas = np.array([[1, -2, 0], [3, 1, 0], [-0.1, -5, 1], [2, 4, -1]], np.float32)
     aggregator = AGGREGATOR.resolve("majority").bind(3, 4)
     for client, delta in enumerate(deltas):
@@ -165,7 +165,7 @@ def test_signsgd_against_numpy() -> None:
 
 
 def send_often(kind: ErrorFeedback, text: str, tasks: int) -> tuple[list[list[float]], np.ndarray]:
-    """Return what counts at the server after each task with the delta (3, -1.1, 0.5, -0.2), and the kept values."""
+    """Return the decoded delta of each task with the delta (3, -1.1, 0.5, -0.2), and the kept errors."""
     delta, kept, arrived = torch.tensor([3, -1.1, 0.5, -0.2], dtype=torch.float64), torch.zeros(4).double(), []
     for _ in range(tasks):
         sent, kept = compress_with_feedback(kind, delta, kept, lambda values: decode(text, values))
@@ -201,7 +201,7 @@ def test_random_entries_are_not_scaled_with_error_feedback() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "ra-fed", "fed-raa"])
 @pytest.mark.parametrize("kind", ["ef", "ef21"])
 def test_error_feedback_of_runs_against_numpy(method: str, kind: ErrorFeedback) -> None:
-    """Each client has one value for each coordinate of the full model, and a task changes only those it trains."""
+    """Each client has a value per coordinate of the full model. A task changes only the values that it trains."""
     fields: dict[str, object] = {"momentum": 0.0}
     if method == "fed-raa":
         fields |= {"prox_mu": 0.0, "ratios": (0.4, 0.6), "scheduler": "random"}

@@ -1,4 +1,4 @@
-"""Cuts of attention by whole heads, each against the full module with absent units silenced."""
+"""Cuts of attention by whole heads, compared with the full module in which absent units are zero."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from fedraa.submodels.tracing.trace import trace_module
 
 
 class Attention(nn.Module):
-    """The usual hand-written attention; `fixed` keeps the number of heads and the width as constants."""
+    """Attention in plain code. With `fixed`, the number of heads and the width are constants in the code."""
 
     def __init__(self, width: int, heads: int, fixed: bool) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Attention(nn.Module):
 
 
 def transformer(**options: object) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(12, 4, 20, dropout=0.1, **options)  # type: ignore[arg-type]  # free options
+    layer = nn.TransformerEncoderLayer(12, 4, 20, dropout=0.1, **options)  # type: ignore[arg-type]
     return Calls(
         lambda m, x: m["out"](m["layer"](m["into"](x))), into=nn.Linear(6, 12), layer=layer, out=nn.Linear(12, 3)
     )
 
 
-# name: (module, example, sizes of its groups)
+# Each name stands for a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "attention": (
         Calls(
@@ -55,7 +55,8 @@ CASES: dict[str, Case] = {
     "attention that lends its weights": (
         Calls(lambda m, x: m["b"](m["a"](x, x, x)[1]), a=nn.MultiheadAttention(6, 3, batch_first=True), b=head_of(5)),
         SEQUENCE,
-        [6, 4],  # heads stay, as the mean over them is read; the output that nobody reads may go
+        # The heads stay whole, because the code reads the mean over them. The output that no code reads can be cut.
+        [6, 4],
     ),
     "cross attention": (
         Calls(
@@ -76,7 +77,7 @@ def test_cuts_are_right(name: str) -> None:
 
 
 def transformer_cut(**options: object) -> tuple[Traced, nn.Module, nn.Module]:
-    """A traced transformer layer, its cut to heads 1 and 3, and the full module with heads 0 and 2 silenced."""
+    """Return a traced transformer layer, its cut to heads 1 and 3, and the full module with zeros for heads 0 and 2."""
     traced = trace_module(transformer(**options), SEQUENCE)
     small = traced.cut((np.array([1, 3]), np.arange(20)))
     silent = traced.cut(traced.full())
@@ -88,7 +89,8 @@ def transformer_cut(**options: object) -> tuple[Traced, nn.Module, nn.Module]:
 
 def test_the_fast_path_of_a_transformer_layer_stays_right() -> None:
     _, small, silent = transformer_cut(batch_first=True)
-    with torch.no_grad():  # without gradients, an uncut layer in evaluation takes a fused path
+    # Without gradients, an uncut layer in evaluation mode uses a fused kernel.
+    with torch.no_grad():
         torch.testing.assert_close(small(SEQUENCE), silent(SEQUENCE))
 
 

@@ -1,4 +1,4 @@
-"""Cuts where tensors meet, split and are rearranged, each against the full module with absent units silenced."""
+"""Cuts of tensors that are joined, split or rearranged, compared with the full module with zeros for absent units."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def shuffle(x: Tensor) -> Tensor:
     return x.view(batch, 2, channels // 2, height, width).transpose(1, 2).reshape(batch, channels, height, width)
 
 
-# name: (module, example, sizes of its groups)
+# Each name stands for a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "residual stream": (
         Calls(
@@ -51,7 +51,8 @@ CASES: dict[str, Case] = {
             head=head(9),
         ),
         IMAGE,
-        [4, 5],  # neither branch can lose all its units
+        # Each branch must keep at least one unit.
+        [4, 5],
     ),
     "channel shuffle": (
         Calls(lambda m, x: m["head"](m["b"](shuffle(m["a"](x)))), a=conv(3, 8), b=conv(8, 6), head=head(6)),
@@ -136,7 +137,8 @@ CASES: dict[str, Case] = {
             c=head(16),
         ),
         IMAGE,
-        [8],  # the padded channels belong to nobody
+        # The padded channels belong to no group.
+        [8],
     ),
     "in place": (
         Calls(

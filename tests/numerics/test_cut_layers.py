@@ -1,4 +1,4 @@
-"""Cuts through every kind of layer, each against the full module with absent units silenced."""
+"""Cuts of every kind of layer, compared with the full module in which absent units are zero."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from cut_cases import IMAGE, SEQUENCE, TOKENS, VECTOR, Calls, Case, check_case, conv, head
 from torch import nn
 
-# name: (module, example, sizes of its groups)
+# Each name stands for a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "batch norm": (
         nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 6), nn.BatchNorm2d(6), nn.SiLU(), head(6)),

@@ -1,4 +1,4 @@
-"""What cannot be cut stays whole, and it is said why; the rest is cut."""
+"""Units that cannot be cut stay whole, with the reason in an error or a warning. The other units are cut."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def checked(x: Tensor, width: int) -> Tensor:
     return x
 
 
-# name: (module, example, sizes of its groups)
+# Each name stands for a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "group norm of one group": (nn.Sequential(conv(3, 12), nn.GroupNorm(1, 12), nn.GELU(), head(12)), IMAGE, []),
     "layer norm": (
@@ -37,7 +37,8 @@ CASES: dict[str, Case] = {
             lambda m, x: m["b"](m["a"](x)[:, :4]), a=nn.Linear(6, 8), b=nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
         ),
         VECTOR,
-        [4, 4, 5],  # those that the slice takes, those that it drops
+        # One group has the units that the slice takes, and the other has the units that it drops.
+        [4, 4, 5],
     ),
     "a width that is checked": (
         Calls(lambda m, x: m["b"](checked(m["a"](x), 8)), a=nn.Linear(6, 8), b=head_of(8)),
@@ -67,7 +68,8 @@ CASES: dict[str, Case] = {
     "a scale by its own width": (
         Calls(lambda m, x: m["b"](y := m["a"](x)) / y.shape[1], a=nn.Linear(6, 8), b=nn.Linear(8, 3)),
         VECTOR,
-        [],  # only trying shows it
+        # Only the trial of a cut shows the difference.
+        [],
     ),
     "an unknown function": (
         Calls(

@@ -43,7 +43,8 @@ def test_our_models(name: str, number_of_cuts: int) -> None:
     example = torch.randint(0, 10_000, (4, 20)) if name == "fasttext" else torch.randn(2, 3, 16, 16)
     traced = trace_module(build_model(name, example, classes=10), example)
     check_cuts(traced, example, number_of_cuts)
-    # a transformer's stream, normalised as a whole, stays: patches, positions, norms and head
+    # The residual stream of a transformer is normalised as a whole. So its patches, positions, norms and head stay
+    # whole.
     assert grouped_share(traced) > (0.85 if name.startswith("vit") else 0.99)
 
 

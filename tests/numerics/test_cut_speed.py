@@ -1,4 +1,4 @@
-"""Tracing, cutting and indexing are quick enough for every task of a large fleet."""
+"""Tracing, cutting and indexing are fast enough for every task of a large fleet."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from fedraa.submodels.tracing.trace import trace_module
 
 
 def seconds(call: Callable[[], object], times: int = 3) -> float:
-    """Processor seconds of the quickest of several calls: other work on the machine does not count."""
+    """Return the processor seconds of the fastest of several calls, because other programs may run."""
     taken = []
     for _ in range(times):
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""Cuts do not damage the heap on a CPU with AVX2 and without AVX-512, whose fault a larger CPU shows when limited."""
+"""Cuts do not damage the heap on a CPU with AVX2 and without AVX-512. oneDNN can limit a larger CPU to AVX2."""
 
 import re
 import subprocess
@@ -24,7 +24,8 @@ def check_cuts(network: str, cuts: int) -> None:
     assert child.returncode == 0, (child.returncode, child.stderr[-2000:])
     calls = [line for line in child.stdout.splitlines() if "backward_weights" in line]
     assert calls
-    # oneDNN gets no narrow strided pointwise convolution to differentiate, even where it would have survived.
+    # oneDNN gets no narrow strided pointwise convolution in the backward pass, not even one that it would compute
+    # correctly.
     strided = [re.search(r"_ic(\d+)oc\d+_ih\S*kh1sh[2-9]\S*kw1sw[2-9]", line) for line in calls]
     assert [match[0] for match in strided if match and int(match[1]) < BLOCK] == []
     count = int(child.stdout.split("narrow inputs: ")[1].split()[0])

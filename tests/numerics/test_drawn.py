@@ -1,4 +1,4 @@
-"""Asynchronous servers whose policy draws every task: against NumPy, and where they are servers that exist."""
+"""Asynchronous servers whose policy draws a submodel for every task: against NumPy and against other servers."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -32,7 +32,7 @@ def own(method: str, **choices: Any) -> Method:
 
 
 def played(run: RunSpec) -> Stepped:
-    """Clients come back in the order of `ARRIVALS` and are given work at once."""
+    """Return the server after updates of clients in the order of `ARRIVALS`. Each client gets its next task at once."""
     stepped = Stepped(run)
     out = {client: stepped.server.assign(client, 0.0) for client in range(CLIENTS)}
     for client in ARRIVALS:
@@ -53,7 +53,10 @@ def test_whole_models_are_fedasync_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async", "bernoulli-async"])
 def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
-    """theta <- (1 - a) theta + a w on the trained coordinates, a = .6 / sqrt(1 + staleness); others keep their bits."""
+    """theta <- (1 - a) theta + a w on the trained coordinates with a = .6 / sqrt(1 + staleness).
+
+    Others keep their bits.
+    """
     stepped = Stepped(spec(method))
     server, theta = stepped.server, stepped.server.params.astype(np.float64)
     out = {client: server.assign(client, 0.0) for client in range(CLIENTS)}
@@ -78,7 +81,7 @@ def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
 
 
 def test_a_policy_sees_the_model_as_it_stands_also_after_a_restart() -> None:
-    """OAP's masks are of the largest weights of the version, which a restored server draws as the other does."""
+    """OAP masks the smallest weights of the current version. A restored server draws the same masks."""
     run = spec(Method(submodel=Pruned(), update=ConvexMix(), schedule=AsyncSampled(), name="own"), capacities=(0.5,))
     stepped, masks = Stepped(run), []
     for client in (0, 0, 1):
@@ -105,7 +108,7 @@ def test_a_rolling_window_moves_on_with_every_version() -> None:
 
 
 def test_any_rule_goes_with_it() -> None:
-    """A buffer of all clients once, with masks: theta + 1/N sum of the deltas where each trained."""
+    """With masks and a buffer of one update per client: theta + 1/N sum of the deltas on trained coordinates."""
     stepped = Stepped(spec(own("bernoulli-async", update=FedBuffRule(CLIENTS, "constant"))))
     theta, total = stepped.server.params.astype(np.float64), np.zeros(44)
     tasks = [stepped.server.assign(client, 0.0) for client in range(CLIENTS)]

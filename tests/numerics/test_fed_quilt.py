@@ -1,4 +1,4 @@
-"""Fed-Quilt against its formulas, worked out in NumPy on a model of 42 parameters."""
+"""Fed-Quilt against its formulas in NumPy, on a model of 42 parameters."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def spec(clients: int, **flags: Any) -> RunSpec:
 
 
 def batches(run: RunSpec, client: int, first: int, steps: int) -> list[tuple[Any, Any]]:
-    """Minibatches first, first + 1, ... of the client's passes; only their order is the package's."""
+    """Return the minibatches first, first + 1, ... of the client's passes. Only their order comes from the package."""
     x, y = run.data.client(client)
     size = -(-len(y) // BATCH)
     found = []
@@ -43,11 +43,11 @@ def weights(flat: np.ndarray) -> Weights:
 
 
 def nowhere(kind: str, t: float, /, **fields: object) -> None:
-    """Records nothing."""
+    """Discard an event."""
 
 
 def train_half(theta: Weights, minibatches: list[tuple[Any, Any]], momentum: float) -> Weights:
-    """logits = w2 (2 h) + b2: w2 has twice the gradient that it has where it is twice as large. Half the rate."""
+    """Train half of the network: logits = w2 (2 h) + b2, at half of the rate."""
     velocity = theta.plus(-1, theta)
     for x, y in minibatches:
         twice = gradient(theta._replace(w2=2 * theta.w2), x, y)
@@ -62,27 +62,28 @@ def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
     for number in range(6):
         task = server.assign(0, float(number))
         server.commit(trainer.train(task, *run.data.client(0)), number + 1.0)
-    # 24 steps over 10 minibatches a pass, one after another, whatever the tasks
+    # The 24 steps use the minibatches of passes of 10 minibatches one after another, across tasks.
     theta = train(weights(run.params), batches(run, 0, 0, 6 * STEPS), lr=LR, momentum=0.0)
     np.testing.assert_allclose(server.params, theta.flat(), atol=1e-5)
 
 
 @pytest.mark.parametrize("bal", [0.0, 0.5, 1.0])
 def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None:
-    """Three clients, the first three times as slow as the others, who all hold different numbers of samples."""
+    """Three clients have different numbers of samples. The first client is three times as slow as the others."""
     gain, share = 0.9, 0.3
     flags: dict[str, Any] = {"compute": "1:0.34,3:0.66", "partition": "dirichlet", "dirichlet": 1.0}
     override = {"local.logit_calibration": 0.0, "update.server_gain": gain, "update.participation_correction": bal}
     run = spec(3, fragments=2, override=override, polyak_fraction=share, **flags)
     sizes, speeds = run.data.sizes, run.fleet.compute
-    # a step on half of the model takes its mean minibatch / (5 passes of the mean shard) at this speed
+    # A step on half of the model takes the mean minibatch divided by 5 passes of the mean shard, at this speed.
     part = np.array([widths.widths[0] for widths in run.submodels]) * 7 + 3
     batch = sizes / np.ceil(sizes / BATCH)
     rates = speeds / (part[0] / 45 * batch / (sizes.mean() * 5))
     factors = ((sizes / sizes.sum()) / (rates / rates.sum())) ** bal
     factors /= (rates / rates.sum()) @ factors
     alphas = np.minimum(1, factors * min(1, gain * 2 / 3))
-    assert len(set(alphas.round(6))) == {0.0: 1, 0.5: 3, 1.0: 2}[bal]  # with 1 two of them reach the largest
+    # With the power 1 two clients reach the maximum.
+    assert len(set(alphas.round(6))) == {0.0: 1, 0.5: 3, 1.0: 2}[bal]
 
     server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
     theta = weights(run.params)
@@ -102,7 +103,8 @@ def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None
         kept = neurons[task.fragment]
         before, change = theta.neurons(kept), new.plus(-1, received)
         moved = before.plus(alphas[client], change)
-        # on the biases of the output, which both fragments hold, three clients work: gain / 3 for gain * 2 / 3
+        # Three clients train the output bias, which is in both fragments: its weight is gain / 3 instead of gain * 2 /
+        # 3.
         theta = theta.put(kept, moved._replace(b2=before.b2 + alphas[client] / 2 * change.b2))
         mean += (theta.flat() - mean) / (share * t + 1)
         np.testing.assert_allclose(server.params, mean, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Fed-RAA and its baselines against the papers' formulas, worked out in NumPy on a model of 42 parameters."""
+"""Fed-RAA and its baselines against the papers' formulas in NumPy, on a model of 42 parameters."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedraa.engine.run_spec import RunSpec
 
 FEATURES, HIDDEN, CLASSES = 3, 6, 3
 LR, BATCH, EPOCHS, SEED = 0.2, 7, 2, 3
-# 25 % and 75 % of 6 neurons: 1.5 and 4.5; of equal remainders the first fragment takes the neuron left over
+# 25 % and 75 % of 6 neurons are 1.5 and 4.5. With equal remainders the first fragment gets the remaining neuron.
 NEURONS = ([0, 1], [2, 3, 4, 5])
 
 
@@ -51,7 +51,7 @@ def hinge(k: int) -> float:
 
 
 class Records:
-    """Keeps what the server records."""
+    """A log that keeps the events in a list."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -65,8 +65,8 @@ class Records:
 def test_asynchronous_updates(method: str, s: Any) -> None:
     """Fed-RAA Algorithm 1: q(j) += 1, theta_j <- (1 - a) theta_j + a theta_new, a = alpha s(q now - q sent).
 
-    Seven clients leave together, so that one fragment's updates are stale by 0, 1, 2, ...; then the first to
-    come back leaves again with the current fragment.
+    Seven clients start together, so that the updates of one fragment have the staleness 0, 1, 2, and so on. The client
+    of the first update then starts again with the current fragment.
     """
     alpha, rho = 0.7, 0.3
     flags: dict[str, Any] = {"scheduler": "minimum-priority", "ratios": (0.25, 0.75)} if method == "fed-raa" else {}
@@ -97,11 +97,12 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
     assert sum(q) == server.step == 8
     assert np.abs(theta.flat() - start.flat()).max() > 0.1
     if method == "fedasync":
-        assert q == [8]  # of staleness up to 7: the hinge has bitten
+        # Staleness is at most 7, so that the hinge has an effect.
+        assert q == [8]
 
 
 def test_untouched_fragment_keeps_its_bits() -> None:
-    """One update moves its fragment and the shared output bias; all else stays bit for bit."""
+    """One update changes its fragment and the shared output bias. All other coordinates keep their bits."""
     run = spec("fed-raa", 2, ratios=(0.25, 0.75))
     server, trainer = make_server(run, Records()), make_worker_spec(run).trainer("cpu")
     [task, _] = [server.assign(client, 0.0) for client in server.begin()]

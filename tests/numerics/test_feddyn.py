@@ -16,7 +16,7 @@ TARGETS, ALPHA = (1.0, -3.0), 0.1
 
 
 class FirstAlone:
-    """All clients in the first round, then only client 0."""
+    """A participation of all clients in the first round, and then only of client 0."""
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> range:
         return range(clients if round == 0 else 1)
@@ -55,7 +55,7 @@ def test_lossy_compression_is_refused(compress: str) -> None:
 
 
 def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int) -> Vector:
-    """Return the model after updates of a client, its coordinates and its delta, of two clients."""
+    """Return the model of two clients after these updates: client, coordinates and delta."""
     model = AsyncModel(np.zeros(size, np.float32), 2, 1)
     bound = rule.bind(model)
     for client, where, delta in updates:

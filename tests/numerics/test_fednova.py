@@ -49,7 +49,7 @@ def test_proximal_fixture() -> None:
 
 
 def test_momentum_with_proximal_term_equals_the_path_of_unit_gradients() -> None:
-    """The formula without closed form: SGD of PyTorch's definition on the gradient 1 + mu * (w - w_0), in NumPy."""
+    """There is no closed form, so NumPy takes PyTorch's SGD steps on the gradient 1 + mu * (w - w_0)."""
     momentum, mu, lr = 0.7, 0.3, 0.2
     w, v = 0.0, 0.0
     for _ in range(6):
@@ -76,7 +76,7 @@ def test_another_local_optimizer_is_refused() -> None:
 
 
 def play(rule: FedNovaRule, updates: list[ClientUpdate], size: int = 1) -> list[float]:
-    """Return the model after these updates, each of which but the last leaves it unchanged."""
+    """Return the model after these updates. Only the last update changes it."""
     model = AsyncModel(np.zeros(size, np.float32), 3, 1)
     bound = rule.bind(model)
     versions = [bound.apply_update(update, model).new_version for update in updates]

@@ -1,4 +1,4 @@
-"""What may be wrong without a run looking wrong: normalisers, chunks, means; by hand, on 44 parameters."""
+"""Errors that no run would show: wrong divisors, chunks and means, by hand on 44 parameters."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fedraa.rng import generator
 
 
 def test_the_full_batch_gradient_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MimeLite's, of shards that do not divide into the chunks: each counts as its rows."""
+    """MimeLite's gradient is right if the chunks do not divide a shard: a chunk counts by its rows."""
     gradients = []
     for rows in (1024, 7):
         monkeypatch.setattr(trainer, "FULL_BATCH", rows)
@@ -22,7 +22,7 @@ def test_the_full_batch_gradient_is_the_same_in_chunks(monkeypatch: pytest.Monke
 
 
 def test_the_training_loss_is_the_mean_over_the_steps() -> None:
-    """With a rate of next to nothing it is the mean of the minibatches' losses at the model that was sent."""
+    """With a tiny learning rate the loss is the mean of the minibatches' losses at the sent model."""
     stepped = Stepped(spec("fedavg", lr=1e-12, partition="iid", local_epochs=3))
     task = stepped.server.assign(next(iter(stepped.server.begin())), 0.0)
     x, y = stepped.run.data.client(task.client)
@@ -38,19 +38,19 @@ def test_the_training_loss_is_the_mean_over_the_steps() -> None:
 
 
 def test_the_servers_momentum_is_over_the_steps_of_the_cohort() -> None:
-    """FedCM: Delta = -mean delta / (lr T), T the mean over who took part, not over all clients."""
+    """FedCM: Delta = -mean delta / (lr T). T is the mean over the clients of the round, not over all clients."""
     stepped = Stepped(spec("fedcm", participation="sample:2"))
     before = stepped.server.params.copy()
     tasks = stepped.round()
     mean = np.mean([steps(stepped.run, task.client) for task in tasks])
     everyone = np.mean([steps(stepped.run, client) for client in range(CLIENTS)])
     assert mean != everyone
-    momentum = stepped.server._followers[0]._momentum  # type: ignore[attr-defined]  # it is of that kind here
+    momentum = stepped.server._followers[0]._momentum  # type: ignore[attr-defined]
     close(momentum, -(stepped.server.params - before) / (LR * mean))
 
 
 def test_a_split_model_is_billed_by_its_flops_there_and_here() -> None:
-    """3 features, 4 classes: 4 * 3 FLOPs per hidden unit in the stem, 6 * 4 in the trunk, of a sample both ways.
+    """A sample costs 4 * 3 FLOPs per hidden unit at the client (3 features) and 6 * 4 at the server (4 classes).
 
     The server computes four times as fast as the fastest device, which has twice the speed of the slowest.
     """
@@ -60,11 +60,12 @@ def test_a_split_model_is_billed_by_its_flops_there_and_here() -> None:
     speeds = stepped.run.fleet.compute
     for line in stepped.records.of("dispatch"):
         here, there = 12 / 36 / speeds[int(line["client"])], 24 / 36 / (4 * 2)
-        assert line["cost"] == pytest.approx(here + there)  # an average shard, five epochs, bandwidth without end
+        # The task has five epochs on an average shard, and the bandwidth is unlimited.
+        assert line["cost"] == pytest.approx(here + there)
 
 
 def test_what_a_schedule_of_passes_counts() -> None:
-    """Two epochs of all samples a round: after one round the run has made two passes."""
+    """A round has two epochs of all samples, so the run has made two passes after one round."""
     stepped = Stepped(spec("fedavg", lr_schedule="exponential:0.5@passes"))
     assert [task.lr for task in stepped.round()] == [LR] * CLIENTS
     assert [task.lr for task in stepped.round()] == pytest.approx([LR / 4] * CLIENTS)
@@ -73,7 +74,10 @@ def test_what_a_schedule_of_passes_counts() -> None:
 
 
 def test_capacities_follow_the_devices() -> None:
-    """Speeds 1, 1, 4: a quarter for the slow ones, all for the fast one; OAP has quarters alone."""
+    """With the speeds 1, 1 and 4, slow clients get a quarter and the fast client gets the whole model.
+
+    OAP has only quarters.
+    """
     flags = {"compute": "1:0.7,4:0.3", "capacities": "auto"}
     for method, shares in {
         "heterofl": (0.25, 0.25, 1.0),
@@ -81,12 +85,13 @@ def test_capacities_follow_the_devices() -> None:
         "oap": (0.25, 0.25, 1.0),
     }.items():
         run = spec(method, **flags)
-        levels = run.method.submodel.capacities  # type: ignore[attr-defined]  # it is of that kind here
+        levels = run.method.submodel.capacities  # type: ignore[attr-defined]
         wanted = dict(zip(sorted(run.fleet.compute), shares, strict=True))
         assert levels.levels == tuple(wanted[speed] for speed in run.fleet.compute)
         assert not levels.redraw
     slow = spec("oap", compute="1:0.7,100:0.3", capacities="auto").method.submodel.capacities
-    assert min(slow.levels) == 0.25  # the smallest there is
+    # This is the smallest level.
+    assert min(slow.levels) == 0.25
     with pytest.raises(ValueError, match=r"^submodel.capacities.redraw: .*auto"):
         spec("fedrolex", capacities="auto", override={"submodel.capacities.redraw": True})
     with refuses("capacities", "fedavg", "auto"):
@@ -94,7 +99,7 @@ def test_capacities_follow_the_devices() -> None:
 
 
 def test_a_fragment_is_updated_once_a_round() -> None:
-    """Sync Fed-RAA: four clients on two fragments; after each round both have one update more, not two."""
+    """Sync Fed-RAA: four clients train two fragments. After each round both fragments have one more update, not two."""
     stepped = Stepped(spec("fed-raa-sync", clients=4, ratios=(0.25, 0.75)))
     for turn in range(3):
         stepped.records.lines.clear()
@@ -104,7 +109,10 @@ def test_a_fragment_is_updated_once_a_round() -> None:
 
 
 def test_what_is_sent_down_may_be_compressed() -> None:
-    """RA-Fed's C(theta): clients train from it, and what they changed of it is averaged; a byte a number, and 8."""
+    """RA-Fed's C(theta): clients start from the compressed model, and their deltas are averaged.
+
+    It has 1 byte per number, and 8.
+    """
     plain, stepped = (
         Stepped(spec("ra-fed", override={"schedule.download_compressor": how})) for how in ("none", "8bit")
     )
@@ -116,7 +124,8 @@ def test_what_is_sent_down_may_be_compressed() -> None:
         np.testing.assert_allclose(task.params, rounded, atol=1e-6)
     assert {line["bytes_down"] for line in stepped.records.of("dispatch")} == {len(theta) + 8}
     deltas = [stepped.train(task).params - task.params for task in tasks]
-    close(stepped.server.params, theta + np.mean(deltas, axis=0))  # round 0 is everybody's
+    # All clients train all regions in round 0.
+    close(stepped.server.params, theta + np.mean(deltas, axis=0))
     plain.round()
     assert not np.array_equal(plain.server.params, stepped.server.params)
     with refuses("schedule.download_compressor", "fed-raa", got="8bit"):

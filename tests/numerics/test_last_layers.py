@@ -1,4 +1,4 @@
-"""SALF: clients train the last layers of a network with one hidden layer, against NumPy; its means, costs and bytes."""
+"""SALF trains the last layers of a network with one hidden layer: its means, costs and bytes against NumPy."""
 
 from typing import Any
 

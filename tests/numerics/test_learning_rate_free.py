@@ -157,7 +157,7 @@ TERMS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("method", "terms"), TERMS)
 @pytest.mark.parametrize("optimizer", REFERENCES)
 def test_tasks_follow_the_formula(optimizer: str, method: str, terms: dict[str, Any], state: str) -> None:
-    """ra-fed trains under masks; its norms are over the trained coordinates, and it is only reset here."""
+    """ra-fed trains under masks. Its norms are over the trained coordinates, and its state is reset in each task."""
     if method == "ra-fed" and state == "keep":
         method, terms = "fedavg", {"weight_decay": 0.05}
     fields = terms if optimizer != "delta-sgd" else {"lr": LR, **terms}
@@ -188,7 +188,7 @@ def test_tasks_follow_the_formula(optimizer: str, method: str, terms: dict[str, 
 
 
 def without_rate(method: str, optimizer: str, state: str, **fields: Any) -> Any:
-    """Return a run of a local optimizer. The rate of `tiny` is left out for an optimizer without a rate."""
+    """Return a run of a local optimizer, without `lr` for an optimizer that has no learning rate."""
     if "lr" not in fields:
         fields["lr"] = None
     return spec(method, momentum=0.0, local_optimizer=optimizer, local_optimizer_state=state, **fields)

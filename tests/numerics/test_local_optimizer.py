@@ -20,7 +20,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.submodels import flatten_parameters, load_parameters
 
-# Of the comparison with torch.optim, which has double precision: rounding of float32 grows with the rate.
+# The tolerance of the comparison with torch.optim, which has double precision. Rounding of float32 grows with the rate.
 ROUNDS, RATE = 3, 0.005
 BETAS, EPS = (0.8, 0.99), 1e-6
 OPTIMIZERS: list[tuple[dict[str, Any], type[torch.optim.Optimizer], dict[str, Any]]] = [
@@ -248,7 +248,7 @@ SCHEDULERS: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("schedule", "made"), SCHEDULERS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_local_schedule_equals_torch_lr_scheduler(schedule: str, made: Any, optimizer: str) -> None:
-    """Each task makes an optimizer and a scheduler of its own."""
+    """Each task creates a new optimizer and a new scheduler."""
     run = spec("fedavg", clients=1, lr=0.1, momentum=0.0, local_optimizer=optimizer, lr_schedule=schedule)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     module, stepped = module_of(run, run.params), Stepped(run)
@@ -272,11 +272,11 @@ def test_scaffold_divides_by_the_sum_of_the_local_rates() -> None:
     assert steps == EPOCHS * 10
     stepped.round()
     rates = LR * 0.8 ** np.arange(steps)
-    control = stepped.server._auxiliary._client.peek_row(0)  # type: ignore[attr-defined]  # of a RoundServer
+    control = stepped.server._auxiliary._client.peek_row(0)  # type: ignore[attr-defined]
     np.testing.assert_allclose(control, (before - stepped.server.params) / rates.sum(), atol=1e-6)
     plain = Stepped(spec("scaffold", clients=1))
     plain.round()
-    assert np.abs(plain.server._auxiliary._client.peek_row(0) - control).max() > 1e-3  # type: ignore[attr-defined]  # likewise
+    assert np.abs(plain.server._auxiliary._client.peek_row(0) - control).max() > 1e-3  # type: ignore[attr-defined]
 
 
 class Signs(LocalOptimizer):
@@ -332,6 +332,6 @@ def test_values_that_do_not_go_together_are_refused(field: str, fields: dict[str
 
 
 def test_momentum_of_zero_goes_with_adam() -> None:
-    """Equal terms of a comparison set it."""
+    """Equal terms set momentum 0 for all methods, so Adam must accept it."""
     assert spec("fedavg", local_optimizer="adam", momentum=0.0).method.local.momentum == 0
     assert spec("fedavg", local_optimizer="adam").method.local.momentum == 0

@@ -1,4 +1,4 @@
-"""HetLoRA and FLoRA on numbers worked out by hand, and whole rounds of them beside NumPy."""
+"""HetLoRA and FLoRA against numbers computed by hand, and whole rounds against NumPy."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ B2, A2 = np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0]])
 
 
 def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
-    """A linear layer [2, 2] with an adapter of rank 2, and the model as it stands: A is random, B is 0."""
+    """Return a linear layer [2, 2] with an adapter of rank 2, and its flat vector: A is random, and B is 0."""
     model = fl.lora(nn.Linear(2, 2, bias=False), 2, alpha=alpha, merge=merge)
     traced = trace_module(model, torch.randn(2, 2))
     params = np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters() if p.requires_grad])
@@ -37,7 +37,7 @@ def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
 
 
 def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> tuple[Array, Array]:
-    """B and A of one round in which clients with ranks 1 and 2, and 1 and 3 samples, return the matrices above."""
+    """Return B and A after a round of two clients: ranks 1 and 2, 1 and 3 samples, and the matrices above."""
     weights = (1.0, 3.0)
     bound = aggregator.bind(run.traced.size, 2)
     bound.see(run)
@@ -50,7 +50,8 @@ def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> t
         full[pair.b] = np.pad(b, ((0, 0), (0, 2 - len(a)))).reshape(-1)
         where = run.traced.flat_index(take_prefix(run.traced, share))
         coverage[where] += 1
-        if masked:  # what is beside it does not count
+        # Other parameters do not count.
+        if masked:
             mask = np.isin(np.arange(len(params)), where)
             change = DeltaView(slice(None), np.where(mask, full, 9).astype(np.float32), params.copy(), mask)
         else:
@@ -75,7 +76,7 @@ def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
 
 @pytest.mark.parametrize(("alpha", "masked"), [(2.0, False), (6.0, True)])
 def test_flora_stacks(alpha: float, masked: bool) -> None:
-    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; B is 0 then, A is drawn anew."""
+    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; then B is 0, and A is drawn again."""
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
     before = run.params.copy()
@@ -90,7 +91,10 @@ def test_flora_stacks(alpha: float, masked: bool) -> None:
 
 
 def test_flora_leaves_the_row_that_pads() -> None:
-    """Of a table [4, 2] the row moves by B A, transposed; the one of padding does not, also when A is drawn anew."""
+    """A row of a table [4, 2] changes by B A, transposed.
+
+    The row of padding does not change, also when A is drawn again.
+    """
     torch.manual_seed(0)
     model = fl.lora(nn.Embedding(4, 2, padding_idx=1), 2, targets="", merge=True)
     traced = trace_module(model, torch.tensor([[0, 1], [2, 3]]))
@@ -113,7 +117,7 @@ def test_flora_leaves_the_row_that_pads() -> None:
 
 
 class Spy(Stepped):
-    """Keeps what the clients of a round were given and what they returned."""
+    """A recorder of the tasks and the updates of a round."""
 
     def __init__(self, run: RunSpec) -> None:
         super().__init__(run)
@@ -126,11 +130,14 @@ class Spy(Stepped):
             self.returned.append((update.client, where, update.params.astype(np.float64)))
             return commit(update, now)
 
-        self.server.commit = spied  # type: ignore[method-assign]  # a spy
+        self.server.commit = spied  # type: ignore[method-assign]
 
 
 def adapted(method: str, *, merge: bool = False, **flags: Any) -> RunSpec:
-    """Three clients with shards of different sizes, an MLP of which adapters and the last layer are trained."""
+    """Return a run of three clients with shards of different sizes.
+
+    The adapters and the last layer of an MLP are trained.
+    """
     rng = np.random.default_rng(3)
     x = rng.normal(size=(SAMPLES + 20, 3)).astype(np.float32)
     y = (x @ rng.normal(size=(3, 4))).argmax(axis=1)
@@ -150,7 +157,7 @@ def padded(theta: Array, returned: list[tuple[int, Array, Array]]) -> list[Array
 
 
 def matrices(run: RunSpec, vector: Array, layer: int) -> tuple[Array, Array]:
-    """B and A of a layer, by the names of the tensors alone."""
+    """Return B and A of a layer by the names of its tensors."""
     spans = {
         name: vector[offset : offset + int(np.prod(shape))].reshape(shape)
         for name, shape, offset in zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
@@ -159,7 +166,7 @@ def matrices(run: RunSpec, vector: Array, layer: int) -> tuple[Array, Array]:
 
 
 def plain_mean(run: RunSpec, weights: Array, full: list[Array]) -> dict[str, Array]:
-    """The mean of what is trained besides adapters, which every client trains."""
+    """Return the mean of the trained parameters that are not adapters. Every client trains them."""
     mean = np.average(full, axis=0, weights=weights)
     layers = zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
     return {name: mean[at : at + int(np.prod(shape))] for name, shape, at in layers if name.startswith("4.")}
@@ -172,7 +179,10 @@ def of(run: RunSpec, vector: Array, name: str) -> Array:
 
 
 def test_rounds_of_hetlora() -> None:
-    """Ranks 4, 2 and 1. p = ||B A|| over both layers; everything is averaged with it, absent units as zeros."""
+    """Ranks are 4, 2 and 1.
+
+    All parameters are averaged by p = ||B A|| over both layers. Missing units count as zeros.
+    """
     run = adapted("hetlora", capacities=(1.0, 0.5, 0.25))
     stepped = Spy(run)
     for _ in range(3):
@@ -187,7 +197,7 @@ def test_rounds_of_hetlora() -> None:
 
 
 def test_rounds_of_flora() -> None:
-    """Ranks 4, 2 and 1. merged += 2 sum p B A (alpha / rank is 2); the last layer is averaged by samples."""
+    """Ranks are 4, 2 and 1. merged += 2 sum p B A (alpha / rank is 2). The last layer is averaged by samples."""
     run = adapted("flora", merge=True, capacities=(1.0, 0.5, 0.25))
     stepped, sizes = Spy(run), run.data.sizes
     for _ in range(3):
@@ -211,7 +221,7 @@ def test_rounds_of_flora() -> None:
 
 
 def test_flora_bills_adapters_up_and_the_stacks_since_the_last_task_down() -> None:
-    """Layers [5, 3] and [6, 5]: 8 + 11 = 19 numbers per unit, 45 merged, 28 of the last layer; 4 + 2 + 1 units."""
+    """Layers [5, 3] and [6, 5]: 8 + 11 = 19 numbers per unit, 45 when merged, 28 in the last layer; 4 + 2 + 1 units."""
     run = adapted("flora", merge=True, capacities=(1.0, 0.5, 0.25))
     stepped = Stepped(run)
     stepped.round()
@@ -253,15 +263,15 @@ def test_units_that_nobody_trained_keep_their_bits() -> None:
 
 @pytest.mark.parametrize(("method", "plain"), [("hetlora", "uniform"), ("flora", "samples")])
 def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
-    """Of the same slices, weighted alike, over those who trained a coordinate."""
+    """The mean of a coordinate is over the same slices, with equal weights, of the clients that trained it."""
     ours = Stepped(spec(method, capacities=(1.0, 0.4)))
     found = fl.method(method).replace(aggregator="covered")
-    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]  # a method, not its name
+    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]
     for _ in range(2):
         ours.round()
         theirs.round()
     assert (ours.server.params == theirs.server.params).all()
-    assert found.update.weights == plain  # type: ignore[union-attr]  # it is of that kind here
+    assert found.update.weights == plain  # type: ignore[union-attr]
 
 
 def test_flora_wants_room_for_what_is_merged() -> None:

@@ -1,6 +1,6 @@
-"""Every method of full models against its paper's formulas, worked out in NumPy on 44 parameters.
+"""Every method of full models against its paper's formulas in NumPy, on 44 parameters.
 
-Clients hold shards of different sizes, so that weights n_i / n and step counts T_i tell.
+Clients have shards of different sizes, so that wrong weights n_i / n or step counts T_i would change the results.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from fedraa.engine.run_spec import RunSpec
 
 
 def trained(run: RunSpec, theta: Array, turn: int, **terms: Any) -> list[Array]:
-    """w_i of every client."""
+    """Return the trained weights w_i of every client."""
     return [sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, **terms) for n in range(CLIENTS)]
 
 
@@ -79,7 +79,7 @@ def test_fedsam(server_lr: float) -> None:
 @pytest.mark.parametrize("participation", ["all", "sample:2"])
 def test_scaffold(participation: str) -> None:
     """Option II: y <- y - eta_l (g - c_i + c); c_i+ = c_i - c + (theta - y) / (T_i eta_l) with the client's T_i;
-    theta += mean Delta y; c += (1 / N) sum over the cohort of c_i+ - c_i, N all clients."""
+    theta += mean Delta y; c += (1 / N) times the sum over the cohort of c_i+ - c_i. N is the number of all clients."""
     run = spec("scaffold", participation=participation)
     shares(run)
     stepped, theta = Stepped(run), start(run)
@@ -207,8 +207,8 @@ def decayed(theta: Array, batches: Any, decay: float, bend: Callable[[Array], Ar
 def test_fedrobust() -> None:
     """min over w, max over (L_i, d_i) of the batch's summed loss f(w; L x + d) - 100 |L - 1|^2 - 4 |d|^2.
 
-    One ascent of (L, d) by .001 and .025 before each descent of w on the mean loss of what they make of the same
-    batch; they stay with the client, w is averaged. L is diagonal.
+    Before each step of w on a batch, (L, d) take one ascent step with the rates .001 and .025 on the same batch. They
+    stay at the client, and w is averaged. L is diagonal.
     """
     run = spec("fedrobust")
     shares(run)
@@ -221,7 +221,8 @@ def test_fedrobust() -> None:
         for n in range(CLIENTS):
             w = theta
             for x, y in minibatches(run, n, turn):
-                back = gradients(w, x * scale[n] + shift[n], y, WIDTHS)[2] * len(y)  # of the sum, by the input
+                # This is the gradient of the sum by the input.
+                back = gradients(w, x * scale[n] + shift[n], y, WIDTHS)[2] * len(y)
                 scale[n] += 0.001 * ((back * x).sum(axis=0) - 2 * 100 * (scale[n] - 1))
                 shift[n] += 0.025 * (back.sum(axis=0) - 2 * 4 * shift[n])
                 w = w - LR * gradients(w, x * scale[n] + shift[n], y, WIDTHS)[1]
@@ -255,8 +256,10 @@ def test_fedasync() -> None:
 
 
 def test_fedbuff() -> None:
-    """After K = 2 arrivals theta -= eta_g (1 / K) sum s(k) (theta_sent - w), s(k) = 1 / sqrt(1 + k), where k and the
-    version count flushes; a client goes on from the current theta, flush or not."""
+    """After K = 2 updates theta -= eta_g (1 / K) sum s(k) (theta_sent - w), with s(k) = 1 / sqrt(1 + k).
+
+    The staleness k and the version count full buffers. A client continues from the current theta after each update.
+    """
     run = spec("fedbuff", buffer_size=2, server_lr=0.8, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
@@ -279,8 +282,11 @@ def test_fedbuff() -> None:
 
 
 def test_splitfed() -> None:
-    """V1: the client sends h = stem(x), the server's copy of the trunk for this client sends back d loss / d h and
-    steps, the stem steps on what comes back; stems and trunks are averaged, uniformly, each round."""
+    """Version 1 of SplitFed, with a copy of the server's layers for each client.
+
+    The client sends h, the output of its layers. The server's copy takes a step and sends back d loss / d h, with which
+    the client takes its step. Each round averages the layers of the clients and of the server's copies.
+    """
     run = spec("splitfed", momentum=0.0)
     cut = HIDDEN * FEATURES + HIDDEN
     theta = start(run)
@@ -294,7 +300,8 @@ def test_splitfed() -> None:
                 [(w, b)] = layers(stem, (FEATURES, HIDDEN))
                 h = x @ w.T + b
                 _, g, back = gradients(trunk, np.maximum(h, 0), y, (HIDDEN, CLASSES))
-                back = back * (h > 0)  # the ReLU is the trunk's first layer
+                # The ReLU is the first layer of the server's part.
+                back = back * (h > 0)
                 trunk = trunk - LR * g
                 stem = stem - LR * np.concatenate([(back.T @ x).ravel(), back.sum(axis=0)])
             stems.append(stem)
@@ -304,7 +311,8 @@ def test_splitfed() -> None:
 
     stepped = Stepped(run)
     stepped.rounds(2, expected)
-    # h and its gradient cross for every sample of every epoch; the stem goes each way once; float32 is 4 bytes
+    # h and its gradient are sent for every sample of every epoch. The client's part is sent once each way. float32 has
+    # 4 bytes.
     for line in stepped.records.of("dispatch") + stepped.records.of("commit"):
         billed = line.get("bytes_down", line.get("bytes_up"))
         assert billed == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]

@@ -1,6 +1,6 @@
-"""Every submodel method in rounds against its paper's formula, worked out in NumPy on 72 parameters.
+"""Every submodel method in rounds against its paper's formula in NumPy, on 72 parameters.
 
-Only the draws are taken from the package's random streams; the masks, slices, local steps and means are not.
+Only the random draws come from the package. The masks, slices, local steps and means are computed here.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ Mask = np.ndarray
 
 
 class System(Stepped):
-    """Five clients, two hidden layers."""
+    """A run with five clients and two hidden layers."""
 
     def __init__(self, method: str, clients: int = 5, **flags: object) -> None:
         super().__init__(spec(method, clients=clients, hidden=WIDTHS[1:-1], **flags))
 
 
 def mean_over_covering(theta: Array, masks: Sequence[Mask], deltas: Sequence[Array]) -> Array:
-    """theta + (1 / Gamma) sum of the deltas of those that cover, where Gamma > 0 (rule A)."""
+    """Return theta + (1 / Gamma) sum of the deltas of clients that trained a coordinate, if Gamma > 0 (rule A)."""
     covered = np.sum(masks, axis=0)
     total = np.sum([delta * mask for delta, mask in zip(deltas, masks, strict=True)], axis=0)
     return np.where(covered > 0, theta + total / np.maximum(covered, 1), theta)
 
 
 def mean_over_all(theta: Array, masks: Sequence[Mask], deltas: Sequence[Array]) -> Array:
-    """The mean of m w + (1 - m) theta over all participants (rule B)."""
+    """Return the mean of m w + (1 - m) theta over all participants (rule B)."""
     filled = [np.where(mask, theta + delta, theta) for delta, mask in zip(deltas, masks, strict=True)]
     return np.mean(filled, axis=0)
 
@@ -42,14 +42,14 @@ def labels(run: RunSpec, client: int) -> set[int]:
 
 
 def masked_delta(system: System, theta: Array, mask: Mask, client: int, turn: int, **terms: float) -> Array:
-    """m w - m theta [d]."""
+    """Return m w - m theta [d]."""
     return sgd(theta, minibatches(system.run, client, turn), WIDTHS, lr=LR, mask=mask, **terms) - theta * mask
 
 
 def slice_delta(
     system: System, theta: Array, kept: Sequence[Sequence[int]], client: int, turn: int
 ) -> tuple[Mask, Array]:
-    """Which coordinates the network of the kept units has, and its delta on them, as vectors [d]."""
+    """Return the coordinates of the network of these units, and its delta on them, as vectors [d]."""
     where, widths = coordinates(kept)
     mask, delta = np.zeros(SIZE, bool), np.zeros(SIZE)
     mask[where] = True
@@ -58,7 +58,7 @@ def slice_delta(
 
 
 def twice_read(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Sequence[int]) -> Array:
-    """SGD with momentum .5 on a network in which layers 2 and 3 read 2 h: weights 2 W, so gradients of W times 2."""
+    """Train a network in which layers 2 and 3 read 2 h: gradients of W are twice as large. SGD has momentum .5."""
     inputs, hidden, second, classes = widths
     factor = np.ones(len(w))
     start = inputs * hidden + hidden
@@ -75,9 +75,9 @@ def twice_read(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Se
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_ist(scaled: bool) -> None:
-    """Groups are shuffled on their own and dealt in turn; slices are written back, the output bias is a mean.
+    """Each group is shuffled and distributed in turn. Slices are written back, and the output bias is a mean.
 
-    If scaled, both layers that read cut units read twice their values, at half the rate: half of the units are there.
+    A client has half of the units. With scaling, both layers that read them read twice their values, at half the rate.
     """
     system = System("ist", clients=2, override={"submodel.scaled": scaled})
     theta = start(system.run)
@@ -100,14 +100,17 @@ def test_ist(scaled: bool) -> None:
         before = system.server.params.copy()
         system.round()
         close(system.server.params, after)
-        # of the 4 x 6 weights between the hidden layers, half are between groups, and stay
+        # Half of the 4 x 6 weights between the hidden layers connect different groups, and stay unchanged.
         assert (~trained).sum() == 12
         np.testing.assert_array_equal(system.server.params[~trained], before[~trained])
         theta = after
 
 
 def test_oap() -> None:
-    """Each prunes the smallest quarters of every tensor of the current model; w_i are averaged over who has them."""
+    """Each client prunes the smallest quarters of every tensor.
+
+    A weight is averaged over the clients that trained it.
+    """
     system = System("oap", capacities=(0.75, 0.5, 1.0))
     theta = start(system.run)
     for turn in range(3):
@@ -115,20 +118,20 @@ def test_oap() -> None:
         masks = [part >= 4 - kept for kept in (3, 2, 4, 3, 2)]
         deltas = [masked_delta(system, theta, masks[n], n, turn, momentum=0.5) for n in range(5)]
         system.round()
-        # theta + (w - m theta) is w where m is 1: the mean of the weights themselves
+        # theta + (w - m theta) is w if m is 1, so this is the mean of the weights.
         theta = mean_over_covering(theta, masks, deltas)
         close(system.server.params, theta)
 
 
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
 def test_heterofl_and_fedrolex(method: str) -> None:
-    """Dense slices; clipped, decayed momentum SGD with the logits of absent labels at 0; label-owned output rows.
+    """Clients train dense slices with clipping, decay and momentum. Logits of absent labels are 0.
 
-    A logit at 0 whatever the weights is an output row at 0 that gets no gradient. FedRolex draws capacities anew
-    each round; its window starts at the round's number times the stride.
+    Only clients with a label average its output row. A logit that is always 0 is an output row at 0 without a
+    gradient. FedRolex draws capacities in each round, and its window starts at the round's number times the stride.
     """
     shares = (1.0, 0.5, 0.25)
-    # stronger than the methods' own values, so that both show in a few rounds
+    # Clipping and decay are stronger than the defaults, so that both have an effect in a few rounds.
     flags = {"capacities": shares, "weight_decay": 0.05, "clip": 0.2, "partition": "labels"}
     system = System(
         method, clients=4, **flags, **({"override": {"submodel.stride": 2}} if method == "fedrolex" else {})
@@ -168,10 +171,11 @@ def test_heterofl_and_fedrolex(method: str) -> None:
 
 
 def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
-    """RAM-Fed's masks: all in round 0; two of four regions (L), one (S), or the half that is drawn two (MIX).
+    """Return RAM-Fed's masks: all regions in round 0, later two of four (L), one (S), or at random one or two (MIX).
 
-    A region is a quarter of the hidden units, here of 6 and 4, with all weights into them and their biases, of the
-    weights from the last of them into the 4 classes, and of these' biases. In every `every`-th round all take the same.
+    A region has a quarter of the hidden units (6 and 4), with all weights into them and their biases, a quarter of the
+    weights from the last hidden layer to the 4 classes, and a quarter of the output biases. In every `every`-th round
+    all clients take the same regions.
     """
     six, four = [0, 0, 1, 2, 2, 3], [0, 1, 2, 3]
     region = np.concatenate([np.repeat(six, 3), six, np.repeat(four, 6), four, np.tile(four, 4), four])
@@ -205,7 +209,7 @@ def test_ra_fed(level: str) -> None:
 def test_ram_fed(method: str, level: str) -> None:
     """Algorithm 2: v = mean_n u_n + (1 / Gamma) sum_{covering n} (Delta_n - u_n), theta -= gamma v, u_n <- Delta_n.
 
-    Regions that nobody covers move by the mean memory. MIFA's form is v = mean_n u_n with the new u_n.
+    Regions that no client trains move by the mean memory. MIFA's form is v = mean_n u_n with the new u_n.
     """
     system = System(method, override={"submodel.level": level, "submodel.uncovered_every": 2})
     theta, u = start(system.run), np.zeros((5, SIZE))
@@ -228,7 +232,7 @@ def test_ram_fed(method: str, level: str) -> None:
 
 
 def test_subdismo() -> None:
-    """Algorithm 1: one random 4-way split a round; w~ = w + delta g / |g|, w -= eta grad f(w~) * m, g masked too."""
+    """Algorithm 1: w~ = w + delta g / |g| with masked g, w -= eta grad f(w~) * m. Each round has one random split."""
     system = System("subdismo", override={"local.sam_rho": 0.3}, server_lr=0.7)
     theta = start(system.run)
     ends = MASKABLE[-1].stop
@@ -259,7 +263,7 @@ def test_bernoulli() -> None:
 
 
 def test_bernoulli_kernels() -> None:
-    """Algorithm 1 as in the experiments: random units of every layer, the output layer whole."""
+    """Algorithm 1 as in the experiments: clients train random units of every layer, and the whole output layer."""
     system = System("bernoulli-kernels", capacities=(0.5, 0.3))
     theta = start(system.run)
     for turn in range(3):
@@ -277,7 +281,7 @@ def test_bernoulli_kernels() -> None:
 
 
 def test_shuffled() -> None:
-    """Algorithm 2: fixed blocks, one permutation per cycle and capacity; filled with theta, averaged over all."""
+    """Algorithm 2 has fixed blocks, in one order per cycle and capacity. Models are completed by theta and averaged."""
     system = System("shuffled", capacities=(0.5, 0.3))
     theta = start(system.run)
     for turn in range(5):
@@ -295,7 +299,7 @@ def test_shuffled() -> None:
 
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_shuffled_kernels(shuffled: bool) -> None:
-    """Algorithm 2 on units: 6 and 4 of them in two blocks each, every layer's in an order of its own."""
+    """Algorithm 2 on units: layers of 6 and 4 units have two blocks each, in different orders."""
     system = System("shuffled-kernels", capacities=(0.5,), override={"submodel.shuffled": shuffled})
     theta = start(system.run)
     for turn in range(4):
@@ -312,12 +316,12 @@ def test_shuffled_kernels(shuffled: bool) -> None:
 
 
 def test_prunefl() -> None:
-    """One mask, here of half of every tensor, by magnitude; sample-weighted mean; re-chosen every second round.
+    """All clients train one mask of half of every tensor. It is chosen again every second round.
 
-    In the first two rounds client 0 trains alone, and each ends with another choice. Then the smallest 30 % of each
-    tensor's weights are removable; they and the absent ones compete by the sum of squared gradients, absent
-    coordinates' too, since the mask was chosen. Absent weights are 0 in the model; one that regrows has the value that
-    it had.
+    In the first two rounds only client 0 trains, and each round ends with a new mask. Later the smallest 30 % of each
+    tensor's weights may be removed. They compete with the absent weights by the sum of squared gradients since the last
+    choice, which clients also compute for absent weights. Absent weights are 0 in the model. A weight that returns has
+    its earlier value. The mean is weighted by samples.
     """
     system = System("prunefl", submodel="adaptive-pruning(density=0.5, reprune_every=2, initial=2)")
     sizes = system.run.data.sizes

@@ -1,4 +1,4 @@
-"""The terms of the local solver, one by one and under masks, against NumPy on 44 parameters."""
+"""The options of local training, one by one and under masks, against NumPy on 44 parameters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,13 +29,13 @@ CONTROL = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
 
 
 def result(terms: dict[str, Any], **fields: Any) -> np.ndarray:
-    """What the client with these solver terms makes of its first task."""
+    """Return the result of a client's first task with these options of local training."""
     task = first_task(widths=WHOLE, buffer=RUN.params, lr=LR, **fields)
     return Trainer(RUN.traced, replace(RUN.method.local, **terms), seed=SEED).train(task, X, Y).params
 
 
 def descended(direction: Callable[[Array, Array, Array], Array], momentum: float = 0.0) -> Array:
-    """w <- w - lr v, v <- momentum v + direction(w, x, y), over the minibatches of the first task."""
+    """Return the weights after w <- w - lr v, v <- momentum v + direction(w, x, y) on the first task's minibatches."""
     w, v = start(RUN), np.zeros(SIZE)
     for x, y in minibatches(RUN, 0, 0):
         v = momentum * v + direction(w, x, y)
@@ -68,7 +68,7 @@ def test_clipping_bounds_the_gradient_before_decay_and_momentum() -> None:
 
 
 def test_decay_and_clipping_come_after_sam() -> None:
-    """The ascent is along the loss alone; the step decays and is clipped at w, not at w~."""
+    """The ascent uses only the gradient of the loss. Decay and clipping use w, not w~."""
 
     def direction(w: Array, x: Array, y: Array) -> Array:
         g = gradient(w, x, y)
@@ -79,7 +79,7 @@ def test_decay_and_clipping_come_after_sam() -> None:
 
 
 def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
-    """HeteroFL: not to minus infinity, so an absent label keeps exp(0) in the softmax, and its row no gradient."""
+    """HeteroFL: absent logits are 0, not minus infinity. So the softmax has exp(0), and their rows get no gradient."""
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
     trainer = Trainer(RUN.traced, replace(RUN.method.local, label_masked=True, batch_size=99, epochs=1), seed=SEED)
@@ -104,7 +104,7 @@ def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
 def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(
     share: float, label_shares: npt.NDArray[np.float64] | None
 ) -> None:
-    """Cross-entropy of logits + log((share * p + (1 - share) * q) / q); its gradient is softmax less the label."""
+    """Cross-entropy of logits + log((share * p + (1 - share) * q) / q); its gradient is softmax minus the label."""
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
     settings = ModelSettings(label_shares=None if label_shares is None else tuple(label_shares.tolist()))
@@ -147,7 +147,7 @@ def test_labels_as_frequent_as_at_all_clients_need_no_calibration() -> None:
 
 @pytest.mark.parametrize("terms", [{}, {"momentum": 0.9, "prox_mu": 0.5}, {"sam_rho": 0.3}])
 def test_masked_terms(terms: dict[str, float]) -> None:
-    """Absent coordinates are 0 from the first forward pass to what is sent back."""
+    """Absent coordinates are 0 in every forward pass and in the update."""
     got = result(terms, mask=MASK)
     close(got, sgd(RUN.params, minibatches(RUN, 0, 0), WIDTHS, lr=LR, mask=MASK, **terms))
     assert not got[~MASK].any()
@@ -165,7 +165,7 @@ def test_masked_decay_leaves_absent_coordinates_at_zero() -> None:
     ],
 )
 def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[Array], Array]) -> None:
-    """Control variate and server momentum are applied on covered coordinates alone."""
+    """The control variate and the server's momentum are applied only on trained coordinates."""
     got = result(terms, mask=MASK, extras={extras: CONTROL})
     close(got, sgd(RUN.params, minibatches(RUN, 0, 0), WIDTHS, lr=LR, mask=MASK, bend=bend))
     assert not got[~MASK].any()
@@ -194,7 +194,7 @@ def test_full_gradient_is_at_the_received_weights_over_the_whole_shard() -> None
 
 
 def test_adversary_takes_one_step_up_against_its_penalties() -> None:
-    """Linear loss sum_b a . x'_b, of gradient sum_b a x_b by L and n a by d: known by heart."""
+    """The linear loss sum_b a . x'_b has the gradients sum_b a x_b by L and n a by d."""
     a = torch.tensor([1.0, -2.0, 0.5])
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     adversary = Adversary(torch.tensor([1.1, 1.0, 1.0, 0.0, 0.2, 0.0]), torch.Size([FEATURES]))
@@ -206,7 +206,7 @@ def test_adversary_takes_one_step_up_against_its_penalties() -> None:
 
 
 def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean() -> None:
-    """The ascent is on the batch's summed loss: by NumPy's input gradient of the mean, times the batch."""
+    """The ascent uses the batch's summed loss: NumPy's input gradient of the mean, times the batch size."""
     task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, extras={ADVERSARY_KEY: np.float32([1, 1, 1, 0, 0, 0])})
     solver = replace(RUN.method.local, adversary=True, steps=1)
     got = Trainer(RUN.traced, solver, seed=SEED).train(task, X, Y).extras[ADVERSARY_KEY]
@@ -217,7 +217,7 @@ def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean(
 
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_the_delta_alone_is_compressed(mask: np.ndarray | None) -> None:
-    """What arrives is the received weights plus the kept entries of the delta, of the covered coordinates."""
+    """The server gets the received weights plus the compressed delta of the trained coordinates."""
     plain = result({}, mask=mask)
     arrived = result({"compressor": "topk:0.25"}, mask=mask)
     covered = np.ones(SIZE, bool) if mask is None else mask
@@ -235,7 +235,8 @@ def test_the_delta_alone_is_compressed(mask: np.ndarray | None) -> None:
         ("constant", [1, 1, 1, 1, 1]),
         ("exponential:0.5", [1, 0.5, 0.25, 0.125, 0.0625]),
         ("steps:1,3:0.1", [1, 0.1, 0.1, 0.01, 0.01]),
-        ("cosine:3", [1, 0.75, 0.25, 0.25, 0.25]),  # (1 + cos(60 degrees)) / 2, then 120; never 0
+        # The factors are (1 + cos(60 degrees)) / 2 and (1 + cos(120 degrees)) / 2. The last one is not 0.
+        ("cosine:3", [1, 0.75, 0.25, 0.25, 0.25]),
     ],
 )
 def test_schedules(spec: str, factors: list[float]) -> None:
@@ -252,7 +253,7 @@ def test_bad_schedules_are_refused(spec: str) -> None:
 
 
 def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_own_rate() -> None:
-    """FedCM: Delta <- -mean Delta_i / (eta_l T) with this round's eta_l, not the last one's."""
+    """FedCM: Delta <- -mean Delta_i / (eta_l T) with the eta_l of this round, not of the previous round."""
     run = spec("fedcm", lr_schedule="exponential:0.5", partition="iid")
     theta, delta, turn_steps = start(run), np.zeros(SIZE), 2 * np.ceil(20 / 6)
     stepped = Stepped(run)
@@ -269,5 +270,5 @@ def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_
 
 
 def test_defaults_bend_nothing() -> None:
-    """The default solver with its momentum off is plain SGD."""
+    """Local training with the defaults and without momentum is plain SGD."""
     close(result(vars(LocalTraining(lr=LR, momentum=0.0, batch_size=6, epochs=2))), descended(gradient))

@@ -14,7 +14,7 @@ STEPS = 8
 
 
 class Growing:
-    """Clients 0 and 1 in the first two rounds, then all."""
+    """A participation of clients 0 and 1 in the first two rounds, and then of all clients."""
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> range:
         return range(clients if round > 1 else 2)
@@ -78,7 +78,7 @@ def test_steps_are_as_long_as_the_rate_in_submodels(submodel: str) -> None:
             update = stepped.train(task)
             moved = assignment.trained(update.params) - assignment.trained(task.params)
             assert np.linalg.norm(moved) == pytest.approx(ETA, rel=1e-4)
-            controls = stepped.server._auxiliary._client  # type: ignore[attr-defined]  # of a RoundServer
+            controls = stepped.server._auxiliary._client  # type: ignore[attr-defined]
             before = controls.peek_row(client).copy()
             stepped.server.commit(update, 1.0)
             np.testing.assert_array_equal(controls.peek_row(client)[~trained], before[~trained])
@@ -95,7 +95,7 @@ def test_settings_that_break_the_formula_are_refused(field: str) -> None:
 
 def test_numbers_of_rounds_and_clients_follow_from_the_run() -> None:
     run = spec("padamfed", partition="iid", rounds=50, participation="bernoulli:0.5")
-    auxiliary = Stepped(run).server._auxiliary  # type: ignore[attr-defined]  # of a RoundServer
+    auxiliary = Stepped(run).server._auxiliary  # type: ignore[attr-defined]
     assert auxiliary._beta == pytest.approx((0.5 * CLIENTS * STEPS) ** (1 / 3) / 50 ** (2 / 3))
 
 

@@ -1,4 +1,4 @@
-"""What goes with what: crossings of two methods, pairs that are refused, and who takes part in a round."""
+"""Combinations of two methods: those that run, those that are refused, and the clients of their rounds."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ METHODS = list_methods()
 @pytest.mark.parametrize("server", ["fedavg", "fedprox", "scaffold", "fedadam"])
 @pytest.mark.parametrize("submodel", ["ist", "oap", "prunefl", "fedrolex"])
 def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: str) -> None:
-    """The submodel and its coverage of the first, the local solver and the server's step of the second."""
+    """A combination a+b has the submodels and the coverage of a, and the local training and the server step of b."""
     crossed, base, other = find_method(f"{submodel}+{server}"), METHODS[submodel], METHODS[server]
     assert isinstance(crossed.update, Mean)
     assert isinstance(base.update, Mean)
@@ -40,12 +40,15 @@ def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: s
     assert (stepped.server.params != before).any()
 
 
-OAP = {"capacities": (0.25, 0.5)}  # two clients of a quarter, one of a half: the rest is covered by nobody
+# Two clients train a quarter and one trains a half. No client trains the rest.
+OAP = {"capacities": (0.25, 0.5)}
 
 
 def test_scaffold_on_masks() -> None:
-    """c and c_i live in full coordinates, are applied and updated on covered ones; theta moves by the mean over
-    those who cover a coordinate, c by the sum over them divided by all N."""
+    """c and c_i have all coordinates, but a client uses and updates only the coordinates that it trains.
+
+    A coordinate of theta moves by the mean over the clients that trained it, and of c by their sum divided by all N.
+    """
     run = spec("oap+scaffold", **OAP)
     stepped, theta = Stepped(run), start(run)
     c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
@@ -70,7 +73,10 @@ def test_scaffold_on_masks() -> None:
 
 
 def test_adam_skips_what_nobody_covers() -> None:
-    """Moments and step too: a momentum would move weights that were not trained."""
+    """Untrained coordinates keep their moments and their step count.
+
+    Otherwise the momentum would change their weights.
+    """
     run = spec("oap+fedadam", momentum=0.0, server_lr=0.05, **OAP)
     stepped, theta = Stepped(run), start(run)
     m, v = np.zeros(len(theta)), np.full(len(theta), 1e-6)
@@ -114,7 +120,7 @@ def test_crossing_that_makes_no_sense_is_refused_by_name(name: str, got: str) ->
     [{"momentum": 0.5}, {"clip": 1.0}, {"compress": "topk:0.1"}],
 )
 def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str, Any]) -> None:
-    """(theta - y) / (T eta_l) is the mean gradient of plain SGD alone (trap 9)."""
+    """(theta - y) / (T eta_l) is the mean gradient only with plain SGD."""
     ((field, value),) = flags.items()
     with refuses(field, method, got=value):
         resolve_method(Experiment(method=method, **flags))
@@ -124,7 +130,7 @@ def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str
 
 
 def test_local_momentum_inflates_option_ii() -> None:
-    """Why: on a constant gradient g, SGD with momentum .5 goes nearly twice as far, and c_i with it."""
+    """With a constant gradient g, SGD with momentum .5 moves nearly twice as far, so that c_i is twice as large."""
     w, v, t = 0.0, 0.0, 50
     for _ in range(t):
         v = 0.5 * v + 1.0
@@ -134,7 +140,7 @@ def test_local_momentum_inflates_option_ii() -> None:
 
 @pytest.mark.parametrize("method", ["fedcm", "mofedsam", "mimelite", "heterofl+fedcm"])
 def test_a_second_momentum_is_refused(method: str) -> None:
-    """FedCM: with local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by 1.8 a round."""
+    """With FedCM and local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by the factor 1.8 per round."""
     with refuses("momentum", method, got=0.5):
         resolve_method(Experiment(method=method, momentum=0.5))
     resolve_method(Experiment(method=method, momentum=0.0, clip=1.0, compress="topk:0.1"))
@@ -142,7 +148,7 @@ def test_a_second_momentum_is_refused(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "fedsam", "fedadam", "fedrobust", "fedavg", "fedasync"])
 def test_what_harms_nothing_goes_together(method: str) -> None:
-    """RAM-Fed's own experiments have momentum .5: its memory divides by the rate that it multiplies with."""
+    """RAM-Fed's experiments have momentum .5. Its memory is divided and multiplied by the same rate."""
     resolve_method(Experiment(method=method, momentum=0.5, clip=1.0, compress="topk:0.1", lr_schedule="cosine:10"))
 
 
@@ -166,13 +172,14 @@ def test_participation_draws_whom_it_says() -> None:
     drawn = [cohort_of("sample:2", round) for round in range(200)]
     assert {len(cohort) for cohort in drawn} == {2}
     assert all(a < b for a, b in drawn)
-    assert len(set(drawn)) == 10  # every pair of five
+    # These are all pairs of five methods.
+    assert len(set(drawn)) == 10
     assert drawn == [cohort_of("sample:2", round) for round in range(200)]
     assert drawn != [cohort_of("sample:2", round, 1) for round in range(200)]
 
 
 def test_bernoulli_draws_each_on_its_own_and_never_nobody() -> None:
-    """P = .1 and 5 clients: nobody in .9^5 = 59 % of draws, which are drawn again; then E = .5 / .41 = 1.22."""
+    """With P = .1 and 5 clients, .9^5 = 59 % of the cohorts are empty and are drawn again. So E = .5 / .41 = 1.22."""
     cohorts = [cohort_of("bernoulli:0.1", round) for round in range(2000)]
     sizes = [len(cohort) for cohort in cohorts]
     assert min(sizes) == 1
@@ -205,7 +212,7 @@ def test_bad_participation_is_refused(spec: str) -> None:
 
 
 def test_the_mean_is_over_the_cohort_alone() -> None:
-    """theta <- sum n_i w_i / sum n_i over those who took part; a client's turn counts its own tasks."""
+    """theta <- sum n_i w_i / sum n_i over the clients of the round. A client's turn counts only its own tasks."""
     run = spec("fedavg", momentum=0.0, participation="bernoulli:0.4")
     stepped, theta, turns, sizes = Stepped(run), start(run), [0] * CLIENTS, run.data.sizes
     cohorts = set()

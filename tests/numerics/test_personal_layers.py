@@ -229,6 +229,13 @@ def test_pattern_without_a_layer_or_for_all_of_them_is_refused(pattern: str) -> 
         find_personal(named(), [pattern])
 
 
+def test_error_suggests_no_module_without_parameters() -> None:
+    """Module 0 of the mlp is Flatten, and its last one, 5, has parameters."""
+    with refuses("personal_layers", got="0") as caught:
+        spec("fedavg", hidden=(6, 6), personal_layers=("0",))
+    assert "did you mean" not in caught.value.hint
+
+
 def test_fedbn_warns_of_a_model_without_batch_norm_and_refuses_the_option() -> None:
     with pytest.warns(RunWarning, match="fedbn"):
         run = spec("fedbn")

@@ -1,4 +1,4 @@
-"""What each policy lets a client train: sizes, coverage, fairness over rounds, bytes, and what it refuses."""
+"""The submodels of each policy: sizes, coverage, fairness over rounds, bytes, and errors."""
 
 from typing import Any
 
@@ -27,11 +27,14 @@ from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Prefix, Rolling
 from fedraa.submodels.tracing.trace import trace_module
 
-FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2  # two hidden layers between 3 features and 2 classes
-MASKED = SIZE - 2  # all but the output bias
+# The model has two hidden layers between 3 features and 2 classes.
+FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2
+# These are all coordinates except the output bias.
+MASKED = SIZE - 2
 CLIENTS, SEED = 6, 5
 FULL = (FIRST, SECOND)
-Policy = Any  # whatever binds to a run
+# These policies are bound to a run.
+Policy = Any
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +52,21 @@ def turn(run: RunContext, client: int, round: int) -> RoundContext:
 
 
 def draws(policy: Policy, net: Traced, rounds: int, clients: int = CLIENTS, seed: int = SEED) -> list[list[Assignment]]:
-    """Choices by round and client, all of them in the cohort."""
+    """Return the assignments by round and client. All clients are in every cohort."""
     run = RunContext(net, clients, seed)
     sampler = policy.bind(run)
     return [[sampler.draw(turn(run, n, r)) for n in range(clients)] for r in range(rounds)]
 
 
 def trained(choice: Assignment) -> np.ndarray:
-    """1 where a coordinate of the full vector is trained [d]."""
+    """Return a vector [d] with 1 for each trained coordinate of the full model."""
     mask = np.zeros(SIZE, int)
     mask[choice.where] = 1
     return mask
 
 
 def units(choice: Assignment) -> tuple[list[int], list[int]]:
-    """The hidden units of both layers whose bias is trained."""
+    """Return the hidden units of both layers whose bias is trained."""
     mask = trained(choice)
     return np.flatnonzero(mask[24:32]).tolist(), np.flatnonzero(mask[64:68]).tolist()
 
@@ -90,7 +93,8 @@ def test_windows_roll_by_the_stride_and_cover_each_unit_equally_often(net: Trace
             count[rate][first] += 1
             count[rate][[8 + unit for unit in second]] += 1
     for rate in rates:
-        assert count[rate].tolist() == [rate * FIRST] * 12  # the layer of 4 goes round twice
+        # The window passes twice over the layer of 4 units.
+        assert count[rate].tolist() == [rate * FIRST] * 12
     strided = draws(Rolling(Capacities((0.25,)), stride=3), net, 3, clients=1)
     assert [units(choice) for [choice] in strided] == [([0, 1], [0]), ([3, 4], [3]), ([6, 7], [2])]
 
@@ -102,7 +106,8 @@ def test_capacities_are_dealt_in_turn_or_drawn_anew() -> None:
         assert [fixed.of(n, round, SEED) for n in range(5)] == [1.0, 0.5, 0.25, 1.0, 0.5]
     drawn = np.array([[redrawn.of(n, r, SEED) for n in range(10)] for r in range(60)])
     assert not (drawn == drawn[0]).all(axis=1)[1:].any()
-    for level in levels:  # a third of 600, within four standard deviations
+    # The number is a third of 600, within four standard deviations.
+    for level in levels:
         assert abs((drawn == level).sum() - 200) < 4 * np.sqrt(600 * 2 / 9)
     assert redrawn.of(3, 4, SEED) == drawn[4, 3]
 
@@ -131,7 +136,8 @@ def test_bernoulli_draws_its_share_afresh(net: Traced, kernels: bool) -> None:
         p, mine = (0.5, 0.25)[n], masks[:, n::2]
         if kernels:
             assert {tuple(map(len, units(c))) for round in choices for c in round[n::2]} == {(8 * p, 4 * p)}
-            assert mine[..., -2:].all()  # the output bias is whole
+            # The output bias is always whole.
+            assert mine[..., -2:].all()
         else:
             assert abs(mine.mean() - p) < 4 * np.sqrt(p * (1 - p) / mine.size)
 
@@ -139,7 +145,7 @@ def test_bernoulli_draws_its_share_afresh(net: Traced, kernels: bool) -> None:
 @given(r=st.sampled_from([1.0, 0.6, 0.5, 0.34, 0.25]), seed=st.integers(0, 1000), shuffled=st.booleans())
 @settings(max_examples=25)
 def test_each_block_is_trained_once_per_cycle(net: Traced, r: float, seed: int, shuffled: bool) -> None:
-    """B = ceil(1/r) blocks share out the coordinates; clients of one capacity train the same one."""
+    """The coordinates are divided into B = ceil(1/r) blocks. Clients of one capacity train the same block."""
     count = int(np.ceil(1 / r))
     policy = ShuffledBlocks(Capacities((r,)), shuffled=shuffled)
     rounds = draws(policy, net, 3 * count, clients=2, seed=seed)
@@ -166,7 +172,7 @@ def test_kernel_blocks_cover_every_unit_each_cycle_and_every_weight_in_time(net:
 
 
 def test_capacity_classes_run_their_own_cycles(net: Traced) -> None:
-    """Of 1/2 and 1/4, with an order of their own per cycle: 24 orders of four blocks."""
+    """The capacities 1/2 and 1/4 have separate orders in each cycle. Four blocks have 24 orders."""
     rounds = draws(ShuffledBlocks(Capacities((0.5, 0.25))), net, 48, clients=4)
     labels = np.array([[choice.label for choice in choices] for choices in rounds])
     np.testing.assert_array_equal(labels[:, :2], labels[:, 2:])
@@ -175,11 +181,14 @@ def test_capacity_classes_run_their_own_cycles(net: Traced) -> None:
 
 
 def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
-    """One split a round for all; the low half of the clients trains a part, the rest two; the head always."""
+    """All clients have the same split in a round.
+
+    Half of them train one part, the others two. The head is always trained.
+    """
     for choices in draws(FourWay(), net, 3):
         masks = np.array([trained(choice) for choice in choices])
         assert masks[:, MASKED:].all()
-        # 76 coordinates in quarters of 19
+        # 76 coordinates are divided into quarters of 19.
         assert masks[:, :MASKED].sum(axis=1).tolist() == [19] * 3 + [38] * 3
         singles = {tuple(mask) for choice, mask in zip(choices, masks, strict=True) if choice.label in (1, 2, 4, 8)}
         assert len(singles) == len({choice.label for choice in choices if choice.label in (1, 2, 4, 8)})
@@ -194,7 +203,7 @@ def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
 
 
 def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
-    """The parameters of a network 3-8-4-2 in these quarters: by their hidden units, 2 of 8, 1 of 4.
+    """Return the parameters of a network 3-8-4-2 in these quarters of its hidden units (2 of 8, and 1 of 4).
 
     Weights of the two outputs go by their inputs, their biases, fewer than four, by themselves.
     """
@@ -217,11 +226,13 @@ def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str) -> 
         assert [len(mine) for mine in chosen] == regions
         for mask, mine in zip(masks, chosen, strict=True):
             np.testing.assert_array_equal(mask == 1, of_regions(mine))
-        if number % 10 == 0:  # all the same; the rest is covered by nobody
+        # All clients train the same region, and no client trains the others.
+        if number % 10 == 0:
             most = max(chosen, key=len)
             assert all(mine <= most for mine in chosen)
             np.testing.assert_array_equal(masks.sum(axis=0) == 0, ~of_regions(most))
-    assert {rounds[10][0].label, rounds[20][0].label} != {0b1100, 0b1000}  # they are drawn, not the last
+    # The clients are drawn at random; they are not always the last clients.
+    assert {rounds[10][0].label, rounds[20][0].label} != {0b1100, 0b1000}
     assert len({choice.label for choices in rounds for choice in choices}) > 4
     assert [len(set(map(str, [c.label for c in rounds[r]]))) > 1 for r in (1, 2, 3)] == [True] * 3
     never = draws(Arbitrary(level, uncovered_every=0), net, 11)[10]
@@ -236,7 +247,8 @@ def test_who_trains_two_regions_and_which_ones_a_gap_has_are_drawn(net: Traced) 
         gaps.add(max(choice.label for choice in third))
     assert len(halves) > 6
     assert len(gaps) > 2
-    assert {sum(half) for half in halves} == {9}  # three clients two, three one
+    # Three clients train two regions, and three train one.
+    assert {sum(half) for half in halves} == {9}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +260,7 @@ def test_who_trains_two_regions_and_which_ones_a_gap_has_are_drawn(net: Traced) 
     ],
 )
 def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> None:
-    """L, S and MIX train 50, 25 and 37.5 % of it, however deep; every parameter is in exactly one region."""
+    """L, S and MIX train 50, 25 and 37.5 % of theta at any depth. Every parameter is in exactly one region."""
     hidden = (64, 64, 64, 64) if name == "mlp" else (200,)
     traced = trace_module(build_model(name, example, 10, hidden=hidden, dropout=0.0, seed=0), example)
     part = hidden_parts(traced, 4)
@@ -258,8 +270,10 @@ def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> N
     assert shares == pytest.approx([0.25] * 4, abs=0.02)
     names = [f"{each.rpartition('.')[0]}.weight" for each in traced.names if each.endswith("bias")]
     head = part[: traced.offsets[-1]][traced.offsets[-2] :].reshape(10, -1)
-    assert (head == head[0]).all()  # all classes of a hidden unit are where it is
-    for each in names[:-1]:  # a unit's bias is where its weights are
+    # The weights of a hidden unit to all classes are in the region of the unit.
+    assert (head == head[0]).all()
+    # The bias of a unit is in the region of its weights.
+    for each in names[:-1]:
         at, bias = traced.names.index(each), traced.names.index(each.replace("weight", "bias"))
         rows = traced.shapes[at][0]
         start, b = traced.offsets[at], traced.offsets[bias]
@@ -281,12 +295,14 @@ def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> 
     masks = [trained(choice) for choices in rounds[1:] for choice in choices]
     assert {int(mask.sum()) for mask in masks} == {15}
     hidden = [tuple(mask[32:64]) for mask in masks]
-    assert len(set(hidden)) == 16  # any region of one layer with any of the other: all of the matrix, with time
-    assert len({tuple(trained(choice)) for choice in rounds[4]}) == 1  # a gap
+    # Regions of the two layers are combined in all ways, so every weight of the matrix is trained at some time.
+    assert len(set(hidden)) == 16
+    # This round is a gap: all clients train the same region.
+    assert len({tuple(trained(choice)) for choice in rounds[4]}) == 1
 
 
 def test_capacities_set_the_regions_of_a_client_and_its_work(net: Traced) -> None:
-    """Capacities 1, .8 and .25 of four regions: all, three and one; the work is the share that the mask trains."""
+    """The capacities 1, .8 and .25 give all, three and one of four regions. The cost is the trained share."""
     policy = Arbitrary(capacities=(1.0, 0.8, 0.25), uncovered_every=0)
     for number, choices in enumerate(draws(policy, net, 12)):
         for client, choice in enumerate(choices):
@@ -447,12 +463,13 @@ def test_masks_are_drawn_over_the_encoder_blocks_of_the_vit() -> None:
 @pytest.mark.parametrize(
     ("method", "flags", "down", "up"),
     [
-        # 44 parameters, 40 of them maskable; a bitmap of 44 bits is 6 bytes
+        # 40 of the 44 parameters can be masked. A bitmap of 44 bits has 6 bytes.
         ("fedavg", {}, 176, 176),
         ("heterofl", {"capacities": (0.4,)}, 4 * (2 * 3 + 2 + 4 * 2 + 4), 4 * 20),
-        # of 15, 5 and 20 the ranks from 7.5, 2.5 and 10 on
+        # Of 15, 5 and 20 values the upper halves begin at the ranks 7.5, 2.5 and 10.
         ("oap", {"capacities": (0.5,)}, 4 * (7 + 2 + 10 + 4) + 6, 4 * (7 + 2 + 10 + 4) + 6),
-        ("subdismo", {}, 176, 4 * 14 + 6),  # the client masks; 40 / 4 and 4
+        # The client applies the mask: 40 / 4 values and 4 that are always trained.
+        ("subdismo", {}, 176, 4 * 14 + 6),
         ("shuffled", {"capacities": (0.5,)}, 4 * 22 + 6, 4 * 22 + 6),
     ],
 )

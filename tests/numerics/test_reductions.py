@@ -1,4 +1,4 @@
-"""Methods that must be equal: methods at full masks, absent coordinates, masks and slices."""
+"""Methods that must be equal in special cases: with full masks, with absent coordinates, and with masks or slices."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def run_of(method: str, **flags: Any) -> RunSpec:
 
 
 def trained(run: RunSpec) -> np.ndarray:
-    """The model after three rounds."""
+    """Return the model after three rounds."""
     stepped = Stepped(run)
     for _ in range(3):
         stepped.round()
@@ -61,14 +61,14 @@ def test_with_full_capacity_it_is_fedavg(fedavg: np.ndarray, method: str, flags:
     run = run_of(method, **flags)
     local, update = run.method.local, run.method.update
     assert isinstance(update, Mean)
-    # HeteroFL and FedRolex without masked labels, and with a head that all report
+    # HeteroFL and FedRolex run without masked labels, and all clients send the whole last layer.
     plain = replace(run.method, local=replace(local, label_masked=False), update=replace(update, owned_head=False))
     np.testing.assert_allclose(trained(replace(run, method=plain)), fedavg, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "ram-fed-mifa", "subdismo"])
 def test_with_masks_of_all_it_is_fedavg(fedavg: np.ndarray, method: str) -> None:
-    """Of one region, each client trains all; then Gamma = N, and RAM-Fed's memory cancels."""
+    """With one region, each client trains the whole model. Then Gamma = N, and RAM-Fed's memory cancels out."""
     run = run_of(method, momentum=0.0, **({"override": {"local.sam_rho": 0.0}} if method == "subdismo" else {}))
     whole = replace(run.method, submodel=Arbitrary("S", parts=1))
     np.testing.assert_allclose(trained(replace(run, method=whole)), fedavg, rtol=0, atol=1e-6)
@@ -82,7 +82,7 @@ def test_unpruned_it_is_fedavg_by_samples() -> None:
 
 
 def test_ist_of_one_client_is_fedavg() -> None:
-    """To the bit if both count clients alike: samples * delta / samples is not always delta in float32."""
+    """The bits are equal with equal weights, because samples * delta / samples may differ from delta in float32."""
     one = trained(run_of("ist", clients=1, momentum=0.0))
     np.testing.assert_array_equal(one, uniform_fedavg(clients=1))
 
@@ -107,7 +107,8 @@ def test_ist_of_one_client_is_fedavg() -> None:
     ],
 )
 def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -> None:
-    system = Stepped(run_of(method, partition="iid", **flags))  # where every client holds every label
+    # Every client has every label.
+    system = Stepped(run_of(method, partition="iid", **flags))
     server, uncovered = system.server, []
     for _ in range(4):
         before, nobody = server.params.copy(), np.ones(SIZE, bool)
@@ -124,7 +125,7 @@ def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -
 
 
 def test_momentum_rests_where_nobody_covers() -> None:
-    """FedAvgM with beta = 1/2: the second coordinate sits out the second of three rounds, its momentum too."""
+    """FedAvgM with beta = 1/2: no client trains the second coordinate in round 2, so that it keeps its momentum."""
     optimizer, params = Momentum(beta=0.5).bind(2), np.zeros(2, np.float32)
     for delta, moved, expected in [
         ([1, 1], [True, True], [1, 1]),
@@ -136,7 +137,7 @@ def test_momentum_rests_where_nobody_covers() -> None:
 
 
 def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
-    """One client of two labels takes part: two of four rows have no owner."""
+    """One client with two labels takes part, so two of the four output rows have no owner."""
     run = run_of("heterofl", clients=2, partition="labels", capacities=(1.0,), participation="sample:1")
     system = Stepped(run)
     [task] = system.round()
@@ -150,7 +151,7 @@ def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
 
 
 def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
-    """They are the sums of squares of the unmasked gradient at the masked weights; only present weights move."""
+    """PruneFL gets the squares of the unmasked gradient at the masked weights, and only present weights change."""
     system = Stepped(run_of("prunefl", override={"submodel.density": 0.6}))
     [task, *_] = [system.server.assign(client, 0.0) for client in system.server.begin()]
     update, mask = system.train(task), task.mask
@@ -176,8 +177,8 @@ def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
     ],
 )
 def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str, float]) -> None:
-    """On a ReLU network, where absent neurons give 0; all edges and biases of an absent neuron are masked."""
-    # Its model can be cut, and FedAvg's is taken whole.
+    """In a ReLU network absent neurons have the value 0. The mask has all weights and biases of an absent neuron."""
+    # The first run cuts the model, and FedAvg trains the whole model.
     run = run_of("fed-raa")
     where, widths = coordinates([[0, 2, 5], [1, 2]])
     mask = np.zeros(SIZE, bool)

@@ -1,4 +1,4 @@
-"""One method of full models with its special term switched off is another, bit for bit where sums are the same."""
+"""A method of full models without its special term equals another method, bit for bit if the sums are the same."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,19 +21,19 @@ def after(run: RunSpec, rounds: int = 3) -> np.ndarray:
 
 
 def uniform_fedavg(**flags: Any) -> RunSpec:
-    """FedAvg with the plain mean that the others take, and plain SGD."""
+    """Return FedAvg with plain means, as the other methods have, and with plain SGD."""
     run = spec("fedavg", momentum=0.0, **flags)
     return replace(run, method=replace(run.method, update=replace(run.method.update, weights="uniform")))
 
 
 def without_server_momentum(method: str, **flags: Any) -> RunSpec:
-    """The method with weight 1 on the gradient, and so 0 on the server momentum."""
+    """Return the method with weight 1 on the gradient, and therefore 0 on the server's momentum."""
     run = spec(method, **flags)
     return replace(run, method=replace(run.method, local=replace(run.method.local, grad_mix=1.0)))
 
 
 def alone(run: RunSpec) -> np.ndarray:
-    """Clients take turns, each alone with the server: no update is stale."""
+    """Return a run in which only one client trains at a time, so that no update is stale."""
     stepped = Stepped(run)
     for client in ORDER:
         stepped.server.commit(stepped.train(stepped.server.assign(client, 0.0)), 1.0)
@@ -89,18 +89,18 @@ def test_first_round_of_scaffold_is_uniform_fedavg() -> None:
 
 
 def test_scaffold_of_one_client_is_fedavg() -> None:
-    """Then c = c_1 at all times: the correction is 0."""
+    """With one client c = c_1 at all times, so that the correction is 0."""
     flags = {"clients": 1, "partition": "iid"}
     close(after(spec("scaffold", **flags)), after(uniform_fedavg(**flags)))
 
 
 def test_splitfed_is_uniform_fedavg() -> None:
-    """The same gradients, whichever side of the wire takes the step."""
+    """Client and server together take the same steps as a client with the whole model."""
     np.testing.assert_array_equal(after(spec("splitfed", momentum=0.0)), after(uniform_fedavg()))
 
 
 def test_fedbuff_of_one_arrival_is_fedasync_of_mixing_1() -> None:
-    """theta + (w - theta) is w but for the last bit."""
+    """theta + (w - theta) differs from w at most in the last bit."""
     buffered = spec("fedbuff", buffer_size=1, staleness="constant", server_lr=1.0, momentum=0.5)
     mixed = spec("fedasync", mixing=1.0, prox_mu=0.0, staleness="constant")
     np.testing.assert_allclose(alone(buffered), alone(mixed), rtol=0, atol=1e-6)
@@ -112,7 +112,7 @@ def test_fed_raa_of_one_fragment_is_fedasync() -> None:
 
 
 def test_full_buffer_of_fresh_updates_is_a_round_of_uniform_fedavg() -> None:
-    """FedBuff with K = N, all sent at once: theta + (1 / N) sum (w_i - theta)."""
+    """FedBuff with K = N, if all clients start together: theta + (1 / N) sum (w_i - theta)."""
     stepped = Stepped(spec("fedbuff", buffer_size=CLIENTS, momentum=0.0))
     stepped.round()
     assert stepped.server.step == 1

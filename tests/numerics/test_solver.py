@@ -1,4 +1,4 @@
-"""The local solver, term by term, against NumPy and against the definitions."""
+"""Local training, option by option, against NumPy and against the definitions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,13 +61,15 @@ def received() -> Weights:
         {},
         {"momentum": 0.9},
         {"prox_mu": 0.5},
-        {"prox_mu": 0.5, "momentum": 0.9},  # momentum sees the proximal term
+        # The momentum includes the proximal term.
+        {"prox_mu": 0.5, "momentum": 0.9},
         {"sam_rho": 0.2},
-        {"sam_rho": 0.2, "prox_mu": 0.5, "momentum": 0.9},  # the ascent is along the loss alone
+        # The ascent of SAM uses only the gradient of the loss.
+        {"sam_rho": 0.2, "prox_mu": 0.5, "momentum": 0.9},
     ],
 )
 def test_terms(terms: dict[str, float]) -> None:
-    """Two epochs of batches of 8, 8 and 7."""
+    """A task has two epochs of batches of 8, 8 and 7 samples."""
     got = result(LocalTraining(**({"momentum": 0.0} | terms), batch_size=8, epochs=2))
     expected = train(received(), batches(8, 2), lr=LR, **terms).flat()
     np.testing.assert_allclose(got, expected, atol=1e-6)
@@ -97,7 +99,7 @@ def test_counts_of_steps_and_samples() -> None:
 
 @pytest.mark.parametrize("radius", [0.05, 0.7])
 def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: float) -> None:
-    """One norm over all trained coordinates: ||w~ - w|| = rho; the loss reported is that at w."""
+    """One norm is over all trained coordinates: ||w~ - w|| = rho. The reported loss is the loss at w."""
     model = traced()
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=8, steps=3, sam_rho=radius), seed=SEED)
@@ -120,10 +122,11 @@ def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: fl
 
 
 def test_sam_where_the_gradient_vanishes_stays_put() -> None:
-    """The model is sure of the one label there is: its softmax is exactly one-hot, and 0 / 0 is guarded."""
+    """All samples have one label, and the softmax is one-hot: the gradient is 0, and 0 / 0 must not give NaN."""
     model = traced()
     sure = flatten_parameters(model.module)
-    sure[-CLASSES] = 1e4  # the output bias of label 0
+    # This is the output bias of label 0.
+    sure[-CLASSES] = 1e4
     update = Trainer(model, LocalTraining(batch_size=8, steps=2, sam_rho=0.5), seed=SEED).train(
         task(sure), X, np.zeros_like(Y)
     )
@@ -146,7 +149,7 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
 
 
 def test_fragment_scale_leaves_tokens_alone() -> None:
-    """An embedding writes the units that are its dimension 1: what it reads are tokens, which nothing scales."""
+    """The units of an embedding are its dimension 1. Its inputs are tokens, which are not scaled."""
     net = nn.Sequential(nn.Embedding(7, 8), nn.Flatten(), nn.Linear(8 * 3, 2))
     found = trace_module(net, torch.zeros(2, 3, dtype=torch.long))
     assert [group.size for group in found.groups] == [8]
@@ -156,7 +159,7 @@ def test_fragment_scale_leaves_tokens_alone() -> None:
 
 
 def test_fragment_scale_trains_the_scaled_network() -> None:
-    """Training V = W / r, the output layer as the scaled fragment has it, takes the step of W divided by r^2."""
+    """The scaled fragment trains V = W / r, whose step is the step of W divided by r^2."""
     model = traced(20)
     [_, kept] = make_fragments(model, (0.2, 0.8))
     start = flatten_parameters(model.module)[model.flat_index(kept)]
@@ -164,7 +167,7 @@ def test_fragment_scale_trains_the_scaled_network() -> None:
     got = Trainer(model, solver, seed=SEED, model=ModelSettings(fragment_scale=True)).train(task(start, (16,)), X, Y)
     theta = Weights.of(start, FEATURES, 16, CLASSES)
     [(x, y)] = batches(23, 1)
-    # logits = (W / r) h + b: by the chain rule dW = d(W / r) / r, all else as in the network with W / r
+    # The logits are (W / r) h + b. By the chain rule dW = d(W / r) / r, and all else is as in the network with W / r.
     g = gradient(theta._replace(w2=theta.w2 / 0.8), x, y)
     expected = theta.plus(-LR, g._replace(w2=g.w2 / 0.8))
     np.testing.assert_allclose(got.params, expected.flat(), atol=1e-6)
@@ -180,7 +183,7 @@ def test_learning_rate_is_the_tasks() -> None:
 
 @pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam_rho": 0.1, "prox_mu": 0.1}])
 def test_a_task_does_not_know_what_was_trained_before(terms: dict[str, Any]) -> None:
-    """Bit for bit, also with dropout: a worker may be any process that trained anything."""
+    """The bits of a task do not depend on earlier tasks of the worker, also with dropout."""
     model = traced(20, nn.Dropout(0.5))
     solver = LocalTraining(**terms, batch_size=8, epochs=2)
     start = flatten_parameters(model.module)

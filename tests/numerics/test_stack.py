@@ -1,4 +1,4 @@
-"""Tasks trained as one batched computation: each as it would be alone, whatever else is in the stack."""
+"""Tasks that are trained as one batched computation: the other tasks do not change the result of a task."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,8 @@ from fedraa.submodels.tracing.trace import trace_module
 
 RNG = np.random.default_rng(5)
 FEATURES, CLASSES, HEIGHT = 12, 4, 4
-SHARDS = [  # of 23 samples: batches of 8, 8 and 7; of 9: 8 and 1; of 5: one, of a shape of its own
+# 23 samples make batches of 8, 8 and 7; 9 samples make 8 and 1; 5 samples make one batch of another shape.
+SHARDS = [
     (RNG.normal(size=(size, 1, 3, 4)).astype(np.float32), RNG.integers(0, CLASSES - 1, size)) for size in (23, 9, 17, 5)
 ]
 
@@ -47,7 +48,7 @@ def stacks(model: Traced, solver: LocalTraining, height: int = HEIGHT, *, bf16: 
 def work(
     model: Traced, client: int, extras: tuple[str, ...] = (), *, masked: bool = False, width: int | None = None
 ) -> Work:
-    """The task of a client; its buffers are its own."""
+    """Return the task of a client with new buffers."""
     rng = np.random.default_rng(client)
     widths = model.widths(model.full()) if width is None else (width,)
     start = flatten_parameters(model.make_skeleton(widths))
@@ -98,7 +99,7 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
 @pytest.mark.parametrize("model", [mlp, cnn])
 @pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam_rho": 0.1}])
 def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]) -> None:
-    """Neither on who is beside it, nor on its place; not even on those that end in numbers that are none."""
+    """The result depends neither on the other tasks nor on the place in the stack, even if other tasks end in NaN."""
     model = traced(model)
     trainer = stacks(model, LocalTraining(**terms, batch_size=8, epochs=2))
     mine, others = work(model, 0), [work(model, client) for client in (2, 1)]

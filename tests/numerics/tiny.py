@@ -1,4 +1,4 @@
-"""A federated run of a few dozen parameters, stepped by hand beside a derivation in NumPy."""
+"""A federated run of a few dozen parameters, which tests execute step by step and compare with NumPy."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +21,7 @@ CLIENTS, SAMPLES, LR, BATCH, EPOCHS, SEED = 3, 60, 0.2, 6, 2, 7
 
 
 def spec(method: str, **flags: Any) -> RunSpec:
-    """Three clients with shards of different sizes, two epochs of minibatches of six."""
+    """Return a run of three clients with shards of different sizes, and two epochs of minibatches of six samples."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(SAMPLES + 20, FEATURES)).astype(np.float32)
     y = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
@@ -43,7 +43,7 @@ def spec(method: str, **flags: Any) -> RunSpec:
 
 
 def minibatches(run: RunSpec, client: int, turn: int) -> Iterator[Batch]:
-    """What the client trains on in its `turn`-th task; only the order is taken from the package's streams."""
+    """Return the minibatches of a client's `turn`-th task. Only their order comes from the package's random streams."""
     x, y = run.data.client(client)
     given, size = run.experiment, run.experiment.batch_size
     rng = generator(given.seed, "batches", client, turn)
@@ -54,7 +54,7 @@ def minibatches(run: RunSpec, client: int, turn: int) -> Iterator[Batch]:
 
 
 def steps(run: RunSpec, client: int) -> int:
-    """T_i: the client's local steps in one task."""
+    """Return T_i, the number of local steps of a client in a task."""
     return EPOCHS * int(np.ceil(run.data.sizes[client] / BATCH))
 
 
@@ -67,7 +67,7 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 class Records:
-    """Keeps what the server records."""
+    """A log that keeps the events in a list."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ class Records:
 
 
 class Stepped:
-    """The server and the trainer of a run, without loop, pool or clock."""
+    """The server and the trainer of a run, without loop, workers or clock."""
 
     def __init__(self, run: RunSpec) -> None:
         self.run, self.records = run, Records()
@@ -91,14 +91,14 @@ class Stepped:
         return self.trainer.train(task, *self.run.data.client(task.client))
 
     def round(self) -> list[Task]:
-        """One round; the cohort's updates come back in reverse."""
+        """Execute a round. The updates of the cohort arrive in reverse order."""
         tasks = [self.server.assign(client, 0.0) for client in self.server.begin()]
         for task in reversed(tasks):
             self.server.commit(self.train(task), 1.0)
         return tasks
 
     def rounds(self, count: int, expected: Callable[[int], Array]) -> None:
-        """So many rounds; `expected` gives the model after each."""
+        """Execute rounds and compare the model after each round with `expected`."""
         before = self.server.params.copy()
         for turn in range(count):
             self.round()

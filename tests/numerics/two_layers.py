@@ -1,4 +1,4 @@
-"""The flat vector of a network of two hidden layers, 72 parameters: its tensors, slices and quarters by rank."""
+"""The flat vector of a network with two hidden layers and 72 parameters: its tensors, slices and quarters by rank."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,14 +9,16 @@ from numpy_mlp import Array, layers
 from tiny import CLASSES, FEATURES
 
 WIDTHS = (FEATURES, 6, 4, CLASSES)
-SIZE = 72  # 18 + 6 weights and biases, 24 + 4, 16 + 4
+# The layers have 18 + 6, 24 + 4 and 16 + 4 weights and biases.
+SIZE = 72
 _ENDS = np.cumsum([0, 18, 6, 24, 4, 16, 4])
 TENSORS = [slice(a, b) for a, b in pairwise(_ENDS.tolist())]
-MASKABLE = TENSORS[:-1]  # all but the output bias: what some hidden unit has part in
+# These are all coordinates that belong to a hidden unit: all except the output bias.
+MASKABLE = TENSORS[:-1]
 
 
 def coordinates(kept: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Where the parameters [k] of the network of the kept hidden units are in the flat vector, and its widths.
+    """Return the places [k] of the parameters of the network of these hidden units in the flat vector, and its widths.
 
     Every weight between two kept units, every bias of one; all features, all classes.
     """
@@ -28,7 +30,7 @@ def coordinates(kept: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], l
 
 
 def quarters(theta: Array) -> npt.NDArray[np.int64]:
-    """Which quarter by rank of |theta| within its tensor a coordinate is in, 0 the smallest; 9: always trained."""
+    """Return each coordinate's quarter by the rank of |theta| in its tensor: 0 is the smallest, 9 always trained."""
     part = np.full(SIZE, 9)
     for where in MASKABLE:
         values = np.abs(theta[where])

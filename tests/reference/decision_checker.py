@@ -1,6 +1,6 @@
-"""The decisions of both kinds of servers, counted from the log only: counts, versions, steps, weights.
+"""The decisions of both kinds of servers, computed again from the log only: counts, versions, steps, weights.
 
-This is the second opinion on the decisions of `fedraa.ledger`: it gets no new features, and must not import the ledger.
+This second implementation checks the decisions of `fedraa.ledger`. It must not import the ledger.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from schedulers import FragmentStats, SchedulerRunner, count_once
 
 
 class AsyncChecker:
-    """The log tells whether an update made a new version, and whether a client trained again what it held."""
+    """A checker of asynchronous logs. They show the updates with a new version and the tasks that are trained again."""
 
     def __init__(self, rules: Any, tasks: Tasks) -> None:
         self.step = 0
@@ -25,7 +25,7 @@ class AsyncChecker:
         self._plan()
 
     def _plan(self) -> None:
-        """Plan by the costs of now."""
+        """Plan with the current costs."""
         self._planner = self._rules.planner()
 
     def dispatch(self, line: Line) -> None:
@@ -71,20 +71,20 @@ class AsyncChecker:
         self._next(flight)
 
     def _next(self, flight: LoggedTask) -> None:
-        """Somebody is given work now that this task is over."""
+        """Choose the next client after the end of this task."""
         concurrency, left_out = self._rules.concurrency, self._tasks.bad_clients.left_out
         busy = {other.client for other in self._tasks.flights.values()} if concurrency.limited else ()
         self._tasks.waiting.extend(concurrency.next(flight.client, flight.task, busy, left_out))
 
     def _given(self, line: Line, client: int) -> int:
-        """What the client trains; what a policy draws is in the log."""
+        """Return the label of the client's submodel. The log has the labels that a policy draws."""
         if self._planner is None:
             self._audited(line, client)
             return int(line.at_least("fragment", 0))
         return scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
 
     def _audited(self, line: Line, client: int) -> None:
-        """Check what the log says that a decision was made from: nothing, where a policy draws."""
+        """Check the inputs of a decision in the log. A policy that draws has no inputs."""
         if self._planner is None:
             line.expect_value("feasible_fragments", [])
             line.expect_value("fragment_updates", [])
@@ -92,7 +92,7 @@ class AsyncChecker:
             audited(line, self._planner.feasible(client).tolist(), self._standing)
 
     def _place(self, label: int) -> int:
-        """Which of the versions that are counted is that of what was trained: there is one where a policy draws."""
+        """Return the index of the counter of versions for a label. If a policy draws, there is only one counter."""
         return 0 if self._planner is None else label
 
     def _taken(self, line: Line, flight: LoggedTask) -> ApplyResult:
@@ -101,7 +101,7 @@ class AsyncChecker:
 
 
 class RoundChecker:
-    """Every client of a cohort gets one task, and answers once or is dropped; that is one server update."""
+    """A checker of rounds: every client of a cohort gets one task, and its update arrives or the task is dropped."""
 
     def __init__(self, rules: Any, tasks: Tasks) -> None:
         self.step = 0
@@ -162,7 +162,7 @@ class RoundChecker:
 
 
 def scheduled(line: Line, rules: Any, client: int, turn: int, planner: SchedulerRunner, standing: FragmentStats) -> int:
-    """Return the scheduler's choice for the client's `turn`-th task; check what the log says it was made from."""
+    """Return the scheduler's choice for the client's `turn`-th task, and check the inputs of the choice in the log."""
     feasible = planner.feasible(client)
     audited(line, feasible.tolist(), standing)
     rng = generator(rules.experiment.seed, "schedule", client, turn)
@@ -170,6 +170,6 @@ def scheduled(line: Line, rules: Any, client: int, turn: int, planner: Scheduler
 
 
 def audited(line: Line, feasible: list[int], standing: FragmentStats) -> None:
-    """Check what the log says that a decision was made from."""
+    """Check the inputs of a decision in the log."""
     line.expect_value("fragment_updates", standing.counts.tolist())
     line.expect_value("feasible_fragments", feasible)

@@ -1,6 +1,6 @@
-"""Task numbers, turns, waiting clients and failed clients, counted from the log only.
+"""Task numbers, turns, waiting clients and failed clients, computed again from the log only.
 
-This is an implementation of its own: it must not import the ledger that it checks.
+This second implementation checks the ledger, and must not import it.
 """
 
 from collections import deque

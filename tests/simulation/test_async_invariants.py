@@ -22,7 +22,7 @@ CLIENTS = 10
 
 
 class Still:
-    """A pool in which clients give back what they got, at once: only decisions and times matter."""
+    """An executor that returns the parameters of every task unchanged, because only decisions and times matter."""
 
     workers = 1
 
@@ -53,7 +53,7 @@ class Still:
 
 
 def simulate(method: str | Method, directory: Path, updates: int, clients: int = CLIENTS, **flags: Any) -> History:
-    """A run in which nothing is trained: five clients of capability 1, five of 3, 100 samples each."""
+    """Simulate a run without training: five clients of compute speed 1 and five of speed 3, with 100 samples each."""
     experiment = Experiment(
         method=method, clients=clients, hidden=(100,), updates=updates, eval_every=updates, engine="local", **flags
     )
@@ -65,7 +65,7 @@ def simulate(method: str | Method, directory: Path, updates: int, clients: int =
 
 
 def log(history: History, *without: str) -> list[dict[str, object]]:
-    """The events but for what real time and the other fields left out say."""
+    """Return the events without real times and without the fields that are left out."""
     return [
         {field: value for field, value in line.items() if field not in ("wall", *without)} for line in history.lines()
     ]
@@ -103,7 +103,7 @@ def test_updates_per_fragment_sum_to_the_step(method: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("fragments", [3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 5))])
 def test_mean_global_staleness_is_the_number_of_other_clients(fragments: int, tmp_path: Path) -> None:
-    """Between two updates of a client come, on the average, one of each other client: whatever their speeds."""
+    """Between two updates of a client, each other client has one update on average, at any speeds."""
     events = simulate("fed-raa", tmp_path, 3000, fragments=fragments).events
     staleness = events.loc[events["kind"] == "commit", "staleness_total"]
     assert staleness.mean() == pytest.approx(CLIENTS - 1, abs=0.05)
@@ -111,7 +111,7 @@ def test_mean_global_staleness_is_the_number_of_other_clients(fragments: int, tm
 
 @pytest.mark.parametrize("clock", ["fragment", "server"])
 def test_staleness_clock_weighs_updates_by_its_staleness(clock: str, tmp_path: Path) -> None:
-    """With 10 busy clients the server's clock gives about .6 / sqrt(10) = .19 to every update."""
+    """With 10 busy clients and the server's staleness clock, every update has a weight of about .6 / sqrt(10) = .19."""
     override = {"schedule.staleness_clock": clock}
     history = simulate("fed-raa", tmp_path, 400, staleness="polynomial", override=override)
     replay(tmp_path)
@@ -129,10 +129,11 @@ def test_staleness_clock_without_effect_is_refused(fields: dict[str, Any]) -> No
 
 
 def test_mean_staleness_of_the_offline_assignment(tmp_path: Path) -> None:
-    """Fragment j's staleness is its other owners on the average: sum_j share_j (owners_j - 1).
+    """The mean staleness of fragment j is its number of other owners: sum_j share_j (owners_j - 1).
 
-    By ceil(3 n / 10) the three fastest own the 50 % fragment, two fast and a slow one the 30 %, four slow ones the
-    20 %. Updates per time: 3 * 3/.5 = 18, 2 * 3/.3 + 1/.3 = 23.3, 4 * 1/.2 = 20 of 61.3 together.
+    By ceil(3 n / 10) the three fastest clients own the 50 % fragment, two fast clients and a slow one own the 30 %
+    fragment, and four slow clients own the 20 % fragment. They make 3 * 3/.5 = 18, 2 * 3/.3 + 1/.3 = 23.3 and
+    4 * 1/.2 = 20 updates per time unit, 61.3 together.
     """
     rates = np.array([20, 70 / 3, 18])
     expected = (rates / rates.sum() * np.array([3, 2, 2])).sum()
@@ -143,7 +144,7 @@ def test_mean_staleness_of_the_offline_assignment(tmp_path: Path) -> None:
     np.testing.assert_allclose(shares, rates / rates.sum(), atol=0.01)
 
 
-# Each scheduler once, with another number of fragments; the others are slow tests.
+# The fast tests have each scheduler once, each with another number of fragments. The other cases are slow tests.
 QUICK_SHARES = (("fed-raa", 4), ("fed-raa-mp", 3), ("fed-raa-random", 2))
 
 
@@ -156,10 +157,10 @@ QUICK_SHARES = (("fed-raa", 4), ("fed-raa-mp", 3), ("fed-raa-random", 2))
     ],
 )
 def test_time_per_update(method: str, fragments: int, tmp_path: Path) -> None:
-    """Work-conserving and with equal shares of updates: mean cost / sum of capabilities, here 1 / (20 M).
+    """With busy clients and equal shares of updates it is the mean cost / the sum of the speeds, here 1 / (20 M).
 
-    But for the output bias, which is in every fragment: they have 100 (10 + 1 + 2) + 2 M parameters together, the
-    model has 1302.
+    The output bias is in every fragment, so the fragments have 100 (10 + 1 + 2) + 2 M parameters together. The model
+    has 1302.
     """
     summary = simulate(method, tmp_path, 1500, fragments=fragments).summary
     assert isinstance(summary["time"], float)
@@ -169,18 +170,18 @@ def test_time_per_update(method: str, fragments: int, tmp_path: Path) -> None:
 
 
 def test_greedy_lowers_the_worst_staleness(tmp_path: Path) -> None:
-    """The longest task is K* = .2 under the bound and .4 without, in which .2 * 80 and .4 * 80 updates go by."""
+    """The longest task takes K* = .2 with the bound and .4 without: .2 * 80 and .4 * 80 updates arrive in this time."""
     worst = {}
     for method, longest in (("fed-raa", 0.2), ("fed-raa-mp", 0.4)):
         events = simulate(method, tmp_path / method, 1500, fragments=4).events
         worst[method] = events["staleness_total"].max()
-        # the others' tasks under way at its start, and jitter, come on top
+        # The bound also has the other tasks in progress at its start, and the jitter.
         assert longest * 80 <= worst[method] <= 1.1 * longest * 80 + CLIENTS - 1
     assert worst["fed-raa"] < 0.75 * worst["fed-raa-mp"]
 
 
 def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
-    """Each update moves its fragment alone; blocks between fragments stay zero for ever."""
+    """Each update changes only its fragment. Weights between fragments stay zero."""
     experiment = Experiment(
         method="fed-raa-random", clients=4, fragments=3, hidden=(10, 20), local_steps=2, engine="local"
     )
@@ -188,7 +189,7 @@ def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
     server, trainer = make_server(spec, lambda kind, t, **fields: None), make_worker_spec(spec).trainer("cpu")
     inside = [np.isin(np.arange(spec.traced.size), part.index) for part in spec.submodels]
     never = ~np.logical_or.reduce(inside)
-    # 20/30/50 of 10 and of 20 units: 200 - 2*4 - 3*6 - 5*10 weights between the hidden layers are in no fragment
+    # With 20, 30 and 50 % of 10 and 20 units, 200 - 2*4 - 3*6 - 5*10 weights between the layers are in no fragment.
     assert never.sum() == 124
     rng = np.random.default_rng(0)
     flying = [server.assign(client, 0.0) for client in server.begin()]

@@ -1,7 +1,7 @@
-"""One bad client does not end a run: the model is that of a run in which nothing of it ever came.
+"""One bad client does not end a run: the model equals the model of a run without the client.
 
-The other run takes another way: in rounds an own Participation never draws the client; where devices are idle at once
-the client is away from the start, and never comes back.
+In the second run, a custom Participation of a method in rounds never draws the client. In an asynchronous method the
+client is never available.
 """
 
 import re
@@ -44,12 +44,13 @@ QUICK = (
     *("fedavg", "scaffold", "fedcm", "mimelite", "fedadam", "fedrobust", "prunefl", "splitfed", "ist"),
     *("heterofl", "ram-fed", "subdismo", "shuffled", "fed-raa-sync"),
 )
-BY_COHORT = ("ist", "fed-raa-sync")  # what one client trains depends on who else is drawn
+# In these methods the submodel of a client depends on the other clients of the round.
+BY_COHORT = ("ist", "fed-raa-sync")
 
 
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes what clients send bad, where `which` says so of a task."""
+    """Spoil the updates of the tasks for which `which` returns True."""
 
     def of(kind: str, which: Callable[[Task], bool] = lambda task: task.client == BAD) -> None:
         train = Trainer.train
@@ -65,7 +66,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def execute(method: str, out: Path, **flags: Any) -> fl.History:
     buffered = {"buffer_size": 3} if method == "fedbuff" else {}
-    together = {"submodel": "adaptive-pruning(initial=0)"} if method == "prunefl" else {}  # no round of one client
+    # A round needs more than one client.
+    together = {"submodel": "adaptive-pruning(initial=0)"} if method == "prunefl" else {}
     limit = {"updates": 9 if buffered else 25} if METHODS[method].asynchronous else {"rounds": 5}
     history: fl.History = fl.run(
         **SMALL | buffered | together | limit | {"method": method, "dataset": made_up(), "out": out} | flags
@@ -74,21 +76,21 @@ def execute(method: str, out: Path, **flags: Any) -> fl.History:
 
 
 class Others(fl.Participation):
-    """All but the bad one."""
+    """A participation of all clients except the bad one."""
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> list[int]:
         return [client for client in range(clients) if client != BAD]
 
 
 class Stripes(fl.Partitioner):
-    """Every fourth row is a client's."""
+    """A partition in which client n has the rows n, n + 4, n + 8, and so on."""
 
     def assign(self, labels: Any, clients: int, rng: np.random.Generator) -> Any:
         return [np.arange(client, len(labels), clients) for client in range(clients)]
 
 
 def away(folder: Path) -> Path:
-    """The bad one is not there from the start."""
+    """Return an availability in which the bad client is never available."""
     path = folder / "away.csv"
     spans = [f"{n},{1e9 if n == BAD else 0},{2e9 if n == BAD else 1e8}" for n in range(CLIENTS)]
     path.write_text("client,start,end\n" + "\n".join(spans) + "\n")
@@ -100,7 +102,7 @@ def drops(history: fl.History) -> list[dict[str, Any]]:
 
 
 def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int = 1) -> None:
-    """Just these clients were named, and left out after as many retries; all that shows it agrees."""
+    """Assert that exactly these clients were quarantined after the retries, in every place that shows it."""
     for client in clients:
         of = [line for line in drops(history) if line["client"] == client]
         assert [line["action"] for line in of] == ["retry"] * retries + ["quarantined"]
@@ -109,7 +111,7 @@ def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int 
     assert {line["client"] for line in drops(history)} == set(clients)
     assert all(re.fullmatch(CAUSES[kind], line["error"]) for line in drops(history))
     found = history.summary["quarantined"]
-    assert sorted(entry["client"] for entry in found) == sorted(clients)  # type: ignore[attr-defined]  # a list
+    assert sorted(entry["client"] for entry in found) == sorted(clients)  # type: ignore[attr-defined]
     assert history.summary["dropped"] == len(drops(history))
     assert sorted(entry["client"] for entry in read_status(history.directory).quarantined) == sorted(clients)
     assert "consistent" in fl.replay(history.directory)
@@ -137,7 +139,7 @@ def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[.
 def test_where_idle_devices_train_it_is_as_if_it_never_came_back(
     method: str, kind: str, spoil: Callable[..., None], tmp_path: Path
 ) -> None:
-    # who is away has a task for ever, which least-sent counts
+    # An unavailable client has its task forever, and least-sent counts this task.
     flags = {"scheduler": "gre-raa"} if METHODS[method].schedule.scheduler == "least-sent" else {}
     undisturbed = execute(method, tmp_path / "away", availability=away(tmp_path), **flags)
     spoil(kind)
@@ -292,7 +294,7 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("method", ["heterofl", "mofedsam"])
 def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(method: str, tmp_path: Path) -> None:
-    """Norms of gradients are taken client by client, and what is not finite stays in its row of the stack."""
+    """Norms of gradients are computed client by client, so values that are not finite stay in the client's row."""
     dataset = made_up()
     flags = {"vmap_batch": 4, "partition": Stripes(), "dataset": dataset, "max_update_norm": 1e3, "standardise": False}
     undisturbed = execute(method, tmp_path / "others", participation=Others(), **flags)
@@ -304,7 +306,7 @@ def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(me
 
 
 def test_the_log_is_the_same_but_for_what_is_told_of_the_client(spoil: Callable[..., None], tmp_path: Path) -> None:
-    """A client whose first task fails, and whose second does not: nothing else in the log of rounds changes."""
+    """The first task of a client fails and the second does not. Nothing else in the log of rounds changes."""
     plain = execute("fedavg", tmp_path / "plain")
     spoil("loss", lambda task: task.client == BAD and task.turn == 0)
     history = execute("fedavg", tmp_path / "run")

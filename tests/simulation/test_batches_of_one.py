@@ -114,7 +114,8 @@ def test_update_of_a_joined_batch_is_that_of_torch() -> None:
     x, y = (torch.from_numpy(np.asarray(part)) for part in spec.data.client(0))
     model = norm_model().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    nn.functional.cross_entropy(model(x), y).backward()  # the order of samples in the one batch is no matter
+    # The order of samples in the only batch has no effect.
+    nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     expected = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
     np.testing.assert_allclose(update, expected, atol=1e-6)

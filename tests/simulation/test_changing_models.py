@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def data(seed: int = 0) -> fl.Dataset:
-    """Standardised, so that nothing depends on how inputs are scaled."""
+    """Return standardised data, so that the results do not depend on the scaling of inputs."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(500, WIDTH)).astype(np.float32)
     x = (x - x.mean(0)) / x.std(0)
@@ -46,7 +46,7 @@ def model(*layers: nn.Module) -> nn.Sequential:
 
 
 def exported(module: nn.Module, history: fl.History, x: Any, y: Any) -> tuple[nn.Module, float]:
-    """Load model.pt into the plain module, and evaluate it with PyTorch alone."""
+    """Load model.pt into the plain module, and evaluate it with PyTorch only."""
     module.load_state_dict(torch.load(history.directory / "model.pt"))
     module.eval()
     with torch.no_grad():
@@ -54,7 +54,7 @@ def exported(module: nn.Module, history: fl.History, x: Any, y: Any) -> tuple[nn
 
 
 def scaled(factor: float, shift: float) -> nn.Module:
-    """A layer that gives the norms behind it statistics that are far from 0 and 1."""
+    """Return a layer whose outputs have a mean and a variance far from 0 and 1."""
     layer = nn.Linear(WIDTH, WIDTH)
     with torch.no_grad():
         layer.weight.copy_(torch.eye(WIDTH) * factor)
@@ -119,7 +119,8 @@ def test_run_with_fake_quantisation_saves_the_scale_of_the_training_data(tmp_pat
     history = fl.run(model=made, dataset=data(), out=tmp_path / "run", **SETTINGS)
     state, x = torch.load(history.directory / "model.pt"), data().x_train
     assert float(state["0.scale"]) == pytest.approx(float(x.max() - x.min()) / 255, rel=1e-5)
-    assert int(state["0.observer_enabled"]) == 0  # test data change nothing
+    # Evaluations on test data do not change the buffers.
+    assert int(state["0.observer_enabled"]) == 0
 
 
 def test_run_with_a_codebook_is_refused_before_the_start(tmp_path: Path) -> None:

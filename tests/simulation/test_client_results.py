@@ -1,4 +1,4 @@
-"""Results per client and the data partition that a run directory keeps, against what plain code measures."""
+"""The results per client and the data partition in a run directory, against plain code."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Devices that change speed: Gre-RAA with costs learned from real durations against the same with stale ones."""
+"""Devices that change speed: Gre-RAA with costs learned from real durations, and Gre-RAA with the first costs."""
 
 import heapq
 from collections import Counter
@@ -19,12 +19,12 @@ from fedraa.server.async_server import AsyncServer
 # The runs of these tests take seconds.
 pytestmark = pytest.mark.xdist_group("drift")
 
-CLIENTS, DRIFT, END = 10, 10.0, 45.0
+CLIENTS, DRIFT, END = 10, 4.0, 18.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """A task as it went: when it left and came back, and what its client was thought fit for."""
+    """A task with its start, its end, and the fragments that were feasible for its client."""
 
     left: float
     back: float
@@ -34,7 +34,7 @@ class Line:
 
 
 def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]:
-    """Real durations are the modelled ones times `slowdown` (client, time of leaving); nothing is trained."""
+    """Simulate a run without training. A duration is the modelled duration times `slowdown` (client, start)."""
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     experiment = Experiment(method="fed-raa", clients=CLIENTS, hidden=(100,), engine="local", out=Path("nowhere"))
     spec = build_run(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
@@ -46,7 +46,8 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
 
     server = make_server(spec, record)
     assert isinstance(server, AsyncServer)
-    server._learn = learn  # as on the wall clock
+    # Costs are learned only on the wall clock.
+    server._learn = learn
     due: list[tuple[float, int]] = []
     out: dict[int, tuple[Task, float]] = {}
 
@@ -69,18 +70,21 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
 
 
 def swapped(client: int, now: float) -> float:
-    """The five devices of capability 1 turn into devices of 6, those of 3 into devices of 1/2."""
+    """Return the slowdown with which the five devices of speed 1 get speed 6, and the devices of speed 3 get 1/2."""
     return 1.0 if now < DRIFT else (1 / 6 if client < CLIENTS // 2 else 6.0)
 
 
 @pytest.fixture(scope="module")
 def settled() -> dict[bool, list[Line]]:
-    """What left when the drift was long over, by whether costs were learned."""
+    """Return the tasks that started long after the change, for learned costs and for the first costs."""
     return {learn: [line for line in simulate(learn, swapped) if line.left > 2 * DRIFT] for learn in (True, False)}
 
 
 def test_learned_costs_keep_what_the_scheduler_promises(settled: dict[bool, list[Line]]) -> None:
-    """A bounded delay, and updates for every fragment: with stale costs those that were fast hold up the large ones."""
+    """Learned costs bound the delay, and every fragment gets updates.
+
+    With the first costs slow devices get large fragments.
+    """
     longest = {learn: max(line.back - line.left for line in lines) for learn, lines in settled.items()}
     fewest = {learn: min(Counter(line.fragment for line in lines).values()) for learn, lines in settled.items()}
     assert longest[True] < 0.6 * longest[False]
@@ -88,14 +92,14 @@ def test_learned_costs_keep_what_the_scheduler_promises(settled: dict[bool, list
 
 
 def test_feasible_sets_follow_the_devices(settled: dict[bool, list[Line]]) -> None:
-    """The slow half loses the largest fragment and the fast half gets it, where costs are learned."""
+    """With learned costs the devices that became slow lose the largest fragment, and the fast devices get it."""
     for learn, lines in settled.items():
         can = [{j for line in lines if line.client // 5 == half for j in line.feasible} for half in (0, 1)]
         assert (3 in can[0], 3 in can[1]) == (learn, not learn)
 
 
 def test_the_bound_follows_the_fleet() -> None:
-    """All devices four times slower: with learned costs the same fragments stay feasible, at four times the bound."""
+    """If all devices become four times slower, the bound is four times as large, and the feasible sets stay."""
     lines = simulate(True, lambda client, now: 1.0 if now < DRIFT else 4.0)
     before, after = ([line for line in lines if keep(line)] for keep in (_early, _late))
     assert {(line.client, line.feasible) for line in before} == {(line.client, line.feasible) for line in after}

@@ -1,4 +1,4 @@
-"""The examples run to their end, here at a tiny size, and say how well the model does."""
+"""The examples run at a tiny size, and print the quality of the model."""
 
 import re
 import runpy
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NEEDS = {"hugging_face": "datasets", "tuning": "optuna"}  # packages of extras
+# These packages are in extras.
+NEEDS = {"hugging_face": "datasets", "tuning": "optuna"}
 TEN = [
     *("own_model", "own_data", "own_scheduler", "own_rule", "own_metric"),
     *("lora", "next_character", "tuning", "sweep", "cluster_job"),
@@ -46,7 +47,8 @@ def test_an_example_runs(
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(EXAMPLES)  # as of a script
+    # The arguments of a script.
+    monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(sys, "argv", [name, *flags.split()])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.search(said, capsys.readouterr().out, re.MULTILINE)
@@ -75,7 +77,8 @@ def test_a_sweep_and_a_job_that_are_started_again_go_on(
     told = []
     for ended in (True, True, False):
         if not ended:
-            (tmp_path / "runs" / "job" / "summary.json").unlink()  # as after a kill
+            # The directory looks as after a kill.
+            (tmp_path / "runs" / "job" / "summary.json").unlink()
         runpy.run_path(str(EXAMPLES / "cluster_job.py"), run_name="__main__")
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] == told[2]

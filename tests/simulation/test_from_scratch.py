@@ -102,7 +102,7 @@ def test_fedbuff(tmp_path: Path) -> None:
 
 def test_fedrolex(tmp_path: Path) -> None:
     settings = {"rounds": 4, "capacities": (1.0, 0.5), "epochs": 2, "momentum": 0.5}
-    # The method's further terms are off, as the program has none: they are of HeteroFL's code.
+    # The program does not have the further terms of HeteroFL's code, so the method runs without them.
     plain = {"override": {"submodel.capacities.redraw": False}, "clip": 0.0, "weight_decay": 0.0}
     fields = {"method": "fedrolex", "rounds": 4, "capacities": (1.0, 0.5), **plain}
     history, (theta, mine) = both("fedrolex", tmp_path / "run", settings, widths=(40, 20), **fields)

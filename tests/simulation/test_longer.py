@@ -1,4 +1,4 @@
-"""A run that goes on for longer is the run that it would have been with that limit from the start."""
+"""An extended run equals a run that had the larger limit from the start."""
 
 import json
 from pathlib import Path
@@ -17,11 +17,12 @@ from fedraa.messages import Task, Update
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, SUMMARY
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "seed": 5}
-LATER = 0.06  # time units
+# In units of virtual time.
+LATER = 0.06
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    """The log but for real time."""
+    """Return the log without real times."""
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
@@ -39,7 +40,8 @@ def same_run(directory: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "before", "after"),
     [
-        ("fed-raa", {"updates": 13, "eval_every": 5}, {"updates": 29}),  # the last evaluation lies off the grid
+        # The last evaluation is between two regular evaluations.
+        ("fed-raa", {"updates": 13, "eval_every": 5}, {"updates": 29}),
         ("fed-raa", {"updates": 15, "eval_every": 5}, {"updates": 29}),
         ("fed-raa", {"updates": 15, "checkpoint_every": 5}, {"updates": 30}),
         ("fed-raa", {"time": LATER, "eval_every": 3}, {"time": 2 * LATER}),
@@ -83,7 +85,7 @@ def test_what_was_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pyte
     resume(directory, updates=24)
     later = {line["task"] for line in lines(directory) if line["kind"] == "commit"} - committed
     assert len(later) == 4
-    # Tasks that are due next may be trained as well, but none twice.
+    # Tasks that are due next may also be trained, but no task is trained twice.
     assert later <= set(trained)
     assert not committed & set(trained)
     assert len(trained) == len(set(trained))

@@ -1,4 +1,4 @@
-"""Runs of models with adapters: these alone travel and are kept; the base is known by its digest; resume is exact."""
+"""Runs of models with adapters: only adapters are sent and stored, and a digest identifies the base."""
 
 import json
 import re
@@ -103,7 +103,8 @@ def test_another_base_is_noticed(tmp_path: Path) -> None:
     fl.resume(tmp_path / "run", model=adapted(), dataset=given["dataset"])
     path = tmp_path / "run" / "model.pt"
     state = torch.load(path, weights_only=True)
-    state["1.running_mean"] += 1  # evaluations estimate it anew
+    # Evaluations estimate it again.
+    state["1.running_mean"] += 1
     torch.save(state, path)
     with pytest.raises(Inconsistent, match="SHA256SUMS"):
         fl.replay(tmp_path / "run")
@@ -134,7 +135,7 @@ def test_plan_says_what_travels(
 
 
 def test_a_frozen_head_has_no_rows_to_own(tmp_path: Path) -> None:
-    """HeteroFL's head, where nothing but a hidden layer's adapter is trained, whose rank is the number of classes."""
+    """HeteroFL with a frozen head: only a hidden layer's adapter is trained. Its rank is the number of classes."""
     model = fl.lora(plain(), 4, targets="0")
     history = fl.run(model=model, dataset=dataset(), out=tmp_path / "run", partition="labels", **fields("heterofl"))
     state = torch.load(tmp_path / "run" / "model.pt", weights_only=True)

@@ -1,4 +1,4 @@
-"""A bound on the tasks of each client: the run ends when all have had theirs, resumes exactly, and replays."""
+"""A limit on the tasks of each client: the run ends when all clients have reached it, resumes exactly, and replays."""
 
 from collections import Counter
 from pathlib import Path

@@ -15,7 +15,7 @@ import fedraa as fl
 
 RNG = np.random.default_rng(0)
 CLASSES, SIDE = 3, 6
-# A bright square whose place is the class, on noise: bytes of a mean and a spread that are far from 0 and 1.
+# The images have a bright square on noise, whose place is the class. Mean and spread of the bytes are far from 0 and 1.
 Y = np.arange(240) % CLASSES
 IMAGES = RNG.integers(60, 140, (240, 3, SIDE, SIDE)).astype(np.uint8)
 for row, label in enumerate(Y):
@@ -66,7 +66,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
 
 
 class Table(Pairs):
-    """As those of Hugging Face look."""
+    """A table in the form of Hugging Face."""
 
     column_names = ("image", "label")
     features: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def test_five_ways_in_are_one_run_whose_model_takes_raw_bytes(tmp_path: Path) ->
 
     name = in_folder(tmp_path)
     folder = fl.run(dataset=name, out=tmp_path / "folder", **FLAGS)
-    x, y = fl.load_dataset(name).test.read(np.arange(60))  # type: ignore[union-attr]  # it has clients
+    x, y = fl.load_dataset(name).test.read(np.arange(60))  # type: ignore[union-attr]
     assert (x.min() >= 0) & (x.max() <= 1)
     assert accuracy_in_new_process(folder, y, images=x) == reported(folder)
     scaling = folder.config["resolved"]["inputs"]["scaling"]
@@ -122,7 +122,7 @@ def test_five_ways_in_are_one_run_whose_model_takes_raw_bytes(tmp_path: Path) ->
 
 
 def test_a_folder_in_the_order_of_the_arrays_has_their_accuracy(tmp_path: Path) -> None:
-    """Files are in the order of their classes, so are the arrays here: only the scale of the pixels differs."""
+    """Files and arrays have the order of their classes. Only the scale of the pixels differs."""
     train, test = (np.argsort(Y[rows], kind="stable") + rows.start for rows in (slice(0, 180), TEST))
     given = fl.Dataset("mine", IMAGES[train], Y[train], IMAGES[test], Y[test], CLASSES)
     arrays = fl.run(dataset=given, out=tmp_path / "arrays", **FLAGS)
@@ -139,14 +139,14 @@ def test_tables_in_csv(tmp_path: Path) -> None:
     path = tmp_path / "sales.csv"
     path.write_text("\n".join(["price,stock,kind,label", *rows]))
     history = fl.run(dataset=path, out=tmp_path / "run", **FLAGS)
-    x, y = fl.load_dataset(str(path)).test  # type: ignore[union-attr]  # it has clients
+    x, y = fl.load_dataset(str(path)).test  # type: ignore[union-attr]
     assert x[:, 0].mean() > 4000
     assert reported(history) > 0.6
     assert accuracy_in_new_process(history, y, features=x) == reported(history)
 
 
 class Net(nn.Module):
-    """Two inputs, batch norm, dropout and a mask."""
+    """A network with two inputs, batch norm, dropout and a mask."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A run that was killed anywhere and resumed ends with the same bits and the same log as one that never was."""
+"""A run that is killed anywhere and resumed ends with the bits and the log of an undisturbed run."""
 
 import json
 import shutil
@@ -30,14 +30,14 @@ SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "che
 
 
 def experiment(method: str, out: Path, **changes: object) -> Experiment:
-    """A few dozen commits of a method: as many updates, or some rounds."""
+    """Return an experiment with a few dozen commits of a method."""
     limit = {"updates": 25} if METHODS[method].asynchronous else {"rounds": 5}
     small = {**SMALL, "buffer_size": 3, **limit}
     return without_foreign_flags(Experiment(**{"method": method, **small, "out": out, **changes}))
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    """The log but for real time."""
+    """Return the log without real times."""
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
@@ -58,7 +58,7 @@ def killed(trial: Experiment, commit: int) -> None:
         run(trial, callbacks=[KillAt(commit)])
 
 
-# one of each thing that a checkpoint holds; the others are of the same parts
+# These methods have one of each kind of content of a checkpoint. Other methods have the same kinds.
 VARIED = ("fed-raa", "fed-raa-sync", "fedbuff", "fedadam", "scaffold", "mofedsam", "prunefl", "splitfed", "ram-fed")
 VARIED += ("subdismo", "shuffled", "ca2fl", "ringleader", "fedgmr", "fed-quilt", "mr-asyncfl", "generalized-asyncsgd")
 KILLED = [pytest.param(name, marks=() if name in VARIED else pytest.mark.slow) for name in METHODS]
@@ -78,7 +78,7 @@ def test_killed_twice_and_resumed_it_is_the_same_run(method: str, tmp_path: Path
     same_run(directory, undisturbed)
 
 
-# Options that change what a client gets and costs, without a method of their own.
+# These options change submodels and costs, and no method has them by default.
 OPTIONS: dict[str, dict[str, object]] = {
     "in flight": {"method": "fed-raa", "scheduler": "gre-raa(in_flight=True)"},
     "server clock": {
@@ -119,7 +119,8 @@ def test_it_does_not_matter_where_it_was_killed(method: str, every: int, tmp_pat
 
 @pytest.mark.parametrize("tail", [b"", b'{"seq":', b'{"seq":99,"kind":"commit"}\n{"se'])
 def test_a_torn_log_is_repaired(tail: bytes, tmp_path: Path) -> None:
-    often = {"eval_every": 1}  # a line lost is a line written after the checkpoint
+    # A lost line was written after the checkpoint.
+    often = {"eval_every": 1}
     run(experiment("fed-raa", tmp_path / "undisturbed", **often))
     directory = tmp_path / "killed"
     killed(experiment("fed-raa", directory, **often), 14)

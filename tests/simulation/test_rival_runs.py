@@ -1,4 +1,4 @@
-"""Whole runs of the asynchronous rules that ignore arrivals, wait, or hand a version out again: nothing is trained."""
+"""Runs of asynchronous rules that ignore updates, wait, or send a version again. No task is trained."""
 
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,12 @@ def test_ringleader_makes_a_step_for_every_client_in_a_round(clients: int, tmp_p
     history = simulate("ringleader", tmp_path, rounds * clients, **UNEVEN | {"clients": clients})
     commits, sent = of(history, "commit"), of(history, "dispatch")
     steps = commits[commits["version"].diff().fillna(commits["version"]) > 0]
-    for number in range(rounds):  # N steps, one of each client
+    # There are N steps, one for each client.
+    for number in range(rounds):
         assert sorted(steps["client"][number * clients : (number + 1) * clients]) == [*range(clients)]
     assert commits["staleness"].max() <= 2 * clients - 2
     assert (commits["weight"] > 0).all()
-    # what is trained again is of the version it was, and nothing is sent; each client gets one new model per round
+    # A task that is trained again has the same version, and no download. Each client gets one new model per round.
     again = sent["bytes_down"] == 0
     assert again.sum() == len(commits) - len(steps)
     for _, tasks in sent.groupby("client"):
@@ -67,12 +68,13 @@ def test_ringleader_makes_a_step_for_every_client_in_a_round(clients: int, tmp_p
 
 
 def test_a_version_that_is_held_costs_no_download(tmp_path: Path) -> None:
-    """Compute 1 of a unit of a client of capability 1, and its upload: the download's share is gone."""
+    """The cost is one unit of computation at speed 1 and the upload, without the download."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("compute,downlink,uplink\n" + "1,4,2\n" * CLIENTS)
     sent = of(simulate("ringleader", tmp_path / "run", 40, compute=str(fleet)), "dispatch")
     again = sent["bytes_down"] == 0
-    epochs = 5 / 5  # the reference of costs
+    # These are the reference costs.
+    epochs = 5 / 5
     assert sent["cost"][~again].unique() == pytest.approx([epochs + 1 / 4 + 1 / 2])
     assert sent["cost"][again].unique() == pytest.approx([epochs + 1 / 2])
 
@@ -134,7 +136,7 @@ def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, 
 
 
 class OnceMore(fl.AsyncRule):
-    """Every version is trained twice: the first answer is held back, and counts with the second."""
+    """A rule that lets clients train every version twice. The first update is held and applied with the second."""
 
     def start(self, model: Any) -> None:
         self.first: dict[str, Any] = {}
@@ -149,7 +151,7 @@ class OnceMore(fl.AsyncRule):
 
 
 def test_an_own_rule_may_hand_a_version_out_again(tmp_path: Path) -> None:
-    """On fragments: it is the same fragment, of the version that it was."""
+    """With fragments, the client trains the same version of the same fragment again."""
     own = fl.Method(submodel=METHODS["fed-raa"].submodel, update=OnceMore(), schedule=AsyncSchedule(), name="own")
     sent = of(simulate(own, tmp_path, 60, **UNEVEN), "dispatch")
     for _, tasks in sent.groupby("client"):
@@ -176,7 +178,7 @@ def test_an_own_optimizer_behind_a_buffer_is_replayed_without_its_code(
 
 @pytest.mark.parametrize(("method", "tables"), [("ringleader", 2), ("ace", 1), ("ringmaster", 0)])
 def test_memory_for_every_client_is_counted_once(method: str, tables: int) -> None:
-    """Of each client the rows of the tables, and a version that it was sent."""
+    """The memory of each client is its rows of the tables and the version that it received."""
     few, more = (
         Need.of(build_run(Experiment(method=method, engine="local", dataset="digits", clients=clients)))
         for clients in (10, 30)

@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
 
 
 class LeastTrained(fedraa.Selection):
-    """A custom selection with a state: in turn it takes the clients with the fewest and with the lowest losses."""
+    """A custom selection with state: it takes in turn the clients with the fewest tasks and with the lowest losses."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -88,6 +88,8 @@ def test_selection_of_rounds(fields: dict[str, Any], tmp_path: Path) -> None:
         {"method": "fedasync", "next_client": "weighted"},
         {"method": "fedasync", "next_client": "available", "availability": "daily:0.4", "availability_period": 3.0},
         {"method": "fed-raa", "next_client": LeastTrained()},
+        {"method": "heterofl-async", "next_client": "oort"},
+        {"method": "salf-async", "next_client": "round-robin"},
     ],
     ids=lambda fields: f"{fields['method']}-{fields['next_client']}",
 )
@@ -188,6 +190,20 @@ def test_deadlines_of_the_wall_clock_lose_the_tasks_that_do_not_arrive(tmp_path:
     assert "consistent" in fedraa.replay(history.directory)
 
 
+def test_partial_work_on_the_wall_clock_follows_the_measured_times(tmp_path: Path) -> None:
+    """By its modelled cost every task of 40 steps is in time, but 40 steps take over 1.2 s."""
+    fields = {**WALL, "clients": 2, "local_steps": 40, "deadline": 0.6, "late": "partial", "rounds": 8}
+    with pytest.raises(Killed):
+        run(Experiment(**fields, out=tmp_path / "run"), model=SlowModel(), callbacks=[KillAt(1)])
+    history = resume(tmp_path / "run", model=SlowModel())
+    steps = [line.get("cut_at", 40) for line in history.lines() if line["kind"] == "dispatch"]
+    assert steps[:2] == [40, 40]
+    assert max(steps[2:]) < 40
+    flops = {line["flops"] for line in history.lines() if line["kind"] == "commit"}
+    assert flops
+    assert "consistent" in fedraa.replay(history.directory)
+
+
 def test_deadline_of_the_wall_clock_before_every_update_leaves_the_model(tmp_path: Path) -> None:
     fields = {**WALL, "clients": 2, "deadline": 0.02, "out": tmp_path / "run"}
     with pytest.warns(RunWarning):
@@ -223,7 +239,10 @@ def test_power_of_choice_takes_the_clients_with_the_highest_loss(tmp_path: Path)
         ("participation", {"method": "fedavg", "participation": "oort"}),
         ("participation", {"method": "fedavg", "participation": "oort:0"}),
         ("participation", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=2)"}),
+        ("participation", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=9)"}),
         ("participation.count", {"method": "fedavg", "participation": "oort:9"}),
+        ("participation.count", {"method": "fedavg", "participation": "tifl:2"}),
+        ("late", {"method": "splitfed", "hidden": (8, 8), "deadline": 1.0, "late": "partial"}),
         ("next_client", {"method": "fed-raa", "next_client": "oort:3", "concurrency": 3}),
         ("next_client", {"method": "fed-raa", "next_client": "oort"}),
         ("next_client", {"method": "fed-raa", "next_client": "sample:3", "concurrency": 3}),

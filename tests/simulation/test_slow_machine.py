@@ -1,4 +1,4 @@
-"""The wall clock on a slow machine: the start of workers and their queue are no slowness of the clients' devices.
+"""The wall clock on a slow machine: the start of workers and their queue do not count as slowness of the devices.
 
 The time is simulated. Two workers start after seconds, the first task of one takes longer, and every other task takes
 the same time at a worker, because small models cost about the same.

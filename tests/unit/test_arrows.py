@@ -1,7 +1,7 @@
-"""Imports point one way: benchmarks -> actors -> {schedulers, fedraa}; only actors and tests import Ray.
+"""Imports point one way: benchmarks -> actors -> {schedulers, fedraa}. Only actors and tests import Ray.
 
-Three benchmarks do, too: those whose subject is Ray itself. No import goes in a circle, neither among modules nor among
-rooms; what is imported within a function or for type checkers alone counts as well.
+Three benchmarks that measure Ray itself also import it. Imports form no cycle, neither among modules nor among rooms
+(folders). Imports within functions and only for type checkers also count.
 """
 
 from pathlib import Path
@@ -16,19 +16,21 @@ MAY_IMPORT = {
     "actors": {"schedulers", "fedraa", "ray"},
     "benchmarks": {"schedulers", "fedraa", "actors"},
 }
-# What measures bare Ray, or kills its processes, has to name it.
+# These benchmarks measure Ray without fedraa, or kill its processes, so they import Ray.
 MEASURES_RAY = {"benchmarks/system/chaos_kills.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
 ON_TOP = {"fedraa/api.py", "fedraa/cli/doctor.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
-# The private names of libraries that we need; what there is no public way to is closed above in pyproject.toml.
+# Private names of libraries that fedraa needs. Each of these libraries has an upper bound in pyproject.toml.
 PRIVATE = {
-    "fedraa/cli/parse.py": {"tyro._errors"},  # parse errors as values: `tyro>=1.0.17,<1.1`
+    # tyro's parse errors as values (`tyro>=1.0.17,<1.1`).
+    "fedraa/cli/parse.py": {"tyro._errors"},
     # Loopback, fewer processes, health checks, a private token, checks of an address: `ray<2.61`
     "actors/ray_versions.py": {"ray._raylet", "ray._private"},
     # Open: the name by which torch's own notes, "Extending PyTorch", have users import TorchDispatchMode.
     "fedraa/submodels/meter.py": {"torch.utils._python_dispatch"},
 }
 CLOSED = {"ray": '"ray[default]>=2.40,<2.61"', "tyro": '"tyro>=1.0.17,<1.1"'}
-LONGEST = 400  # lines
+# Limit on the lines of a file.
+LONGEST = 400
 
 MODULES = [
     path.relative_to(ROOT).as_posix() for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))
@@ -69,8 +71,9 @@ def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
         "fedraa",
         "fedraa.__main__",
         "fedraa.cli",
-        "fedraa.testing",  # the kit runs experiments as a user does
-        "fedraa.tuning",  # likewise
+        # The test kit runs experiments through the public functions.
+        "fedraa.testing",
+        "fedraa.tuning",
     }
 
 
@@ -134,13 +137,13 @@ def test_every_folder_of_the_source_tree_is_a_package_and_so_installed() -> None
 
 
 def test_base_names_of_tests_are_unique() -> None:
-    """Folders of tests are no packages: two modules of one name would be one."""
+    """The folders of tests are not packages, so two test files must not have the same name."""
     names = [path.name for path in Path(ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert sorted(names) == sorted(set(names))
 
 
 def private_part(name: str) -> str | None:
-    """The name up to its first private part; None where it has none, or is ours."""
+    """Return the name up to its first private part; None if it has no private part, or is a name of this project."""
     parts = name.split(".")
     if parts[0] in MAY_IMPORT or parts[0] == "__future__":
         return None

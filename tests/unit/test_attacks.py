@@ -151,6 +151,6 @@ def test_label_that_the_data_lack_is_refused() -> None:
 
 @pytest.mark.parametrize("share", [0.2, 0.3])
 def test_attackers_without_an_attack_are_refused(share: float) -> None:
-    """Also a share that equals the default."""
+    """A share of attackers without an attack is an error, even if it equals the default."""
     with refuses("attackers", got=share):
         build_run(Experiment(method="fedavg", engine="local", attackers=share))

@@ -1,4 +1,4 @@
-"""The list of `make mutants` fits the code: each text stands there once, each test file is there. They run by hand."""
+"""The list of `make mutants` fits the code: each text is in its file exactly once, and each test file exists."""
 
 import sys
 from pathlib import Path

@@ -124,7 +124,7 @@ def test_method_replace_with_a_wrong_number_names_the_value(
     ("changes", "field", "value"),
     [
         ({"local": LocalTraining(momentum=1.0)}, "method.local.momentum", 1.0),
-        ({"schedule": Rounds(rounds=2.5)}, "method.schedule.rounds", 2.5),  # type: ignore[arg-type]  # refused
+        ({"schedule": Rounds(rounds=2.5)}, "method.schedule.rounds", 2.5),  # type: ignore[arg-type]
     ],
 )
 def test_custom_method_with_a_wrong_number_names_the_choice(changes: dict[str, Any], field: str, value: float) -> None:
@@ -137,7 +137,7 @@ class AsksForMore(SubmodelSampler):
     """A component that requests arrays which clients do not send."""
 
     def __init__(self, policy: fl.SubmodelPolicy, run: Any, name: str) -> None:
-        self.asks = (name,)  # type: ignore[misc]  # a ClassVar
+        self.asks = (name,)  # type: ignore[misc]
         self._sampler = fl.SubmodelPolicy.bind(policy, run)
 
     def draw(self, context: Any) -> Any:
@@ -160,10 +160,10 @@ class Asking(fl.SubmodelPolicy):
     [
         (lambda: Method(submodel=Asking("squares")), "method", "squares"),
         (lambda: Method(submodel=Asking("hints")), "method", "hints"),
-        (lambda: Method(local=LocalTraining(transforms=None)), "gradient_transforms", "GradientTransform"),  # type: ignore[arg-type]  # what is refused
-        (lambda: Method(update=Mean(auxiliary=None)), "auxiliary", "RoundState"),  # type: ignore[arg-type]  # likewise
+        (lambda: Method(local=LocalTraining(transforms=None)), "gradient_transforms", "GradientTransform"),  # type: ignore[arg-type]
+        (lambda: Method(update=Mean(auxiliary=None)), "auxiliary", "RoundState"),  # type: ignore[arg-type]
         (lambda: Method(submodel=Prefix(Capacities((0.5, 1.25)))), "capacities", "1.25"),
-        (lambda: Method(submodel=Prefix(Capacities(redraw=1))), "redraw", "True"),  # type: ignore[arg-type]  # likewise
+        (lambda: Method(submodel=Prefix(Capacities(redraw=1))), "redraw", "True"),  # type: ignore[arg-type]
         (lambda: Method(local=LocalTraining(steps="20")), "local_steps", "auto"),
     ],
 )
@@ -207,8 +207,8 @@ class Annotates(FedBuffRule):
 
 def test_custom_component_inherited_fields_are_checked() -> None:
     with refuses("async_rule.size", got=2.5):
-        ASYNC_RULE.resolve(Inherits(size=2.5))  # type: ignore[arg-type]  # what is refused
+        ASYNC_RULE.resolve(Inherits(size=2.5))  # type: ignore[arg-type]
     with refuses("async_rule.size", got=2.5):
-        ASYNC_RULE.resolve(Annotates(size=2.5))  # type: ignore[arg-type]  # likewise
+        ASYNC_RULE.resolve(Annotates(size=2.5))  # type: ignore[arg-type]
     assert ASYNC_RULE.resolve(Inherits(size=np.int64(3))).per_step == 3
-    assert ASYNC_RULE.resolve(Annotates()).server_lr == -1  # type: ignore[attr-defined]  # a seam makes any rule
+    assert ASYNC_RULE.resolve(Annotates()).server_lr == -1  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`import fedraa` is quick, and dir(), help() and editors see what is public, and nothing else."""
+"""`import fedraa` is fast, and dir(), help() and editors see all public names and no others."""
 
 import ast
 import pydoc

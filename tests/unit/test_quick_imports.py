@@ -1,4 +1,4 @@
-"""Imports without searches for garbage."""
+"""Imports run without garbage collections, which would take time."""
 
 import gc
 

@@ -1,1 +1,1 @@
-"""The race: the time in which each tuned method reaches an accuracy, beside centralised SGD as a limit."""
+"""The race: the time in which each tuned method reaches an accuracy. Centralised SGD is a limit for all methods."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks run race`: the times to an accuracy, with tuned values for all methods."""
+"""The command `python -m benchmarks run race`: times to an accuracy, with tuned values for all methods."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The entrants of the race and their tuned values: learning rate and task length for all, and at most two more."""
+"""The entrants of the race: methods, and the limit.
+
+All tune learning rate and task length, and at most two more values.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -46,7 +46,8 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
     source += f", commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
     sentences = [*_describe_defaults(setting, runs), *describe_findings(setting, runs, long)]
     parts = [f"# The race, {setting.title}", _bullets(sentences)]
-    for part, heading in (("tuned", "Tuned, each with equal trials"), ("untuned", "Defaults, nothing tuned")):
+    headings = {"tuned": "Tuned, each with the same number of trials", "untuned": "Not tuned, with the default values"}
+    for part, heading in headings.items():
         by_entrant = group_by_entrant(runs, part)
         if by_entrant:
             parts += [f"## {heading}", format_table(make_columns(setting), by_entrant)]
@@ -58,7 +59,7 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
     notes = list(_format_notes(race))
     if lent_to:
         notes.append(_explain_lent(setting))
-    parts += ["## What was tuned", _values_table(values), _bullets(notes), source]
+    parts += ["## Tuned values", _values_table(values), _bullets(notes), source]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)
     rows = make_frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
@@ -122,7 +123,7 @@ def _describe_tuning(setting: Setting) -> Mapping[str, object]:
 
 def _values_table(values: dict[str, dict[str, Any]]) -> str:
     rows = [f"| {name} | {format_values(tuned)} |" for name, tuned in values.items()]
-    return "\n".join(["| entrant | best values |", "|---|---|", *rows])
+    return "\n".join(["| method | best values |", "|---|---|", *rows])
 
 
 def _format_notes(race: Race) -> Iterator[str]:
@@ -130,26 +131,27 @@ def _format_notes(race: Race) -> Iterator[str]:
     setting = race.setting
     aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
     yield (
-        f"Each entrant was tuned by `fedraa tune` with {setting.trials} trials, on a tenth of every client's training "
-        f"data, seed {TUNING_SEED}: the best trial is the first at {aimed_at}. Tuned are the learning rate "
-        f"{setting.lr}, the batches per task {', '.join(map(str, setting.lengths))}, and values of the entrant. The "
-        f"tuning did not use the seeds {', '.join(map(str, race.seeds))} of the runs shown."
+        f"`fedraa tune` tuned each method with {setting.trials} trials and the seed {TUNING_SEED}, on a tenth of every "
+        f"client's training data. The best trial is the trial that reaches {aimed_at} first. The trials vary the "
+        f"learning rate ({setting.lr}), the batches per task ({', '.join(map(str, setting.lengths))}), and one or two "
+        f"values of each method. The tables show runs with other seeds: {', '.join(map(str, race.seeds))}."
     )
     yield (
-        f"Time 1 is the time of five epochs of the full model on the slowest device. Runs end at "
-        f"{last} or at time {setting.horizon:g}; – means not reached. Mean ± 95 % interval."
+        f"Time 1 is the time in which the slowest device trains the full model for five epochs. Runs end at {last} or "
+        f"at time {setting.horizon:g}. A dash means that no run reached the target. Numbers are means ± 95 % intervals."
     )
     yield (
-        f"The worst client is measured at the end of the run, which is at {last} if the run reaches "
-        "it. MB count what all clients receive and send, and GFLOP the training of all clients."
+        f"The worst client is measured at the end of the run, which is at {last} if the run reaches this accuracy. MB "
+        "count all bytes that clients receive and send, and GFLOP count the training of all clients."
     )
     yield (
-        f"{LIMIT} is centralised SGD with an averaged model: one client with all data and all devices' compute, free "
-        f"communication. A method can be faster only if its steps differ from those of SGD. {OURS} is our method."
+        f"`{LIMIT}` is centralised SGD with an averaged model: one client has all data and the compute of all devices, "
+        f"and its communication is free. A method can be faster only if its steps differ from SGD steps. `{OURS}` is "
+        "the method of this project."
     )
     yield from setting.notes
     if aimed_at == last:
-        yield f"Values are tuned for {last}, the last target, by which the table is ranked."
+        yield f"The methods are tuned for {last}, the last target. The tables are sorted by the time to it."
 
 
 def _explain_lent(setting: Setting) -> str:
@@ -158,4 +160,4 @@ def _explain_lent(setting: Setting) -> str:
     override = " ".join(override_texts(fields.pop("override")))
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in fields.items())
     flags += f" --override {override}"
-    return f"NAME{LENT} is NAME with those parts of {OURS} that any method can have, `{flags}`."
+    return f"`NAME{LENT}` is the method NAME with the parts of {OURS} that any method can have: `{flags}`."

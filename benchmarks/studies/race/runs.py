@@ -1,6 +1,6 @@
 """The runs of a setting in their order: tuning, the tuned values, the defaults, and long runs.
 
-Each has a folder below the setting's and can be continued: trials and runs that have ended are not repeated.
+Each of these parts has a folder below the folder of the setting. Trials and runs that have ended are not repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

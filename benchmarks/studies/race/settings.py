@@ -199,8 +199,9 @@ SETTINGS: dict[str, Setting] = {
             lr="0.1:3:log",
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
-                "Embeddings need longer steps than the layers behind them: with plain deltas, after eight trials, "
-                "fed-quilt was at 70 % at 2.16, no faster than fed-raa. With fadas's adaptive step on fragments it is.",
+                "Embeddings need longer steps than the layers behind them. With plain deltas, after eight trials, "
+                "fed-quilt reached 70 % at 2.16, no faster than fed-raa. With fadas's adaptive step on fragments it is "
+                "faster.",
             ),
         ),
         Setting(
@@ -220,7 +221,10 @@ SETTINGS: dict[str, Setting] = {
             lr="0.3:3:log",
             trials=6,
             alone={"dataset": "benchmarks.studies.race.shakespeare:together"},
-            notes=("Accuracy is that of the next character; the ten roles with the most text are the clients.",),
+            notes=(
+                "The accuracy is the share of correct next characters.",
+                "The clients are the ten roles with the most text.",
+            ),
         ),
         Setting(
             "rare",

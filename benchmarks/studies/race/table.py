@@ -197,7 +197,7 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
     finite = {name: t for name, t in times.items() if name not in (OURS, LIMIT) and math.isfinite(t)}
     rivals = {name: t for name, t in finite.items() if name not in LENT_TO}
     lent = {name: t for name, t in finite.items() if name in LENT_TO}
-    labels = ("the best other", "the best to which parts of ours were lent")
+    labels = ("the best other method", f"the best other method with parts of {OURS}")
     for label, candidates in zip(labels, (rivals, lent), strict=True):
         if candidates:
             best = min(candidates, key=candidates.__getitem__)
@@ -208,10 +208,11 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
     elif ROUNDS in times:
         count = sum(math.isfinite(run.times[level]) for run in by_entrant[ROUNDS])
         state = f"reaches it in {count} of {len(by_entrant[ROUNDS])} runs" if count else "does not reach it"
-        yield f"{here}: {ROUNDS} {state} by time {setting.horizon:g}, {setting.horizon / our_time:.1f} x {OURS}'s."
+        factor = setting.horizon / our_time
+        yield f"{here}: {ROUNDS} {state} by time {setting.horizon:g}, which is {factor:.1f} x the time of {OURS}."
     limit = times.get(LIMIT, math.inf)
     if math.isfinite(limit):
-        yield f"{here}: the limit takes {limit:.3f}, {OURS} takes {our_time / limit:.1f} x this time."
+        yield f"{here}: the limit takes {limit:.3f}, and {OURS} takes {our_time / limit:.1f} x this time."
 
 
 def _compare_times(label: str, name: str, our_time: float, its_time: float) -> str:
@@ -225,8 +226,8 @@ def _compare_times(label: str, name: str, our_time: float, its_time: float) -> s
     """
     if its_time >= our_time:
         ratio = its_time / our_time
-        return f"{OURS} reaches it at {our_time:.3f}, {ratio:.2f} x as fast as {label}, {name} ({its_time:.3f})"
-    return f"{name} WINS, reaches it at {its_time:.3f}, {our_time / its_time:.2f} x as fast as {OURS} ({our_time:.3f})"
+        return f"{OURS} takes {our_time:.3f}, {ratio:.2f} x as fast as {label}, {name} ({its_time:.3f})"
+    return f"{name} is faster: it takes {its_time:.3f}, {our_time / its_time:.2f} x as fast as {OURS} ({our_time:.3f})"
 
 
 def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
@@ -249,8 +250,8 @@ def _compare_endings(long: Sequence[Measured]) -> Iterator[str]:
     ours_percent, rounds_percent = ([100 * run.accuracy for run in by_entrant[name]] for name in (OURS, ROUNDS))
     than = "below" if mean_or_nan(ours_percent) < mean_or_nan(rounds_percent) else "not below"
     test = describe_test(welch_p_value(ours_percent, rounds_percent))
-    rounds_mean = mean_or_nan(rounds_percent)
-    yield f"in the end: {OURS} {mean_or_nan(ours_percent):.2f} %, {than} {ROUNDS} {rounds_mean:.2f} % ({test})."
+    ours_mean, rounds_mean = mean_or_nan(ours_percent), mean_or_nan(rounds_percent)
+    yield f"at the end of long runs: {OURS} {ours_mean:.2f} %, {than} {ROUNDS} {rounds_mean:.2f} % ({test})."
 
 
 def _list_missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
@@ -263,4 +264,4 @@ def _list_missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
         present = group_by_entrant(runs, part)
         missing = [name for name in ENTRANTS if name in expected and name not in present and name not in refused]
         if missing:
-            yield f"not run, {part}: {', '.join(missing)}."
+            yield f"{part}, not run: {', '.join(missing)}."

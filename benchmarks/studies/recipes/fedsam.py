@@ -1,11 +1,12 @@
 """Studies of FedSAM and MoFedSAM."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from benchmarks.studies.generalisation import TRAIN_ACCURACY
+from benchmarks.studies.generalisation import EIGENVALUE, PERTURBED, TRAIN_ACCURACY
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, to_target
-from benchmarks.studies.recipes import wrong_labels
+from benchmarks.studies.recipes import small_clients, wrong_labels
 from benchmarks.studies.recipes.scale import AUGMENTED, Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
@@ -53,23 +54,25 @@ STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
 CURVES = "The paper gives only curves, no numbers."
 NOTES = (
-    "Equal terms: all methods have local momentum 0 and weight clients alike, as the paper does.",
+    "As in the paper, all methods have local momentum 0 and give all clients the same weight.",
     "The paper tunes every learning rate on a grid and does not publish the result. Here all methods have 0.1, unless "
     "`--terms tuned` gives them the values of `fedraa tune`.",
-    "FedRobust's adversary is diagonal here.",
-    "MimeLite's momentum does not react to the steps that a client takes along it: if learning rate times local steps "
-    "is large, the model oscillates, and may diverge. With a tenth of the rate or of the steps, MimeLite follows FedCM "
-    "(tried on digits).",
+    "Here the affine change that FedRobust makes to the inputs scales and shifts each input separately.",
+)
+FLATNESS = (
+    "Flatness is measured on 1,000 training samples: the largest eigenvalue of the Hessian of the loss, and the mean "
+    "rise of the loss over ten random perturbations with a tenth of the norm of the parameters."
 )
 SMALL = (
-    "20 clients, an epoch or two and a small model stand in for the paper's 100 clients, ten epochs and its models; ρ "
-    "is 0.05, since 0.5 is a large step for so small a model.",
+    "These runs have 20 clients, one or two epochs and a small model instead of the paper's 100 clients, ten epochs "
+    "and models. ρ is 0.05, because 0.5 is a large step for such a small model.",
 )
 STAND_INS = {
-    "mnist": "MNIST with an MLP stands in for EMNIST with a CNN.",
-    "cifar10-subset": "A subset of CIFAR-10 (10,000 training and 2,000 test images) with a small CNN stands in for the "
-    "paper's data with ResNet-18.",
-    "digits": "Digits with an MLP of 64 stands in for the paper's data and model: ten easy classes.",
+    "mnist": "The data are MNIST instead of EMNIST, and the model is an MLP instead of a CNN.",
+    "cifar10-subset": "The data are a subset of CIFAR-10 (10,000 training and 2,000 test images), and the model is a "
+    "small CNN instead of ResNet-18.",
+    "digits": "The data are digits instead of the paper's data: ten classes that are easy to separate. The model is "
+    "an MLP with 64 hidden units.",
 }
 
 
@@ -148,7 +151,7 @@ def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, num
 
 
 def _small_notes(scale: Scale, dataset: str) -> tuple[str, ...]:
-    """Return the notes on the reductions of the smaller sizes."""
+    """Return the notes on the differences between the smaller sizes and the paper."""
     if scale.paper:
         return ()
     return (STAND_INS[dataset], *SMALL)
@@ -186,8 +189,8 @@ def fedsam_overfit(scale: Scale) -> Study:
         (CLIENT_MEAN, CLIENT_STD, TRAIN_ACCURACY),
         reference="fedavg",
         notes=(
-            "Test labels are right. Training accuracy is measured on all training labels, also the wrong ones.",
-            "No paper has this table. A flat minimum should matter here, because there is something to overfit.",
+            "Test labels are right. Training accuracy is measured on all training labels, including the wrong labels.",
+            "No paper has this table.",
             *NOTES[:1],
         ),
         claims=(
@@ -196,6 +199,52 @@ def fedsam_overfit(scale: Scale) -> Study:
         ),
         # Runs take seconds, and wrong labels increase their spread.
         seeds=range(10),
+    )
+
+
+def fedsam_flatness(scale: Scale) -> Study:
+    """Measure how flat the minima of FedSAM and MoFedSAM are, in the setting of `fedsam_overfit`: Section 1."""
+    return replace(
+        fedsam_overfit(scale),
+        name="fedsam_flatness",
+        title="Flatness of the minima of FedSAM, Dirichlet 0.6 (FedSAM, Section 1)",
+        metrics=(EIGENVALUE, PERTURBED, TRAIN_ACCURACY),
+        notes=(FLATNESS, *NOTES[:1]),
+        claims=(),
+        seeds=range(5),
+    )
+
+
+def fedsam_small_clients(scale: Scale) -> Study:
+    """Compare FedSAM and MoFedSAM with FedAvg and FedCM: ten local epochs on 100 images per client (Table 1)."""
+    dataset = scale.pick_value(f"{small_clients.__name__}:cifar10", f"{small_clients.__name__}:cifar10", "cifar10")
+    clients, rounds = scale.pick_value((40, 60), (40, 120), (100, 1000))
+    common: dict[str, Any] = SPLITS["Dirichlet 0.6"] | {"clients": clients, "participation": "bernoulli:0.2", "lr": 0.1}
+    common |= {"local_epochs": 10, "rounds": rounds, "eval_every": 10, "weights": "uniform", "momentum": 0.0}
+    common |= scale.pick_value({"model": "cnn"}, {"model": "cnn"}, {"model": "resnet18", "batch_size": 128})
+    rows: dict[str, dict[str, Any]] = {}
+    for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam")):
+        rows |= {plain: {"method": plain}, perturbed: {"method": perturbed, "local.sam_rho": 0.1}}
+    numbers = {row: _paper_values(*CIFAR10[row][1]) for row in rows}
+    metrics = (CLIENT_MEAN, CLIENT_STD, TRAIN_ACCURACY, EIGENVALUE, PERTURBED)
+    names = {metric.name for metric in metrics}
+    cells = []
+    for row, own in rows.items():
+        paper = {name: value for name, value in numbers[row].items() if name in names}
+        cells.append(Cell(row, scale.experiment(dataset, **common | own), paper=paper))
+    return Study(
+        "fedsam_small_clients",
+        "FedSAM with ten local epochs and 100 images per client, Dirichlet 0.6 (FedSAM, Table 1)",
+        cells,
+        metrics,
+        reference="fedavg",
+        notes=(
+            FLATNESS,
+            "The data are 4,000 training and 2,000 test images of CIFAR-10, and the model is a small CNN; ρ is 0.1. "
+            "The paper has 500 images per client, ResNet-18 and ρ = 0.5.",
+            *NOTES[:1],
+        ),
+        seeds=scale.pick_value((0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2)),
     )
 
 
@@ -242,8 +291,8 @@ def fedsam_beta(scale: Scale) -> Study:
         reference="β = 1",
         notes=(
             CURVES,
-            "β = 1 is without momentum: FedAvg, or FedSAM for MoFedSAM. The grid is that of the paper's search, "
-            "which settles on 0.1.",
+            "β = 1 is without momentum: FedAvg, or FedSAM for MoFedSAM. The values of β are those that the paper "
+            "tried. The paper chose 0.1.",
             *NOTES,
             *_small_notes(scale, dataset),
         ),

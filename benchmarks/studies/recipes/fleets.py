@@ -55,10 +55,11 @@ def equal_budget(scale: Scale) -> Study:
         (ACCURACY, TIME, *spent, PEAK_MEMORY),
         reference="fedavg",
         notes=(
-            "On equal terms: every method has the same learning rate, momentum 0, five local epochs, and clients that "
-            "have equal weights in a round; other differences are below. best_lr tunes the rate.",
-            "Memory is that of training the largest submodel that the method may assign to a device. A masked "
-            "submodel costs as the full model does, because dense kernels also compute with masked weights.",
+            "On equal terms, every method has the same learning rate, momentum 0, five local epochs, and equal "
+            "weights of the clients in a round. The list below has the other differences between the methods. The "
+            "study best_lr tunes the rate.",
+            "The memory is the memory for training the largest submodel that the method may assign to a device. A "
+            "masked submodel costs as much as the full model, because dense kernels also compute with masked weights.",
         ),
         along="t",
     )
@@ -89,11 +90,12 @@ def stragglers(scale: Scale) -> Study:
         (ACCURACY, TIME),
         reference="fedavg",
         notes=(
-            "Speed 1 is that of the slowest device; for a log-normal of the median, for a zipf of the fastest one.",
-            "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for such a "
-            "device never ends. Day and night: every device is available for three fifths of a day of 5, each from "
-            "another hour on; its work continues when it returns. In both fleets (benchmarks/fleets) half of the "
-            "devices have speed 1, and half 3.",
+            "The slowest device has speed 1. With log-normal speeds the median device has speed 1, and with Zipf "
+            "speeds the fastest device.",
+            "Dropouts: every other device leaves permanently between the times 2 and 6, and a round that waits for "
+            "such a device never ends. Day and night: a day lasts 5 time units, and every device is available for "
+            "three fifths of it, each from another time on. A device continues its work when it returns. In both "
+            "fleets (benchmarks/fleets) half of the devices have speed 1, and half 3.",
         ),
         along="t",
     )
@@ -134,8 +136,9 @@ def networks(scale: Scale) -> Study:
         (ACCURACY, TIME, to_target(TARGETS, "bytes")),
         reference="fedavg",
         notes=(
-            "Moving the full model takes a tenth of the time of training it, or ten times as long; half the devices "
-            "are three times as fast in both. The fleets are benchmarks/fleets/*.csv.",
+            "On the first fleet, sending the full model takes a tenth of the time of training it. On the second "
+            "fleet, sending takes ten times as long as training. In both fleets half of the devices are three times "
+            "as fast as the others. The fleets are benchmarks/fleets/*.csv.",
             "The bandwidth-bound runs have four times the time, which is enough for a small number of rounds.",
         ),
         seeds=scale.seeds,
@@ -163,9 +166,9 @@ def schedulers(scale: Scale) -> Study:
         (STALENESS_TAIL, STALENESS_MEDIAN, IDLE, FAIRNESS, TIME, ACCURACY, CLIENT_WORST),
         reference="gre-raa",
         notes=(
-            "Staleness counts all server updates since an update's fragment was sent. Fairness is Jain's index of "
-            "updates per fragment, 1 for equal numbers. No scheduler leaves a client without work in an "
-            "asynchronous run, so that idle time depends only on the fleet.",
+            "Staleness counts all updates that the server applied while a client trained. Fairness is Jain's index of "
+            "updates per fragment, 1 for equal numbers. No scheduler leaves a client without work in an asynchronous "
+            "run, so that idle time depends only on the fleet.",
         ),
         claims=tuple(
             Claim("gre-raa", row, STALENESS_TAIL.name, f"Gre-RAA's tail staleness is under that of {row}")
@@ -192,8 +195,8 @@ def best_lr(scale: Scale) -> Study:
         (ACCURACY,),
         reference="fedavg",
         notes=(
-            "The best rate is chosen by the accuracy that is shown, on the same seeds and test data: it flatters all "
-            "methods, and most those that depend most on their rate.",
+            "The best rate of a method is chosen by the accuracies in this table, on the same seeds and test data. So "
+            "the numbers are too high for all methods, and most of all for methods that depend strongly on their rate.",
         ),
         along="t",
         fixed=f"lr {fixed:g} (fixed)",

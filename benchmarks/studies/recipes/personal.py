@@ -26,9 +26,9 @@ PERPLEXITIES = (
     Metric("global model, perplexity", read_last("client_mean"), "less"),
 )
 NOTES = (
-    "All columns are over the clients, each with its own test samples. The personal models of the row of fedavg are "
-    "the global model after training on the client's samples, for the epochs of a task.",
-    "The head of fedrep's global model is not trained.",
+    "All columns are means or minima over the clients, and each client uses its own test samples. In the row of "
+    "fedavg, a personal model is the global model after training on the client's samples, for the epochs of a task.",
+    "The last layer of fedrep's global model is not trained.",
     "All rows have the same learning rate. fedrep trains the head for one more epoch per task, and ditto takes twice "
     "the steps of fedavg.",
 )

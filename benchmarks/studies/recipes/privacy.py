@@ -8,7 +8,8 @@ from benchmarks.studies.study import Cell, Study
 
 CLIENTS = 100
 SHARE = 0.2
-# The noise of `fedraa plan --epsilon 8` for this number of Poisson rounds of a share of 0.2, at delta = 100^-1.1.
+# The noise that `fedraa plan --epsilon 8` finds for this number of Poisson rounds with a share of 0.2 of the clients
+# each, at delta = 100^-1.1.
 NOISE_OF_ROUNDS = {20: 0.64, 60: 0.882}
 WITHOUT = "without privacy"
 NOTES = (

@@ -74,7 +74,8 @@ def _parts_study(
         (to_target(targets, "t"),),
         reference="fed-quilt",
         notes=(
-            "Runs end at the target; the best rate is chosen by the time that is shown, on the same seeds, for all.",
+            "Runs end at the target. For every row, the best rate is chosen by the times in this table, on the same "
+            "seeds.",
             "Fragments planned for the fleet are two small ones and two of three times their size, like the devices, "
             "assigned by Gre-RAA: all tasks then take about the same time.",
         ),

@@ -11,22 +11,19 @@ from benchmarks.studies.metrics import (
     LEAST_TRAINED,
     LONGEST_SPELL,
     LONGEST_UNTRAINED,
+    after_rounds,
 )
 from benchmarks.studies.recipes.scale import AUGMENTED, Scale
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
 
 PRINTED = (
-    "RA-Fed and RAM-Fed are the paper's algorithms as printed: clients train under the mask. Its released code trains "
-    "the whole model, masks the first layer's weights afterwards and takes 5 epochs, not 5 steps."
+    "RA-Fed and RAM-Fed follow the algorithms in the paper: clients train under the mask. The authors' code trains "
+    "the whole model, masks the first layer's weights afterwards, and takes 5 epochs instead of 5 steps."
 )
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb).
-
-    The memory corrects for the clients that do not train a region in a round. It is as old as the client's last turn,
-    four rounds on average. It therefore helps if a round moves the model little, and misleads if a round moves it far.
-    """
+    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb)."""
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
@@ -57,7 +54,8 @@ def ramfed_memory(scale: Scale) -> Study:
         (ACCURACY, CLIENT_WORST),
         reference="ra-fed",
         notes=(
-            "The paper's numbers are those of MNIST, Dirichlet 0.01, S-Arb, after rounds that it does not state.",
+            "The paper's numbers are for MNIST, Dirichlet 0.01 and the mask level S-Arb. The paper does not state the "
+            "number of rounds.",
             "A region has hidden units with all weights into them, and the weights from them to the output layer. So "
             "every parameter is in exactly one region. In rows with `units`, a client trains only weights between "
             "units of its regions, which are drawn for every layer.",
@@ -135,7 +133,8 @@ AGNEWS = {
 }
 SETTINGS = {"partition": "dirichlet", "momentum": 0.5, "weights": "uniform"}
 STAND_IN = (
-    "SplitFL is, in this paper, one slice that all clients train; it is run as HeteroFL with half of the width for all."
+    "In this paper SplitFL is one slice of the model that all clients train. Here it is HeteroFL with half of the "
+    "width for all clients."
 )
 
 
@@ -174,9 +173,12 @@ def ramfed_table3_agnews(scale: Scale) -> Study:
         {"rounds": 2000, "eval_every": 20, "lr": 0.1},
     )
     at = scale.pick_value((0.2,), (0.2,), (0.05, 0.1, 0.15, 0.2))
-    small = "Batches of 32 and lr 1: with the paper's 128 and 0.1 the model learns nothing, and with lr 3 neither."
+    small = (
+        "Batches have 32 samples, and the learning rate is 1. With the paper's values (128 and 0.1) and with the rate "
+        "3 the model learns nothing."
+    )
     part = "The data are a part of AG News' training rows."
-    scaled = "At that rate IST, which scales what a group's units read, diverges in most runs."
+    scaled = "With the learning rate 1 IST diverges in most runs, because it scales the inputs of a group's units."
     note = scale.pick_value(f"{small} {part}", f"{small} {scaled} {part}", part)
     title = "FastText (RAM-Fed, Table 3)"
     return _table_study(scale, "ramfed_table3_agnews", title, common, AGNEWS, (0.05, 0.1, 0.15, 0.2), at, note)
@@ -249,11 +251,13 @@ def ramfed_coverage(scale: Scale) -> Study:
         (ACCURACY, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_UNTRAINED, LONGEST_SPELL),
         reference="S, always covered",
         notes=(
-            "The paper sets the least coverage, the trained regions and the longest untrained spell by hand; here "
-            "they follow from the mask level and from how often all clients train the same regions, and are measured.",
+            "The paper sets three quantities by hand: the least coverage, the number of trained regions, and the "
+            "maximum number of rounds without training. Here they follow from the mask level and from the share of "
+            "rounds in which all clients train the same regions. The table has their measured values.",
             "`longest untrained by a client` is the paper's τ_q (Assumption 6): the most rounds in a row in which one "
             "client did not train a region. `longest untrained` counts the rounds in which no client trained it.",
-            "With `one region for all`, only one region is trained after the first round: least coverage 10, S* 1.",
+            "With `one region for all`, only one region is trained after the first round. Its least coverage is 10, "
+            "and S* is 1.",
         ),
         claims=(
             Claim(
@@ -270,6 +274,47 @@ def ramfed_coverage(scale: Scale) -> Study:
             ),
         ),
         seeds=scale.seeds,
+    )
+
+
+def ramfed_rounds(scale: Scale) -> Study:
+    """Compare RAM-Fed with RA-Fed by rounds, with one and two hidden layers, in shards of equal size (Table 2).
+
+    The paper's clients have equally many samples (Hsu et al.), and its MLP has two hidden layers.
+    """
+    dataset, width = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
+    counts = scale.pick_value((25, 50, 100, 200), (25, 50, 100, 200), (50, 100, 500, 2000))
+    common: dict[str, Any] = {"dataset": dataset, "momentum": 0.5, "weights": "uniform", "local_steps": 5}
+    common |= {"rounds": counts[-1], "eval_every": 25}
+    common |= scale.pick_value({"lr": 0.05}, {"lr": 0.01, "batch_size": 128}, {"lr": 0.01, "batch_size": 128})
+    columns: dict[str, dict[str, Any]] = {
+        "Hsu, two layers": {"partition": "hsu:0.01", "hidden": (width, width)},
+        "Hsu, one layer": {"partition": "hsu:0.01", "hidden": (width,)},
+    }
+    rows: dict[str, dict[str, Any]] = {
+        f"{method} {level}": {"method": method, "submodel.level": level}
+        for level, method in product(("S", "L"), ("ram-fed", "ra-fed"))
+    }
+    rows |= {
+        f"{method} MIX, per round": {"method": method, "submodel.level": "MIX", "submodel.redraw": True}
+        for method in ("ram-fed", "ra-fed")
+    }
+    cells = [
+        Cell(row, scale.experiment(**common | split | own), column)
+        for (column, split), (row, own) in product(columns.items(), rows.items())
+    ]
+    return Study(
+        "ramfed_rounds",
+        f"RAM-Fed and RA-Fed by rounds, α = 0.01, five local steps, {dataset} (RAM-Fed, Table 2)",
+        cells,
+        (*(after_rounds(count) for count in counts[:-1]), ACCURACY),
+        reference="ra-fed S",
+        notes=(
+            "The paper does not state its rounds. Hsu's partition gives all clients equally many samples. MIX per "
+            "round draws the clients with half of the model in every round.",
+            PRINTED,
+        ),
+        seeds=scale.pick_value(tuple(range(10)), (0, 1, 2), (0, 1, 2)),
     )
 
 

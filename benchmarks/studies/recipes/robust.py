@@ -10,7 +10,7 @@ from benchmarks.studies.study import Cell, Study
 from fedraa.rundir.history import History
 
 CLIENTS = 20
-# Number of attackers among them, f. Bulyan needs 4 f + 3 clients.
+# Number f of attackers among the clients. Bulyan needs 4 f + 3 clients.
 ATTACKERS = 4
 MEAN = "mean"
 AGGREGATORS: dict[str, str | None] = {

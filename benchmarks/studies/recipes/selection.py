@@ -38,6 +38,6 @@ def selection_lognormal(scale: Scale) -> Study:
         notes=(
             f"{CHOSEN} clients count in each round. The speeds are exp(z) with a standard normal z, and the labels are "
             "split by Dirichlet 0.5. All runs have the same number of rounds.",
-            "The traffic includes the models that were sent to clients whose work was lost.",
+            "The traffic includes the models that were sent to clients whose updates came too late.",
         ),
     )

@@ -11,10 +11,16 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 
 NETWORKS = "benchmarks.studies.recipes.networks"
-OPEN = "The paper states no learning rate, batch size, local steps nor rounds; lr 0.1, batches of 32 are taken."
+OPEN = (
+    "The paper states no learning rate, batch size, number of local steps or number of rounds. Here the learning "
+    "rate is 0.1, and batches have 32 samples."
+)
 BLOCKS = (
-    "Two residual blocks of dense layers behind a norm stand in for the paper's ViT: masked, as its encoder blocks "
-    "are, they leave the signal alive. The paper's numbers are in brackets."
+    "Instead of the paper's ViT, the model has a norm and two residual blocks of dense layers. If a mask removes a "
+    "block, its input still reaches the next layer, as in the ViT. The paper's numbers are in brackets."
+)
+DEEP_BLOCKS = (
+    "Four residual blocks of dense layers behind a norm stand in for the four blocks of the paper's ViT-Small."
 )
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
 
@@ -65,6 +71,55 @@ def subdismo_delta(scale: Scale) -> Study:
     )
 
 
+def subdismo_forms(scale: Scale) -> Study:
+    """Compare the three readings of SubDisMO's parts with its rivals at an equal share of the model: Table 1."""
+    common: dict[str, Any] = {
+        "model": scale.pick_value(f"{NETWORKS}:deep_residual_mlp", f"{NETWORKS}:deep_residual_mlp", "vit-small"),
+        "partition": "dirichlet",
+        "dirichlet": 0.5,
+        "local_steps": scale.pick_value(5, 10, 10),
+        "batch_size": 32,
+        "lr": 0.1,
+        "momentum": 0.0,
+        "weights": "uniform",
+        "rounds": scale.pick_value(80, 200, 1000),
+        "eval_every": 20,
+    }
+    dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
+    rows: dict[str, tuple[dict[str, Any], str]] = {
+        "subdismo, elements": ({"method": "subdismo"}, "subdismo"),
+        "subdismo, units": ({"method": "subdismo", "submodel.form": "units"}, "subdismo"),
+        "subdismo, blocks": ({"method": "subdismo", "submodel.form": "blocks"}, "subdismo"),
+        "ram-fed MIX": ({"method": "ram-fed", "submodel.level": "MIX", "submodel.redraw": True}, "ram-fed"),
+        "oap": ({"method": "oap", "capacities": (0.25, 0.5)}, "oap.O"),
+        "prunefl, 0.375": (
+            {"method": "prunefl", "submodel.density": 0.375, "submodel.reprune_every": common["rounds"] // 10},
+            "prunefl.O",
+        ),
+        "ist, unscaled": ({"method": "ist", "submodel.scaled": False}, "ist.O"),
+        "ist, scaled": ({"method": "ist"}, "ist.O"),
+    }
+    cells = []
+    for row, (own, name) in rows.items():
+        paper = {CLIENT_MEAN.name: TABLE_1[name][1][0][0]}
+        cells.append(Cell(row, scale.experiment(dataset, **common | own), paper=paper))
+    return Study(
+        "subdismo_forms",
+        "SubDisMO's parts as elements, units and blocks, against its rivals at equal shares (SubDisMO, Table 1)",
+        cells,
+        (CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE),
+        reference="subdismo, elements",
+        notes=(
+            OPEN,
+            "Half of the clients train a quarter of the blocks and half train half of them. So RAM-Fed has the level "
+            "MIX, drawn in every round, and PruneFL the density 0.375.",
+            "If whole blocks are left out, the parameters and operations of the paper's Table 7 follow.",
+            *scale.pick_value((SUBSET, DEEP_BLOCKS), (SUBSET, DEEP_BLOCKS), ()),
+        ),
+        seeds=scale.pick_value(tuple(range(6)), (0, 1, 2), SEEDS),
+    )
+
+
 METRICS = (CLIENT_MEAN, CLIENT_STD)
 DIGITS = "Digits stand in for CIFAR-10 at the quick size."
 
@@ -98,8 +153,8 @@ SPLITS: dict[str, dict[str, Any]] = {
 
 
 IST = (
-    "IST gives every unit of every layer to exactly one client. So at most as many clients take part in a round as the "
-    "narrowest layer has units: 8, the heads, in the ViTs."
+    "IST gives every unit of every layer to exactly one client. So a round has at most as many clients as the "
+    "narrowest layer has units. In the ViTs these are the 8 heads."
 )
 NARROWEST = {"vit-small": 8, "vit": 8}
 
@@ -161,7 +216,7 @@ def subdismo_radius(scale: Scale) -> Study:
     )
 
 
-ARCHITECTURES = "Two residual blocks of convolutions, lr 0.3, stand in for ResNet18."
+ARCHITECTURES = "Instead of ResNet18, the model has two residual blocks of convolutions. Its learning rate is 0.3."
 
 
 def subdismo_architectures(scale: Scale) -> Study:
@@ -245,9 +300,10 @@ def subdismo_cost(scale: Scale) -> Study:
     }
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     notes = (
-        "The only randomness in these numbers is which parts of the model a client draws, so one round is run.",
-        "The paper counts a mask's operations by its share. Dense kernels save none, so all are counted here.",
-        "The paper's ViT-Small has 7,680 parameters more outside its blocks than any usual embedding and head.",
+        "Only the draws of submodels are random in these numbers, so the runs have one round.",
+        "The paper counts only the share of the operations that the mask keeps. Dense kernels save no operations, so "
+        "this table counts all of them.",
+        "Outside its blocks, the paper's ViT-Small has 7,680 parameters more than the usual embedding and head.",
         "The upload of a client includes the bitmap of its mask, a bit per parameter.",
     )
     title = "Upload and operations of a client, ViT-Small (SubDisMO, Table 7)"
@@ -268,7 +324,8 @@ def subdismo_clients(scale: Scale) -> Study:
         cells.append(Cell(row, experiment, f"{clients} clients", _paper_values(*papers[number])))
     notes = (
         OPEN,
-        "The paper repeats data so that a client has some thousand samples; here the clients share the existing data.",
+        "The paper repeats samples so that each client has some thousand samples. Here the clients divide the samples "
+        "without repetition.",
         *_stand_in_notes(scale),
         *scale.pick_value(
             ("The paper's numbers beside 30 and 100 clients were measured with 100 and 1000 clients.",), (), ()
@@ -295,8 +352,8 @@ def subdismo_coverage(scale: Scale) -> Study:
         reference="30 of 30 clients",
         notes=(
             OPEN,
-            "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
-            "measured: the minimum, over all rounds and trained parameters, of the number of clients that train it.",
+            "The paper sets C* to 1, 2 and 3 by hand. Here C* follows from the number of clients per round. The table "
+            "has its measured value: the smallest number of clients that train the same parameter in a round.",
             *_stand_in_notes(scale),
         ),
         claims=(

@@ -1,14 +1,16 @@
-"""Bulyan: select by Krum again and again, then trim per coordinate (El Mhamdi et al. 2018).
+"""Bulyan: select deltas by repeated Krum, then average them by a trimmed mean (El Mhamdi et al. 2018).
 
 n clients, at most f attackers, n >= 4f + 3:
-    repeat n - 2f times: select the smallest score of Krum among the clients that are left, and remove it
-    delta_c = mean of the n - 4f selected values of c that are closest to the median of the selected values
-    submodels: of the n_c selected clients that trained c, the n_c - 2f closest; if n_c <= 2f, theta_c keeps its value
+    repeat n - 2f times: among the remaining clients, select and remove the one with the smallest Krum score
+    for each coordinate c: delta_c = mean of the n - 4f selected values closest to the median of the selected values
+    submodels: n_c selected clients trained c; delta_c is the mean of the n_c - 2f closest values
+               if n_c <= 2f, theta_c keeps its value
 
-The last selections have n - f - 2 < 1 neighbours for f = 1. At least one neighbour counts; otherwise all scores would
-be 0, and the lowest client would be selected, attacker or not.
+Krum's score counts r - f - 2 neighbours among r remaining clients. In the last selections this number can be below 1.
+Then one neighbour counts. With none, all scores would be 0, and the client with the lowest number would be selected
+even if it is an attacker.
 
-Use it instead of Multi-Krum if an attack hides a large change of few coordinates. It needs many clients.
+Use Bulyan instead of Multi-Krum if an attack hides a large change of few coordinates. Bulyan needs many clients.
 
 Read next: aggregation/robust/krum.py (scores and distances), aggregation/robust/rows.py (the rows of the clients).
 """
@@ -25,7 +27,11 @@ from fedraa.aggregation.robust.rows import Numbers, Rows, combine_chunks, count_
 @AGGREGATOR.register("bulyan")
 @dataclass
 class Bulyan(DistanceRule):
-    """Iterated Krum and a trimmed mean around the median (El Mhamdi et al. 2018), against `attackers` attackers."""
+    """Repeated Krum and a trimmed mean around the median (El Mhamdi et al. 2018).
+
+    Attributes:
+        attackers: The number of attackers that the rule withstands, f.
+    """
 
     @property
     def min_clients(self) -> int:
@@ -46,11 +52,11 @@ class Bulyan(DistanceRule):
         return combine_chunks(rows, self._join_chunk)
 
     def _join_chunk(self, block: Numbers) -> Numbers:
-        """Return the mean [k] of the values of a chunk [n, k] that are closest to the median."""
+        """Return, for each coordinate of a chunk [n, k], the mean [k] of the values closest to the median."""
         counts = count_rows(block)
         kept = counts - 2 * self.attackers
         distances = np.abs(block - middle_of_sorted(np.sort(block, axis=0), counts))
-        # Sorting puts NaN last.
+        # `argsort` puts NaN last, so that missing values are not among the `kept` ones.
         nearest = np.take_along_axis(block, np.argsort(distances, axis=0, kind="stable"), axis=0)
         total = np.where(np.arange(len(block))[:, None] < kept, nearest, 0.0).sum(axis=0)
         return np.asarray(np.divide(total, kept, out=np.full(len(total), np.nan), where=kept > 0))

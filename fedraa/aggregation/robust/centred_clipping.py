@@ -1,13 +1,17 @@
 """Centred clipping: clip each delta around the last aggregate (Karimireddy, He, Jaggi 2021, Algorithm 2).
 
-v = 0 at the start; in each round or buffer, `iterations` times:
-    v <- v + mean over i of (delta_i - v) * min(1, r_i / ||delta_i - v||)
+v = 0 at the start of the run
+In each round or buffer:
+    repeat `iterations` times:
+        v <- v + mean over i of (delta_i - v) * min(1, r_i / ||delta_i - v||)
     theta <- theta + server_lr * v
-Submodels: the norm runs over the client's coordinates S_i, and r_i = radius * sqrt(|S_i| / d); a coordinate of v moves
-by the mean over the clients that trained it. Personal layers do not count for d.
 
-The mean is over the clients of the round or the buffer. A division by all clients would shorten the steps of a buffer.
-The paper has radius 10 without and 100 with momentum 0.9; it should be about the norm of honest deltas minus v.
+Submodels: the norm of client i is taken over its coordinates S_i, and r_i = radius * sqrt(|S_i| / d). Each coordinate
+of v changes by the mean over the clients that trained it. d does not count personal layers.
+
+The mean is over the clients of the round or the buffer. A division by the number of all clients would shorten the steps
+of a buffer. The paper uses radius 10 without momentum and 100 with momentum 0.9. The radius should be about the norm of
+an honest delta minus v.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -35,7 +39,12 @@ from fedraa.numbers import Count, Positive
 @AGGREGATOR.register("centred-clipping")
 @dataclass
 class CentredClipping(RobustAggregator):
-    """Mean of the deltas, each clipped to `radius` around the last aggregate (Karimireddy, He, Jaggi 2021)."""
+    """Mean of the deltas, each clipped to a radius around the last aggregate (Karimireddy, He, Jaggi 2021).
+
+    Attributes:
+        radius: The largest distance between a clipped delta and the last aggregate v.
+        iterations: How often a round or a buffer repeats the step of v.
+    """
 
     radius: Positive = 10.0
     iterations: Count = 1
@@ -53,7 +62,7 @@ class CentredClipping(RobustAggregator):
         for _ in range(self.iterations):
             norms, shares = measure_rows(votes.rows, self._centre, self.sent)
             factors = clip_factors(norms, shares, self.radius)
-            # The mean of s_i (delta_i - v) is the mean of s_i delta_i minus v times the mean of s_i.
+            # The mean of s_i (delta_i - v) equals the mean of s_i delta_i minus v times the mean of s_i.
             pulled = weighted_mean(votes.rows, np.ones(len(factors)), factors)
             kept = combine_chunks(votes.rows, partial(_mean_factor, factors=factors))
             self._centre[covered] += pulled[covered] - kept[covered] * self._centre[covered]
@@ -64,7 +73,7 @@ class CentredClipping(RobustAggregator):
 
 
 def _mean_factor(block: Numbers, factors: Numbers) -> Numbers:
-    """Return the mean [k] of the factors [n] of the rows that have each coordinate of a chunk [n, k]."""
+    """Return, for each coordinate of a chunk [n, k], the mean of the factors [n] of the rows that have it."""
     covered = ~np.isnan(block)
     total = (covered * factors[:, None]).sum(axis=0)
     return np.asarray(total / np.maximum(1, covered.sum(axis=0)))

@@ -1,16 +1,17 @@
-"""FLTrust: weigh deltas by their direction against a trusted one (Cao et al. 2021, Algorithm 2).
+"""FLTrust: weight each delta by its cosine with a trusted delta (Cao et al. 2021, Algorithm 2).
 
-g0 = delta of the server on its root data, trained like a client
+g0 = the delta that the server trains on its few trusted samples, the root data
     s_i = max(0, cos(delta_i, g0))
     delta = sum of s_i * ||g0|| / ||delta_i|| * delta_i / sum of s_i
-Submodels: cosine and norms run over the client's coordinates, and sums over the clients that trained a coordinate.
 
-The client `root` stands for the server: its samples are the root data, and its delta is g0. It trains in every round,
-and its delta is not part of the sum. Its samples are training samples, never test samples. If all s_i are 0, or if the
-root fails in a round, the model does not move in this round. If the root fails more often than `client_retries` allows,
-the run fails, instead of continuing with a model that no longer moves. The paper has 100 root samples.
+Submodels: cosines and norms use only the client's coordinates. The sums run over the clients that trained a coordinate.
 
-Use it if the server has a few trusted samples. It withstands a majority of attackers.
+The client `root` plays the server: its training samples are the root data, and its delta is g0. It trains in every
+round, and its delta is not part of the sum. If all s_i are 0, or if the root fails in a round, the model does not
+change in this round. If the root fails more often than `client_retries` allows, the run fails, because the model could
+no longer change. The paper uses 100 root samples.
+
+Use FLTrust if the server has a few trusted samples. It withstands a majority of attackers.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -28,9 +29,12 @@ from fedraa.aggregation.robust.rows import Numbers, RobustAggregator, Votes, mea
 @AGGREGATOR.register("fltrust")
 @dataclass
 class FLTrust(RobustAggregator):
-    """Mean of the deltas weighted by their cosine with the delta of the client `root` (FLTrust, Cao et al. 2021).
+    """Mean of the deltas, weighted by their cosine with the delta of the client `root` (FLTrust, Cao et al. 2021).
 
-    It works in rounds only, because g0 must come from the model that the clients received.
+    It works in rounds only, because g0 must be trained from the same model as the clients' deltas.
+
+    Attributes:
+        root: The client with the trusted samples, from 0.
     """
 
     root: Annotated[int, Field(ge=0)] = 0
@@ -56,7 +60,7 @@ class FLTrust(RobustAggregator):
         own = [np.where(np.isnan(row), np.float32(np.nan), trusted) for row in rows]
         norms, _ = measure_rows(rows)
         trusted_norms, _ = measure_rows(own)
-        # 2 <a, b> = ||a||^2 + ||b||^2 - ||a - b||^2 loses digits, so the products are summed.
+        # The inner products are summed directly. Computing them from three norms would lose digits.
         products = np.array([float(np.nansum(a.astype(np.float64) * b)) for a, b in zip(rows, own, strict=True)])
         scales = np.divide(trusted_norms, norms, out=np.zeros_like(norms), where=norms > 0)
         lengths = norms * trusted_norms

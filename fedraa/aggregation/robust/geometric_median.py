@@ -4,10 +4,12 @@
     repeat `iterations` times:
         b_i = a_i / max(smoothing, ||z - delta_i||)
         z = sum of b_i delta_i / sum of b_i
-Submodels: the norm runs over the client's coordinates S_i, times sqrt(d / |S_i|); sums run over the clients with c.
+Submodels: the norm is taken over the client's coordinates S_i and multiplied by sqrt(d / |S_i|). For a coordinate, the
+sums run over the clients that trained it.
 
-The weights are those of the method: samples or 1 in rounds, the staleness weight in a buffer. Up to half of the weight
-may be of attackers. It keeps more of unequal data than the median, and needs no number of attackers.
+The method sets the weights a_i: in rounds the number of samples or 1, in a buffer the staleness weight. Attackers may
+have up to half of the weight. With unequal data, the geometric median keeps more of each client's delta than the
+coordinate-wise median. It does not need the number of attackers.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -24,7 +26,12 @@ from fedraa.numbers import Count, Positive
 @AGGREGATOR.register("geometric-median")
 @dataclass
 class GeometricMedian(RobustAggregator):
-    """Geometric median of the deltas (RFA, Pillutla et al. 2019), by `iterations` steps of smoothed Weiszfeld."""
+    """Geometric median of the deltas (RFA, Pillutla et al. 2019).
+
+    Attributes:
+        iterations: Number of steps of the smoothed Weiszfeld algorithm.
+        smoothing: Smallest distance by which a step divides.
+    """
 
     iterations: Count = 3
     smoothing: Positive = 1e-6

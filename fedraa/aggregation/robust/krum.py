@@ -1,16 +1,18 @@
-"""Krum and Multi-Krum: take the deltas with the closest neighbours (Blanchard et al. 2017).
+"""Krum and Multi-Krum: use only the deltas with the closest neighbours (Blanchard et al. 2017).
 
 n clients, at most f attackers, n >= 2f + 3:
     score_i = sum of the n - f - 2 smallest ||delta_i - delta_j||^2 over j != i
-    Krum:        the delta of the smallest score                # ties: the lowest client
-    Multi-Krum:  plain mean of the m smallest scores, m <= n - f
-Submodels:
-    distance of two clients = ||.||^2 on their common coordinates * d / number of these; without any: infinite
-    fixed fragments: the rule runs inside each fragment
-    the selected deltas are averaged per coordinate over the clients that trained it
-    a fragment with too few clients, or without enough comparable ones, takes the coordinate-wise median
+    Krum:        the delta with the smallest score              # ties: the client with the lowest number
+    Multi-Krum:  plain mean of the m deltas with the smallest scores, m <= n - f
 
-Multi-Krum keeps most of the data, so that it learns faster than Krum. With unequal data both drop honest clients.
+Submodels:
+    distance of two clients = ||.||^2 on their common coordinates * d / number of common coordinates
+    two clients without a common coordinate have an infinite distance
+    with fixed fragments, the rule runs inside each fragment
+    for each coordinate, the selected deltas are averaged over the clients that trained it
+    a fragment with too few clients, or too few comparable ones, uses the coordinate-wise median instead
+
+Multi-Krum uses more of the deltas than Krum, so it learns faster. With unequal data, both discard honest clients.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), aggregation/robust/bulyan.py (Bulyan).
 """
@@ -40,7 +42,8 @@ from fedraa.vectors.chunked import map_chunks
 class DistanceRule(RobustAggregator):
     """A rule that selects clients by the distances between their deltas, and combines the selected deltas.
 
-    `attackers` is f, the number of attackers that the rule withstands.
+    Attributes:
+        attackers: The number of attackers that the rule withstands, f.
     """
 
     attackers: Count = 1
@@ -65,7 +68,7 @@ class DistanceRule(RobustAggregator):
         return np.asarray(np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0))
 
     def _combine_fragment(self, rows: Rows) -> Numbers:
-        """Return the result [d] of the rows of one fragment, or of all rows."""
+        """Return the combined delta [d] of the rows of one fragment, or of all rows without fixed fragments."""
         if len(rows) >= self.min_clients:
             selected = self.select(square_distances(rows))
             if selected:
@@ -76,21 +79,21 @@ class DistanceRule(RobustAggregator):
 
     @abstractmethod
     def select(self, squared: Numbers) -> list[int]:
-        """Return the positions of the selected rows; none if too few rows can be compared.
+        """Return the positions of the selected rows. The list is empty if too few rows have common coordinates.
 
         Args:
             squared: Squared distances [n, n], infinite on the diagonal.
         """
 
     def join_rows(self, rows: Rows) -> Numbers:
-        """Return the result [d] of the selected rows."""
+        """Return the combination [d] of the selected rows."""
         return weighted_mean(rows, np.ones(len(rows)))
 
 
 @AGGREGATOR.register("krum")
 @dataclass
 class Krum(DistanceRule):
-    """The delta with the closest neighbours (Blanchard et al. 2017), against `attackers` attackers."""
+    """The delta with the closest neighbours (Krum, Blanchard et al. 2017)."""
 
     def select(self, squared: Numbers) -> list[int]:
         return select_best(score_rows(squared, self.attackers), 1)
@@ -99,9 +102,10 @@ class Krum(DistanceRule):
 @AGGREGATOR.register("multi-krum")
 @dataclass
 class MultiKrum(DistanceRule):
-    """Mean of the `selected` deltas with the closest neighbours (Blanchard et al. 2017); by default of n - f deltas.
+    """Mean of the deltas with the closest neighbours (Multi-Krum, Blanchard et al. 2017).
 
-    It needs `selected` + f clients.
+    Attributes:
+        selected: Number of deltas in the mean, m; None for n - f. The rule needs at least m + f clients.
     """
 
     selected: Count | None = None
@@ -116,9 +120,10 @@ class MultiKrum(DistanceRule):
 
 
 def square_distances(rows: Rows) -> Numbers:
-    """Return the squared distances [n, n] on common coordinates, scaled to all d; infinite if there are none.
+    """Return the squared distances [n, n] of the rows.
 
-    The diagonal is infinite, so that no row is its own neighbour.
+    A distance is computed on the common coordinates of two rows and scaled to all d coordinates. It is infinite if two
+    rows have no common coordinate. The diagonal is infinite, so that no row is its own neighbour.
     """
     n = len(rows)
     size = rows[0].size
@@ -151,14 +156,17 @@ def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
     Args:
         squared: Squared distances [n, n], infinite on the diagonal.
         attackers: Number of attackers, f.
-        at_least: Smallest number of neighbours that count.
+        at_least: Lower limit of the number of neighbours in a score.
     """
     neighbours = max(at_least, len(squared) - attackers - 2)
     return np.asarray(np.sort(squared, axis=1)[:, :neighbours].sum(axis=1))
 
 
 def select_best(scores: Numbers, count: int) -> list[int]:
-    """Return the positions of the `count` smallest scores, ties by position, or none if one of them is infinite."""
+    """Return the positions of the `count` smallest scores, or an empty list if one of these scores is infinite.
+
+    Of equal scores, the one with the lower position is taken first.
+    """
     best = np.argsort(scores, kind="stable")[:count]
     if np.isinf(scores[best]).any():
         return []

@@ -3,7 +3,7 @@
     delta_c = median of {delta_ic : client i trained coordinate c}     # even number: mean of the two middle values
     if fewer than `min_coverage` clients trained c: theta_c keeps its value
 
-Use it against few attackers when the clients' data are alike. Sample counts and staleness weights do not enter.
+Use the median against few attackers if the clients' data are similar. It ignores sample counts and staleness weights.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -21,7 +21,9 @@ from fedraa.numbers import Count
 class CoordinateMedian(RobustAggregator):
     """Median per coordinate over the clients that trained it (Yin et al. 2018).
 
-    A coordinate that fewer than `min_coverage` clients trained keeps its value. With 1 it moves without protection.
+    Attributes:
+        min_coverage: A coordinate that fewer clients trained keeps its value. With 1 or 2, a coordinate can change
+            without protection.
     """
 
     min_coverage: Count = MIN_MAJORITY

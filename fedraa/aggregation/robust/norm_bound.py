@@ -1,11 +1,11 @@
 """Norm bounding: shorten long deltas before the mean (Sun et al. 2019).
 
     delta = weighted mean of delta_i * min(1, M_i / ||delta_i||)
-Submodels: the norm runs over the client's coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d).
-Personal layers do not count for d.
+Submodels: the norm of client i is taken over its coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d). d does not
+count personal layers.
 
-The weights are those of the method. It bounds scaled deltas, as of a backdoor, but not many small wrong ones.
-`max_norm` should be about the norm of honest deltas; the paper has 1.5 to 5. A delta of 0 is not scaled.
+The method sets the weights of the mean. Norm bounding limits large deltas, such as the scaled ones of a backdoor. It
+does not stop many small wrong deltas. `max_norm` should be about the norm of honest deltas; the paper uses 1.5 to 5.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -22,7 +22,7 @@ from fedraa.numbers import Positive
 @AGGREGATOR.register("norm-bound")
 @dataclass
 class NormBound(RobustAggregator):
-    """Weighted mean of the deltas, each shortened to the norm `max_norm` (Sun et al. 2019)."""
+    """Weighted mean of the deltas, after longer deltas are shortened to the norm `max_norm` (Sun et al. 2019)."""
 
     max_norm: Positive = 3.0
 
@@ -32,12 +32,14 @@ class NormBound(RobustAggregator):
 
 
 def clip_factors(norms: Numbers, shares: Numbers, bound: float) -> Numbers:
-    """Return the factors [n] that shorten vectors to a bound: min(1, bound * sqrt(share) / norm), 1 for norm 0.
+    """Return the factors [n] that shorten vectors to a bound: min(1, bound * sqrt(share) / norm).
+
+    The factor of a vector of norm 0 is 1.
 
     Args:
-        norms: Norms [n].
-        shares: Share of the sent coordinates that each vector has [n].
-        bound: Largest norm of a vector that has all of them.
+        norms: Norms of the vectors [n].
+        shares: Share of all coordinates that each vector has [n], from 0 to 1.
+        bound: Largest norm of a vector with all coordinates.
     """
     limits = bound * np.sqrt(shares)
     return np.divide(limits, norms, out=np.ones_like(norms), where=norms > limits)

@@ -1,6 +1,6 @@
-"""The base of robust aggregators, which compare the deltas of all clients of a round or a buffer.
+"""The base class of robust aggregators, which compare the deltas of all clients of a round or a buffer.
 
-A row [d] is the delta of one client. It is NaN on the coordinates that the client did not train.
+In this folder, a row [d] is the delta of one client, with NaN on the coordinates that the client did not train.
 """
 
 from abc import abstractmethod
@@ -20,19 +20,20 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# Number of clients below which a wrong value can be the median.
+# Minimum number of clients with which the value of one attacker cannot decide the median.
 MIN_MAJORITY = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """The rows that an aggregator combines, in the order of the clients' numbers.
+    """The deltas that a robust aggregator combines, with n clients in ascending order.
 
     Attributes:
-        clients: The clients [n].
-        rows: Their deltas: n arrays [d].
+        clients: The numbers of the clients [n].
+        rows: The deltas of the clients: n arrays [d], with NaN on coordinates that the client did not train.
         weights: The weights of the clients [n]. A rule uses them only if its docstring mentions weights.
-        fragments: The fixed fragments that each client trained; none if it trained a sampled submodel or the model.
+        fragments: For each client, the fixed fragments that it trained. The list is empty if the client trained the
+            whole model or a sampled submodel.
     """
 
     clients: list[int]
@@ -41,10 +42,10 @@ class Votes:
     fragments: list[list[int]]
 
     def by_fragment(self) -> list[Rows]:
-        """Return the rows of each fixed fragment, with NaN on all other coordinates.
+        """Return, for each fixed fragment, the rows of the clients that trained it.
 
-        Without fixed fragments, return all rows as one part. The coordinates of a fragment are those that all clients
-        of the fragment trained.
+        The rows of a fragment have NaN outside the fragment. The coordinates that all clients of a fragment trained
+        count as the fragment. Without fixed fragments, the result is one list with all rows.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:
@@ -59,16 +60,15 @@ class Votes:
 
 @dataclass
 class RobustAggregator(Aggregator):
-    """An aggregator that sees the deltas of all clients at once.
+    """An aggregator that compares the deltas of all clients. A subclass defines `combine`.
 
-    Each client has one vote: if a buffer holds several updates of a client, their mean counts. A subclass defines
-    `combine`.
+    Each client has one row. If a buffer holds several updates of a client, the row is their mean.
 
     Attributes:
         buffers: True if the rule also works on the buffer of an asynchronous server.
-        unprotected: Number of coordinates that too few clients trained in the last round or buffer. They keep their
-            values, or take the median.
-        sent: Number of coordinates that clients can send, without personal layers.
+        unprotected: Number of coordinates that too few clients trained in the last round or buffer. Such a coordinate
+            keeps its value, or gets the median.
+        sent: Number of coordinates that clients can send. Personal layers are never sent.
     """
 
     buffers: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class RobustAggregator(Aggregator):
 
     def _clear(self) -> None:
         self._rows: dict[int, Vector] = {}
-        # For clients with several updates: the number of updates that trained each coordinate [d].
+        # For each client with several updates, the number of updates that trained each coordinate [d].
         self._counts: dict[int, Vector] = {}
         # The weights of each client's updates.
         self._weights: dict[int, list[float]] = {}
@@ -93,16 +93,16 @@ class RobustAggregator(Aggregator):
 
     @property
     def min_clients(self) -> int:
-        """The smallest number of clients among which the rule protects."""
+        """The smallest number of clients for which the rule protects against attackers."""
         return 1
 
     def count_tolerated(self, clients: int) -> int | None:
-        """Return the number of attackers among the clients of a round that the rule withstands; None if it has none."""
+        """Return how many attackers among `clients` clients the rule withstands; None if it has no such number."""
         return None
 
     @property
     def voters(self) -> int:
-        """The number of clients with a vote so far."""
+        """The number of clients that have sent a delta in this round or buffer."""
         return len(self._rows)
 
     def add(self, contribution: ClientDelta) -> None:
@@ -118,7 +118,10 @@ class RobustAggregator(Aggregator):
             trained.append(contribution.fragment)
 
     def _mean_with_earlier(self, client: int, row: Vector) -> Vector:
-        """Return the mean [d] of the client's new row and its earlier ones, on the coordinates that any of them has."""
+        """Return the mean [d] of the client's new row and its earlier rows of this buffer.
+
+        The mean of a coordinate is over the rows that have it. It is NaN if no row has it.
+        """
         earlier = self._rows[client]
         if client not in self._counts:
             self._counts[client] = (~np.isnan(earlier)).astype(np.float32)
@@ -134,7 +137,7 @@ class RobustAggregator(Aggregator):
         return self.take_result()
 
     def take_result(self) -> tuple[Vector, Mask]:
-        """Return the combined delta [d] and the mask [d] of moved coordinates, and begin again."""
+        """Return the combined delta [d] and the mask [d] of coordinates to change, and remove all rows."""
         clients = sorted(self._rows)
         weights = np.array([float(np.mean(self._weights[client])) for client in clients])
         rows = [self._rows[client] for client in clients]
@@ -149,19 +152,19 @@ class RobustAggregator(Aggregator):
 
     @abstractmethod
     def combine(self, votes: Votes) -> Numbers:
-        """Return the combined delta [d], NaN on the coordinates that keep their values."""
+        """Return the combined delta [d], with NaN on the coordinates that keep their values."""
 
     def memory(self, size: int, clients: int) -> int:
-        # A row and its counts for each client, the result, and the masks.
+        # Each client has a row and its counts, 4 bytes each. The result and the masks take 24 bytes per coordinate.
         return size * (8 * clients + 24)
 
 
 def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> Numbers:
-    """Return the result of `work` for every chunk of coordinates, joined [d].
+    """Apply a function to the rows, one chunk of coordinates after another, and return the joined results [d].
 
     Args:
         rows: The rows, n arrays [d].
-        work: Returns the result [k] of a chunk [n, k].
+        work: A function that maps a chunk [n, k] to its result [k].
     """
     result = np.empty(rows[0].size)
 
@@ -173,7 +176,7 @@ def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> N
 
 
 def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
-    """Return the median [d] over the rows that have a coordinate, or NaN if fewer than `min_coverage` rows have it."""
+    """Return, for each coordinate, the median over the rows that have it, or NaN if fewer than `min_coverage` do."""
 
     def chunk_median(block: Numbers) -> Numbers:
         counts = count_rows(block)
@@ -183,7 +186,12 @@ def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
 
 
 def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers:
-    """Return the median [k] of sorted values [n, k], of which the first `counts` [k] are numbers; NaN if none is."""
+    """Return the median of each column of sorted values.
+
+    Args:
+        ordered: The values [n, k], ascending in each column, with NaN at the end.
+        counts: The number of values that are not NaN in each column [k]. The median of a column of NaN is NaN.
+    """
     low = np.maximum(counts - 1, 0) // 2
     high = np.minimum(counts // 2, len(ordered) - 1)
     pair = [np.take_along_axis(ordered, place[None], axis=0)[0] for place in (low, high)]
@@ -192,17 +200,17 @@ def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers
 
 
 def count_rows(block: Numbers) -> npt.NDArray[np.int64]:
-    """Return the number of rows [k] of a chunk [n, k] that have each coordinate."""
+    """Return, for each coordinate of a chunk [n, k], the number of rows that have it [k]."""
     return np.asarray((~np.isnan(block)).sum(axis=0), np.int64)
 
 
 def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -> Numbers:
-    """Return the mean [d] of the rows that have a coordinate, NaN if none has.
+    """Return, for each coordinate, the weighted mean of the rows that have it, or NaN if none has it.
 
     Args:
         rows: The rows, n arrays [d].
         factors: Weight of each row in the mean [n].
-        scales: Factor of each row's values [n]; None for 1.
+        scales: Factor by which the values of each row are multiplied [n]; None for 1.
     """
     scaled = factors
     if scales is not None:
@@ -220,7 +228,7 @@ def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -
 def measure_rows(
     rows: Rows, centre: npt.NDArray[np.floating] | None = None, sent: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return the norm [n] of each row on its own coordinates, and the share [n] of the sent coordinates that it has.
+    """Return the norm [n] of each row, and the share [n] of all sent coordinates that the row has.
 
     Args:
         rows: The rows, n arrays [d].

@@ -1,10 +1,10 @@
 """Coordinate-wise trimmed mean (Yin et al. 2018, Algorithm 1, option II).
 
     n_c = number of clients that trained coordinate c;   b = floor(trim * n_c)
-    delta_c = mean of the sorted values of c without the b smallest and the b largest
+    delta_c = mean of the clients' values of c without the b smallest and the b largest
     if b = 0 or n_c < min_coverage: theta_c keeps its value
 
-`trim` must be at least the share of attackers. Sample counts and staleness weights do not enter.
+`trim` must be at least the share of attackers. The trimmed mean ignores sample counts and staleness weights.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -20,7 +20,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
 from fedraa.numbers import Count
 
-# This summand prevents that 0.29 * 100 = 28.999999999999996 becomes 28.
+# This value is added before rounding down, because 0.29 * 100 is 28.999999999999996 in floating point and must give 29.
 ROUNDING = 1e-9
 
 
@@ -29,9 +29,10 @@ ROUNDING = 1e-9
 class TrimmedMean(RobustAggregator):
     """Mean per coordinate without the smallest and the largest values (Yin et al. 2018).
 
-    `trim` is the share of the values that is removed at each end. A coordinate from which no value would be removed
-    keeps its value, unless `min_coverage` is set. Then a coordinate moves if at least `min_coverage` clients trained
-    it.
+    Attributes:
+        trim: The share of the values that is removed at each end.
+        min_coverage: A coordinate that fewer clients trained keeps its value. By default, a coordinate keeps its value
+            if no value would be removed.
     """
 
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2

@@ -76,7 +76,7 @@ export function copying(code, button = text("button", "copy")) {
   return button;
 }
 
-// A metric has a best value if there are several runs with the same better direction.
+// Return a column of the table. Its best value is marked if at least two runs have a value.
 function judged(name, rows, value, show) {
   const column = name.startsWith("best ") ? rows[0]?.main : name;
   const values = rows.map(value).filter((value) => value != null);

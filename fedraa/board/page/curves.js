@@ -54,7 +54,7 @@ async function update(chart, rows) {
       if (asked !== chart.asked) return;
       chart.curves = curves;
     } catch (error) {
-      // An empty request makes the next call ask again.
+      // After a failure, forget the request, so that the next call sends it again.
       chart.asked = "";
       return;
     }

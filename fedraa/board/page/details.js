@@ -179,7 +179,7 @@ function heat(data) {
   };
 }
 
-// The classes of the cells of the table of faults that are text.
+// The CSS class of each column of text in the table of faults.
 const KINDS = { error: "long", action: "text", source: "text" };
 
 function sourceOf(failure) {

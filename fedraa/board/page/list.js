@@ -3,7 +3,7 @@
 import { quantity, swatch, text } from "./elements.js";
 import { choose, chosen, state } from "./state.js";
 
-// The element of each run by id, and the version and look that it shows.
+// For each run by id: its element in the list, and the version and colours that the element shows.
 const items = new Map();
 const byId = (id) => document.getElementById(id);
 

@@ -12,7 +12,7 @@ const EVERY = 1000;
 const FIRST = 6;
 
 let since = 0;
-// True while the page chooses the runs, until the reader does.
+// True until the reader chooses runs. Until then the page chooses them.
 let isOurs = !location.hash;
 let isChoosing = false;
 

@@ -1,4 +1,4 @@
-// The style of plots in the colours of the page. Plotly is loaded once, after the list.
+// Functions that draw plots in the colours of the page. Plotly is loaded once, after the list of runs is shown.
 "use strict";
 
 const COLOURS = 7;
@@ -11,7 +11,7 @@ const loaded = new Promise((resolve, reject) => {
   script.addEventListener("error", reject);
   document.head.append(script);
 });
-// The data of each plot, as text.
+// The data that each plot shows, as JSON text, to find out whether it has changed.
 const seen = new Map();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 // A function that draws each plot again.
@@ -33,7 +33,8 @@ export function axis(title, more = {}) {
   };
 }
 
-// Draw `traces()` with `layout()` into the plot unless it shows them. A zoom stays while `kept` is the same.
+// Draw `traces()` with `layout()` into the plot, unless the plot shows the same data. While `kept` stays the same, the
+// reader's zoom is kept.
 export async function draw(id, make, kept = "") {
   redrawn.set(id, () => draw(id, make, kept));
   const { traces, layout } = make();
@@ -48,7 +49,7 @@ export async function draw(id, make, kept = "") {
     margin: { l: 56, r: 12, t: 30, b: 44 }, uirevision: kept, modebar: { color: colour("faint"), activecolor: colour("ink"), bgcolor: "rgba(0,0,0,0)" },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };
-  // No button contacts another server.
+  // Plotly's default buttons include one that sends data to another server. These do not.
   const buttons = [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"], ["toImage"]];
   const settings = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: buttons };
   await Plotly.react(id, traces, { ...base, ...layout }, settings);

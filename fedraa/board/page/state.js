@@ -4,7 +4,7 @@
 export const state = {
   // The row of each run by id.
   rows: new Map(),
-  // The slot of each chosen run by id, in the order of choice. A slot determines colour and dash.
+  // The slot (a number) of each chosen run by id, in the order of choice. The slot determines the colour and the dash.
   slots: new Map(),
   ids: [], folder: "", searched: false, lost: false, read: 0, size: 0,
 };

@@ -1,1 +1,1 @@
-"""Local optimizers that find the learning rate. Each module registers its optimizers by name."""
+"""Local optimizers that set the learning rate themselves. Each module registers its optimizers by name."""

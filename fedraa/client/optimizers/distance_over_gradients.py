@@ -1,16 +1,19 @@
-"""Optimizers whose learning rate is the distance from the first weights over the gradients so far.
+"""Optimizers with the learning rate (distance from the first weights) / (norm of all gradients so far).
 
-DoG (Ivgi, Hinder, Carmon 2023), LDoG (DoG for each tensor) and DoWG (Khaled, Mishchenko, Jin 2023).
+They are DoG (Ivgi, Hinder, Carmon 2023), LDoG (DoG for each tensor) and DoWG (Khaled, Mishchenko, Jin 2023).
 
-    r   <- max(r, ||x - x_0||), at first alpha * (1 + ||x_0||)
+    r   <- max(r, ||x - x_0||); at first r = alpha * (1 + ||x_0||)
     DoG:   G <- G + ||g||^2;        eta = r / sqrt(G)
     DoWG:  v <- v + r^2 * ||g||^2;  eta = r^2 / sqrt(v)
     x   <- x - eta * g
 
-By default x_0, r and the sum start again in every task. The first steps are about alpha * ||x_0|| long, so that the
-weights hardly move in a task of few steps. With `local_optimizer_state` keep, a client continues with its r and its
-sum, and x_0 stays the weights of its first task: its tasks form one long run. Norms are over the coordinates that the
-task trains. The papers also average the iterates; `polyak_fraction` averages the global model instead.
+x has the weights, x_0 the received weights, and g is the gradient.
+
+By default x_0, r and the sum (G or v) start again in every task. The first steps are only about alpha * ||x_0|| long,
+so the weights hardly change in a task of few steps. With `local_optimizer_state` keep, r and the sum of a
+client continue from task to task, and x_0 stays the weights that it received for its first task. Norms are over the
+coordinates that the task trains. The papers also average the weights of all steps, which is not done here. The option
+`polyak_fraction` averages the global model instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +31,12 @@ from fedraa.numbers import Positive
 @LOCAL_OPTIMIZER.register("dog")
 @dataclass(frozen=True)
 class DoG(LocalOptimizer):
-    """DoG (Ivgi, Hinder, Carmon 2023): eta = r / sqrt(G). The experiment's `lr` has no effect.
+    """DoG (Ivgi, Hinder, Carmon 2023): eta = r / sqrt(G). The docstring of this module defines r and G.
+
+    The experiment's option `lr` has no effect.
 
     Attributes:
-        alpha: The first r is alpha * (1 + ||x_0||). The authors advise 1e-4 for models with batch norm.
+        alpha: The first r is alpha * (1 + ||x_0||). The authors recommend 1e-4 for models with batch norm.
     """
 
     alpha: Positive = 1e-6
@@ -39,7 +44,7 @@ class DoG(LocalOptimizer):
     needs_whole_gradient: ClassVar[bool] = True
     uses_lr: ClassVar[Literal["every step", "first step", "never"]] = "never"
     per_tensor: ClassVar[bool] = False
-    """True if each tensor has its own r and sum."""
+    """True if each tensor of the model has a separate r and a separate sum."""
 
     def kept(self, momentum: float, tensors: int) -> tuple[KeptBuffer, ...]:
         count = tensors if self.per_tensor else 1
@@ -78,11 +83,11 @@ class DoG(LocalOptimizer):
             tensor.sub_(change.mul_(length))
 
     def _term(self, radius: Tensor, norm: Tensor) -> Tensor:
-        """Return the term that a gradient of this norm adds to the sum."""
+        """Return the term that a gradient with the norm `norm` adds to the sum G or v."""
         return norm.square()
 
     def _step(self, radius: Tensor) -> Tensor:
-        """Return the learning rate times the root of the sum."""
+        """Return the numerator of the learning rate: r for DoG, r^2 for DoWG."""
         return radius
 
 
@@ -97,7 +102,7 @@ class LDoG(DoG):
 @LOCAL_OPTIMIZER.register("dowg")
 @dataclass(frozen=True)
 class DoWG(DoG):
-    """DoWG (Khaled, Mishchenko, Jin 2023): eta = r^2 / sqrt(v), where v sums r^2 * ||g||^2."""
+    """DoWG (Khaled, Mishchenko, Jin 2023): eta = r^2 / sqrt(v). The docstring of this module defines r and v."""
 
     def _term(self, radius: Tensor, norm: Tensor) -> Tensor:
         return (radius * norm).square()
@@ -107,5 +112,10 @@ class DoWG(DoG):
 
 
 def _norms(values: Tensor, sizes: list[int]) -> Tensor:
-    """Return the norm of each tensor of a buffer: [..., tensors]."""
+    """Return the norm of each tensor in a buffer [..., k]: [..., tensors].
+
+    Args:
+        values: The buffer.
+        sizes: Number of elements of each tensor.
+    """
     return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in torch.split(values, sizes, -1)], -1)

@@ -1,4 +1,7 @@
-"""Data sets that define their clients, in the files of the tools that publish them."""
+"""Data sets in which each sample belongs to a natural client, such as the writer of a text.
+
+They are read from the files that the publishers' tools create.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +22,6 @@ NATURAL: dict[str, Callable[[Path | None], FederatedDataset]] = {
     "reddit": read_reddit,
     "stackoverflow": read_stackoverflow,
 }
-"""The readers of a folder, by name."""
+"""For each data set, the function that reads it from a folder."""
 
 __all__ = ["NATURAL", "read_shakespeare"]

@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten digits and letters, 62 classes; a client is a writer (Caldas et al. 2018)."""
+"""FEMNIST: images of handwritten digits and letters, 62 classes. A client is a writer (Caldas et al. 2018)."""
 
 import io
 from pathlib import Path
@@ -19,11 +19,11 @@ SIDE = 28
 
 
 def read_femnist(data_dir: Path | None) -> FederatedDataset:
-    """Return the images, float32 [n, 1, 28, 28] from 0 (ink) to 1 (paper), and their classes 0-9, A-Z, a-z.
+    """Return FEMNIST: images, float32 [n, 1, 28, 28] from 0 (ink) to 1 (paper), and labels 0 to 61 (0-9, A-Z, a-z).
 
-    LEAF writes an image as 784 numbers, row by row. `flwrlabs/femnist` of Hugging Face has the columns image (PNG),
-    writer_id and character, and no test split: a fifth of the images of each writer are test images. In EMNIST of
-    torchvision images are transposed, and ink is light.
+    The files of LEAF have an image as 784 numbers, row by row. `flwrlabs/femnist` of Hugging Face has the columns image
+    (PNG), writer_id and character. It has no test split, so a fifth of the images of each writer become test images.
+    In contrast, the images of torchvision's EMNIST are transposed, and their ink is light.
     """
     root = find_folder("femnist", data_dir, lambda root: has_leaf_files(root) or bool(find_tables(root, "train")), GET)
     if has_leaf_files(root):
@@ -50,12 +50,12 @@ def _convert_images(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
 
 def _decode_image(row: int, encoded: bytes) -> Array:
     """Return the pixels of a PNG file, float32 [1, 28, 28]."""
-    # Pillow is an optional dependency, which only images need.
+    # Pillow is imported only here, because it is an optional dependency.
     from PIL import Image
 
     try:
         pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("L"), np.float32) / 255
-    # Decoders raise exceptions of many types.
+    # A decoder can raise any exception.
     except Exception as error:
         raise InputError(f"row {row} image", f"it cannot be read ({error})") from None
     if pixels.shape != (SIDE, SIDE):

@@ -1,4 +1,4 @@
-"""The folder of a data set below the folder of the user, the error if it is missing, and test rows held back."""
+"""Functions to find the folder of a natural data set, and to choose test samples if it has no test split."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,19 +14,19 @@ TEST_SHARE = 0.2
 
 
 def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool], get: str) -> Path:
-    """Return the folder with the files of the data set `name`: `data_dir`, or a folder that tools create below it.
+    """Return the folder with the files of a data set: the user's folder, or a usual folder below it.
 
     Args:
         name: The name of the data set.
-        data_dir: The folder of the user. It may be LEAF's repository, its folder `data/NAME`, or any folder above NAME.
-        holds: A function that returns True for the folder with the files.
-        get: A command or an address to get the files.
+        data_dir: The user's folder. It may be the repository of LEAF, its folder `data/NAME`, or a folder with NAME.
+        holds: A function that returns True if a folder has the files.
+        get: A command or a web address to get the files, for the error.
 
     Raises:
         InputError: No folder has the files.
     """
     if data_dir is not None:
-        # `data_dir` comes last, because it may have files of other data sets.
+        # `data_dir` itself comes last, because it may also have files of other data sets.
         below = (f"data/{name}/data", f"{name}/data", name, "data", ".")
         roots = [data_dir / place for place in below if holds(data_dir / place)]
         if roots:
@@ -35,13 +35,13 @@ def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool],
 
 
 def hold_out_rows(owners: Sequence[Any] | npt.NDArray[Any], name: str) -> npt.NDArray[np.bool_]:
-    """Return True for the test rows of a data set without a test split: a fifth of each client's rows, rounded down.
+    """Choose a random fifth of each client's rows, rounded down, as test rows. Return a mask [n] of these rows.
 
     The rows are the same in every run.
 
     Args:
-        owners: The client of each row.
-        name: The name of the data set, from which the random rows are drawn.
+        owners: The client of each row [n].
+        name: The name of the data set, which selects the random numbers.
     """
     _, client, counts = np.unique(np.asarray(owners), return_inverse=True, return_counts=True)
     order = np.lexsort((generator(0, f"{name} test").random(len(client)), client))

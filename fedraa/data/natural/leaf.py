@@ -1,12 +1,14 @@
 """Files of LEAF (Caldas et al. 2018, https://github.com/TalwalkarLab/leaf).
 
-`preprocess.sh` of a data set NAME writes the folders `data/NAME/data/train` and `data/NAME/data/test`. They hold files
+The script `preprocess.sh` of a data set NAME writes the folders `data/NAME/data/train` and `data/NAME/data/test`. Their
+JSON files have the form
 
     {"users": ["A", "B"], "num_samples": [2, 1], "user_data": {"A": {"x": [...], "y": [...]}, "B": ...}}
 
-The users of a data set are spread over several files. With `-t sample` the test files have the same users, with
-`-t user` they have others. `num_samples` is ignored, because in the test files of Shakespeare it counts samples that
-LEAF has removed. `user_data` also has users without samples who are not in `users`; they are ignored.
+The users of a data set are distributed over several files. With the option `-t sample` the test files have the same
+users as the training files, and with `-t user` they have other users. `num_samples` is ignored, because in the test
+files of Shakespeare it also counts samples that LEAF has removed. Users in `user_data` that are missing in `users` have
+no samples and are ignored.
 """
 
 import json
@@ -22,12 +24,15 @@ from fedraa.errors import InputError, locate_error
 from fedraa.reading import content
 
 Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
-"""Converts the x and the y of one user, or raises ValueError."""
+"""A function that converts the x and the y of one user, or raises ValueError."""
 
 
 @dataclass
 class LeafSplit:
-    """The samples of a split: for each entry of a user in a file, the user and the converted x and y."""
+    """The samples of the training or the test split.
+
+    The three lists have one entry for each entry of a user in a file: the user, the converted x, and the converted y.
+    """
 
     users: list[str] = field(default_factory=list)
     x: list[Any] = field(default_factory=list)
@@ -46,13 +51,13 @@ def has_leaf_files(root: Path) -> bool:
 
 
 def read_leaf(root: Path, convert: Convert) -> tuple[LeafSplit, LeafSplit]:
-    """Return the training and the test samples; raise InputError with the file and the user if they are malformed."""
+    """Return the training and the test samples. Raise InputError with the file and the user if they are malformed."""
     train, test = (_read_split(root / split, convert) for split in ("train", "test"))
     return train, test
 
 
 def as_classes(y: Any, classes: int) -> Array:
-    """Return the labels of a user as int64 [samples]; raise InputError if one is not from 0 to `classes - 1`."""
+    """Return the labels of a user as int64 [samples]. Raise InputError if a label is not from 0 to `classes - 1`."""
     labels = np.asarray(y)
     integers = labels.astype(np.int64) if labels.dtype.kind in "iuf" else np.full(labels.shape, -1)
     wrong = np.flatnonzero((integers != labels) | (integers < 0) | (integers >= classes))
@@ -90,5 +95,5 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"it cannot be read as JSON ({error})") from None
     if not isinstance(data, dict) or not isinstance(data.get("users"), list) or "user_data" not in data:
-        raise InputError(str(path), "it is no file of LEAF", expected="an object with users, num_samples and user_data")
+        raise InputError(str(path), "it is not a file of LEAF", expected="a dict with users, num_samples and user_data")
     return data

@@ -1,4 +1,4 @@
-"""Reddit: comments for the prediction of the next word; a client is the author (Caldas et al. 2018)."""
+"""Reddit: comments for the prediction of the next word. A client is an author of comments (Caldas et al. 2018)."""
 
 from itertools import chain
 from pathlib import Path
@@ -17,17 +17,18 @@ GET = "data/reddit/README.md of https://github.com/TalwalkarLab/leaf has the add
 LENGTH = 10
 PADDING = "<PAD>"
 NOT_COUNTED = -100
-"""The target of a position that does not count, which the objective next-token ignores."""
+"""The target of a position without a prediction. The objective next-token ignores such positions."""
 Sequences = list[list[str]]
 
 
 def read_reddit(data_dir: Path | None) -> FederatedDataset:
-    """Return sequences of 10 tokens, int64 [n, 10], and the next token at each position. The objective is next-token.
+    """Return Reddit: sequences of 10 tokens, int64 [n, 10], and the next token at each position, int64 [n, 10].
 
-    LEAF writes a comment as sequences of 10 words, with `<BOS>`, `<EOS>` and `<PAD>`, and its y as `target_tokens`
-    (shifted by one word) and `count_tokens` (1 for positions that count). A sample is one sequence. Words get ids by
-    their frequency in the training comments, at most 10,000; `<PAD>` is 0, and rare words are 1. Accuracy counts
-    the token 1 like any other, while the model of LEAF counts predictions of it and of padding as wrong.
+    The objective is next-token, and a sample is one sequence. In the files of LEAF, a comment is a list of sequences of
+    10 words, which include `<BOS>`, `<EOS>` and `<PAD>`. Its y has `target_tokens` (the words shifted by one) and
+    `count_tokens` (1 for positions that count, otherwise 0). There are 10,000 token ids: `<PAD>` is 0, any rare word is
+    1, and the other ids are the most frequent words of the training comments. The accuracy counts the token 1 like any
+    other token. In LEAF, predictions of rare words and padding count as wrong.
     """
     root = find_folder("reddit", data_dir, has_leaf_files, GET)
     train, test = read_leaf(root, _convert_comments)
@@ -40,7 +41,7 @@ def read_reddit(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple[list[str], list[float]]]]:
-    """Return a user's sequences, and for each sequence its target words with their weights in the loss, 0 or 1."""
+    """Return the sequences of a user. For each sequence also return its target words and their weights, 0 or 1."""
     sequences: Sequences = []
     targets: list[tuple[list[str], list[float]]] = []
     for comment, target in zip(x, y, strict=True):

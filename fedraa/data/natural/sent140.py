@@ -1,4 +1,4 @@
-"""Sentiment140: tweets, negative or positive; a client is the author (Go et al. 2009, Caldas et al. 2018)."""
+"""Sentiment140: negative and positive tweets. A client is an author (Go et al. 2009, Caldas et al. 2018)."""
 
 from itertools import chain
 from pathlib import Path
@@ -24,11 +24,11 @@ Texts = list[list[str]]
 
 
 def read_sent140(data_dir: Path | None) -> FederatedDataset:
-    """Return the tweets as tokens, int64 [n, 25], and 0 (negative) or 1 (positive).
+    """Return Sentiment140: tweets as tokens, int64 [n, 25], and labels 0 (negative) or 1 (positive).
 
-    LEAF writes a tweet as [id, date, query, user, text]. Hugging Face has the columns text, user and sentiment (0 or 4)
-    in its training split, of which a fifth of the tweets of each user are test tweets. Tokens are those of `agnews`:
-    words get ids by their frequency in the training tweets.
+    The files of LEAF have a tweet as [id, date, query, user, text]. The training split of Hugging Face has the columns
+    text, user and sentiment (0 or 4). From this split, a fifth of the tweets of each user become test tweets. As in
+    `agnews`, the token id of a word is its rank by frequency in the training tweets.
     """
     root = find_folder("sent140", data_dir, lambda root: has_leaf_files(root) or bool(find_tables(root, "train")), GET)
     if has_leaf_files(root):

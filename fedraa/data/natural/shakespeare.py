@@ -1,4 +1,4 @@
-"""Shakespeare's plays for the prediction of the next character; a client is a role (McMahan et al. 2017)."""
+"""Shakespeare's plays for the prediction of the next character. A client is a role (McMahan et al. 2017)."""
 
 import re
 from collections import defaultdict
@@ -22,10 +22,10 @@ from fedraa.reading import content
 
 GET = "hf download flwrlabs/shakespeare --repo-type dataset --local-dir shakespeare, or preprocess.sh of LEAF"
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""The 80 characters of LEAF, in its order. Any other character becomes a space."""
+"""The 80 characters of LEAF, in the same order. Any other character becomes a space."""
 LENGTH = 80
 MIN_CHARACTERS = 2000
-"""Length of the text of a role in plays as plain text, below which the role is no client."""
+"""In plays as plain text, a role with fewer characters is not a client."""
 PLAYS = "input.txt"
 _SPEECH = re.compile(r"^(?P<role>[^\n:]+):\n(?P<text>.*?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 Codes = npt.NDArray[np.uint8]
@@ -35,9 +35,10 @@ Codes = npt.NDArray[np.uint8]
 class TextWindows(Rows):
     """Windows of 80 characters in a text, with the next character as the target.
 
-    With `every_position` the targets are the next characters at all positions of a window.
-
-    `codes` holds the characters, uint8 [characters], and `starts` the first character of each window.
+    Attributes:
+        codes: The text, with each character as its position in `CHARACTERS`, uint8 [characters].
+        starts: The position of the first character of each window.
+        every_position: True if the targets are the next characters at all positions of a window.
     """
 
     codes: Codes
@@ -60,19 +61,21 @@ class TextWindows(Rows):
 
 
 def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> FederatedDataset:
-    """Return windows of 80 characters as tokens, int64 [n, 80], and the next character as the class, 0 to 79.
+    """Return Shakespeare: windows of 80 characters as tokens, int64 [n, 80], and the next character as label, 0 to 79.
 
-    LEAF writes x as text of 80 characters and y as the next one. A user is `PLAY_ROLE`. `flwrlabs/shakespeare` of
-    Hugging Face has the same x and y, the column character_id and no test split: a fifth of the windows of each role
-    are test windows, which overlap training windows. Plays as plain text are in `input.txt`, with speeches `ROLE:`,
-    their lines, and an empty line. Roles with 2,000 characters or more are clients. Windows then start at every
-    character, and the last fifth of the text of a role is its test text, so that no test window overlaps a training
-    window.
+    The data may come from three kinds of files:
+
+    - LEAF: x is a text of 80 characters, and y is the next character. A user is `PLAY_ROLE`.
+    - `flwrlabs/shakespeare` of Hugging Face: the same x and y, and the column character_id. It has no test split, so a
+      fifth of the windows of each role become test windows. They overlap training windows.
+    - Plays as plain text in `input.txt`: each speech is a line `ROLE:`, the lines of the speech, and an empty line.
+      Roles with at least 2,000 characters are clients. A window starts at every character. The last fifth of a role's
+      text is its test text, so that no test window overlaps a training window.
 
     Args:
         data_dir: The folder with the files.
-        every_position: True to predict the next character at every position, [n, 80], as the objective next-token
-            does. Windows of plain text then do not overlap.
+        every_position: True to return the next character at every position, [n, 80], which the objective next-token
+            needs. Windows of plain text then do not overlap.
     """
     root = find_folder("shakespeare", data_dir, _has_files, GET)
     if has_leaf_files(root):
@@ -87,7 +90,7 @@ def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> 
 
 
 def encode_characters(text: str) -> Codes:
-    """Return the numbers of the characters in `CHARACTERS`, uint8 [characters]."""
+    """Return the position in `CHARACTERS` of each character of a text, uint8 [characters]."""
     codes = np.full(0x110000, CHARACTERS.index(" "), np.uint8)
     codes[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS))
     return codes[np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)]
@@ -116,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the starts of windows in their joined text, in which a window is followed by its next character."""
+    """Return the start of each window in the joined text, in which each window is followed by its next character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 
@@ -142,7 +145,9 @@ def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], li
     texts = {role: "\n".join(parts) for role, parts in sorted(speeches.items())}
     roles = {role: text for role, text in texts.items() if len(text) >= MIN_CHARACTERS}
     if not roles:
-        expected = f"speeches 'ROLE:', their lines and an empty line, with {MIN_CHARACTERS} characters for a role"
+        expected = (
+            f"speeches with a line 'ROLE:' first and an empty line last, and a role with {MIN_CHARACTERS} characters"
+        )
         raise InputError(str(path), "it has no role with enough text", expected=expected)
     step = LENGTH if every_position else 1
     codes = encode_characters("".join(roles.values()))

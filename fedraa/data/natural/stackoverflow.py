@@ -1,9 +1,9 @@
 """Stack Overflow: sentences of questions and answers for the prediction of the next word; a client is the author.
 
-TensorFlow Federated publishes `stackoverflow.sqlite.lzma`. The database has the tables
+TensorFlow Federated publishes the database `stackoverflow.sqlite.lzma`. It has the tables
 `client_metadata(client_id, split_name, num_examples)` and `examples(split_name, client_id, serialized_example_proto)`
 with the splits train, heldout and test. An example is a serialised `tf.train.Example` with the features
-creation_date, score, tags, title, tokens and type. `tokens` is a sentence, whose words are separated by spaces.
+creation_date, score, tags, title, tokens and type. The feature `tokens` is a sentence with spaces between its words.
 """
 
 import sqlite3
@@ -31,16 +31,17 @@ NOT_COUNTED = -100
 
 
 def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int = 512) -> FederatedDataset:
-    """Return sentences as tokens, int64 [n, 20], and the next token at each position. The objective is next-token.
+    """Return Stack Overflow: sentences as tokens, int64 [n, 20], and the next token at each position, int64 [n, 20].
 
-    The database has 342,477 users and 135,818,730 training sentences, so only a part of the users is read. These users
-    are drawn at random, the same in every run, from those with training and test sentences. Words get ids by their
-    frequency in the sentences that are read, at most 10,000; padding is 0, and rare words are 1.
+    The objective is next-token. The database has 342,477 users and 135,818,730 training sentences, so only some users
+    are read. They are drawn at random from the users with training and test sentences, and are the same in every run.
+    There are 10,000 token ids: padding is 0, any rare word is 1, and the other ids are the most frequent words of the
+    training sentences that were read.
 
     Args:
         data_dir: The folder with `stackoverflow.sqlite`.
-        users: The number of users.
-        sentences: The maximum number of sentences of a user in each split. They are the first ones.
+        users: The number of users to read.
+        sentences: The maximum number of sentences of a user in each split. The first ones are read.
     """
     path = find_folder("stackoverflow", data_dir, lambda root: (root / FILE).is_file(), GET) / FILE
     try:
@@ -97,19 +98,19 @@ def _encode_sentences(texts: list[list[str]], ids: dict[str, int]) -> tuple[Arra
 
 
 def read_feature(example: bytes, name: str) -> str:
-    """Return the text of a feature of a serialised `tf.train.Example`; raise InputError if there is no such feature.
+    """Return the text of a feature in a serialised `tf.train.Example`. Raise InputError if there is no such feature.
 
-    Field 1 of an example holds the features, and their field 1 is a map. An entry of the map has the key in field 1 and
-    the value in field 2. Field 1 of a value holds a list, and field 1 of the list holds the texts.
+    Field 1 of the example contains the features, and their field 1 is a map. An entry of the map has the key in field 1
+    and the value in field 2. Field 1 of the value contains a list, and field 1 of the list contains the texts.
     """
     for entry in _follow_fields(example, 1, 1):
         if _follow_fields(entry, 1) == [name.encode()]:
             return b"".join(_follow_fields(entry, 2, 1, 1)).decode()
-    raise InputError(FILE, f"an example has no text {name!r}", expected="examples of Stack Overflow")
+    raise InputError(FILE, f"an example has no feature {name!r}", expected="examples of Stack Overflow")
 
 
 def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
-    """Return the contents of a nested field. `numbers` is the path to it: each number is a field of the one before."""
+    """Return the contents of a nested field. `numbers` is the path to the field: a field number at each level."""
     messages = [message]
     for number in numbers:
         messages = list(chain.from_iterable(_read_fields(part, number) for part in messages))
@@ -117,9 +118,9 @@ def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
 
 
 def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield the contents of the fields with this number in a message of Protocol Buffers.
+    """Yield the contents of all fields with this number in a message of Protocol Buffers.
 
-    Reading stops at the first field that does not state its length.
+    Reading stops at the first field of a type without a length, because examples have no such fields.
     """
     place = 0
     while place < len(message):
@@ -133,7 +134,7 @@ def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
 
 
 def _read_varint(message: bytes, place: int) -> tuple[int, int]:
-    """Return the variable-length integer that begins at `place`, and the place after it."""
+    """Return the variable-length integer at the position `place`, and the position after the integer."""
     value, shift = 0, 0
     while place < len(message):
         value |= (message[place] & 0x7F) << shift

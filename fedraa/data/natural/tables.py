@@ -1,4 +1,4 @@
-"""Tables that `hf download` or `datasets` write: Parquet and CSV files of one or more splits."""
+"""Reading of tables in Parquet or CSV files, as `hf download` or the package `datasets` write them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,17 +9,23 @@ from fedraa.reading import refuse_no_file
 
 
 def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
-    """Return the files of a split, sorted: `train-*.parquet` in `root` or `root/data`, or `default/train/*.parquet`.
+    """Return the sorted files of a split.
 
-    The second form is that of the branch `refs/convert/parquet` of Hugging Face.
+    For example, the files of the split train are `train-*.parquet` in `root` or in `root/data`. In the branch
+    `refs/convert/parquet` of Hugging Face they are `default/train/*.parquet`.
+
+    Args:
+        root: The folder of the table.
+        split: The name of the split.
+        suffix: The end of the names of the files.
     """
     patterns = (f"{split}*{suffix}", f"data/{split}*{suffix}", f"default/{split}/*{suffix}")
     return sorted(path for pattern in patterns for path in root.glob(pattern))
 
 
 def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
-    """Return the columns of all files as one pandas frame; raise InputError with the file if it cannot be read."""
-    # Importing pandas is slow, and workers do without it.
+    """Return the columns of all files as one pandas DataFrame. Raise InputError if a file cannot be read."""
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     frames = []
@@ -33,7 +39,7 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
         except ImportError:
             hint = "install it: pip install 'fedraa[huggingface]'"
             raise InputError(str(path), "Parquet files need the package pyarrow", hint=hint) from None
-        # pyarrow raises exceptions of many types.
+        # pyarrow can raise any exception.
         except Exception as error:
             problem = f"it cannot be read ({str(error).partition(chr(10))[0]})"
             raise InputError(str(path), problem, expected=f"a table with the columns {', '.join(columns)}") from None

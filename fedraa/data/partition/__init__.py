@@ -1,4 +1,4 @@
-"""Built-in and user-defined partitioners, which assign samples to clients."""
+"""Partitioners, which assign samples to clients."""
 
 from fedraa.data.partition.dirichlet import Dirichlet
 from fedraa.data.partition.divide import PARTITIONERS, divide_samples, make_partitioner

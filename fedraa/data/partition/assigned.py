@@ -1,4 +1,4 @@
-"""Check of the rows that a custom partitioner returns."""
+"""A check of the rows that a custom partitioner returns."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ Index = npt.NDArray[np.int64]
 
 
 def check_assignment(name: str, assigned: object, samples: int, clients: int) -> tuple[Index, Index]:
-    """Return the rows of all clients in client order, and the offsets of each client's rows.
+    """Check the result of a custom partitioner. Return the rows in client order, and the offsets of the clients.
 
     Args:
-        name: The name of the partitioner for errors.
-        assigned: The result of its `assign`.
+        name: The name of the partitioner, for errors.
+        assigned: The result of its method `assign`.
         samples: The number of training samples.
         clients: The number of clients.
 
     Raises:
-        InputError: The result is malformed; the error names the partitioner, the client and the row.
+        InputError: The result is malformed. The error names the partitioner, the client and the row.
     """
     field = f"partition: {name}"
     if not isinstance(assigned, Sequence | np.ndarray) or isinstance(assigned, str | bytes):
@@ -43,7 +43,7 @@ def _check_shard(name: str, client: int, assigned: npt.ArrayLike, samples: int) 
     field = f"partition: {name} for client {client}"
     rows = np.asarray(assigned)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise InputError(field, got=rows, expected="integers, the numbers of rows")
+        raise InputError(field, got=rows, expected="an array of row numbers")
     if not rows.size:
         raise InputError(field, "it returned no row", expected="at least one row for every client")
     outside = rows[(rows < 0) | (rows >= samples)]

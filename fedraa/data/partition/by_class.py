@@ -1,4 +1,4 @@
-"""Partitioners that choose the number of samples of each class per client. The samples are drawn at random."""
+"""The base class of partitioners that set how many samples of each class a client gets."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from fedraa.errors import InputError
 
 
 class ByClass(Partitioner):
-    """A partitioner that chooses the number of samples of each class for each client.
+    """A partitioner that sets the number of training samples of each class for each client.
 
-    The counts are numbers of training samples. Test samples are dealt in the same proportions.
+    The samples of a class are drawn at random. Test samples are dealt in the same proportions.
     """
 
     needs_classes: ClassVar[bool] = True
     name: ClassVar[str]
     remedy: ClassVar[str]
-    """A change of the settings, other than fewer clients, that gives every client a sample."""
+    """The hint of the error about a client without a sample, such as `a larger dirichlet`."""
 
     @abstractmethod
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
@@ -33,7 +33,7 @@ class ByClass(Partitioner):
         """
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        # A subclass may override `deal`, so `self.deal` could be another method.
+        # `deal` of this class is called even if a subclass overrides it.
         shards = ByClass.deal(self, labels, labels[:0], clients, rng).train
         return np.split(shards.order, shards.offsets[1:-1])
 
@@ -44,7 +44,7 @@ class ByClass(Partitioner):
         counts = self.counts(totals, clients, rng)
         empty = np.flatnonzero(counts.sum(axis=0) == 0)
         if empty.size:
-            problem = f"client {empty[0]} has no training sample in the {self.name} split"
+            problem = f"client {empty[0]} has no training sample in the partition {self.name}"
             raise InputError("partition", problem, hint=f"use fewer clients or {self.remedy}")
         test_counts = apportion_classes(counts / totals[:, None], np.bincount(test, minlength=len(classes)), rng)
         return Partition(Shards(*draw_by_counts(train, counts, rng)), Shards(*draw_by_counts(test, test_counts, rng)))

@@ -1,4 +1,4 @@
-"""Rounding of class shares to counts of samples, and random choice of these samples."""
+"""Functions that round shares of classes to numbers of samples, and draw these samples at random."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,12 +8,10 @@ Shares = npt.NDArray[np.float64]
 
 
 def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
-    """Round `shares · totals` to counts `[classes, clients]` that sum to `totals` over the clients.
+    """Round `shares · totals` to whole numbers `[classes, clients]` that sum to `totals` over the clients.
 
-    Each count differs from the exact product by less than one.
-
-    This is systematic sampling. Each class starts at a random offset, so that rounding does not always favour the
-    same clients.
+    Each number differs from the exact product by less than one. The method is systematic sampling: the rounding of each
+    class starts at a random offset, so that it does not always favour the same clients.
 
     Args:
         shares: The share of each class for each client, `[classes, clients]`; each row sums to 1.
@@ -27,11 +25,11 @@ def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -
 
 
 def draw_by_counts(classes: Index, counts: Index, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Return the samples in client order and the offsets of each client.
+    """Draw samples for each client at random. Return the samples in client order, and the offsets of the clients.
 
     Args:
         classes: The class of each sample, `[samples]`.
-        counts: The counts `[classes, clients]`; client n gets `counts[c, n]` random samples of class c.
+        counts: The numbers of samples `[classes, clients]`: client n gets `counts[c, n]` samples of class c.
         rng: The source of random numbers.
     """
     by_class = rng.permutation(len(classes))

@@ -1,4 +1,4 @@
-"""The partitioner that divides each class among the clients in shares drawn from a Dirichlet distribution."""
+"""A partitioner that divides each class among the clients in shares from a Dirichlet distribution."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,11 +15,14 @@ DRAWS = 100
 
 @dataclass(frozen=True)
 class Dirichlet(ByClass):
-    """A partition with the shares of each class drawn from Dir(alpha · 1).
+    """A partition in which the clients' shares of each class are drawn from Dir(alpha · 1).
 
-    This is the partition of Yurochkin et al. 2019, as in NIID-Bench (Li et al. 2022). The partition of Hsu et al. 2019
-    differs: it draws a mixture of classes for each client, and does not use every sample exactly once. If a client has
-    no sample, the whole matrix is drawn again, at most `DRAWS` times in all.
+    This is the partition of Yurochkin et al. 2019, which NIID-Bench (Li et al. 2022) also uses. The partition of Hsu et
+    al. 2019 (`hsu`) differs: it draws the shares of the classes for each client. If a client has no sample, all shares
+    are drawn again, at most `DRAWS` times in total.
+
+    Attributes:
+        alpha: The concentration. A small alpha gives clients few classes; a large alpha gives all clients equal shares.
     """
 
     name: ClassVar[str] = "dirichlet"

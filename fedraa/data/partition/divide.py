@@ -1,4 +1,4 @@
-"""Creation of partitioners from their descriptions, and the division of samples by a partitioner."""
+"""Creation of partitioners from text or objects, and the division of samples by a partitioner."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _BUILTIN: dict[str, type[Partitioner]] = {
     "colour": Colour,
     "natural": Natural,
 }
-# The field of each partitioner that the short form `name:number` sets.
+# For each partitioner, the field that the number in the short form `name:number` sets.
 _NUMBER = {
     "dirichlet": "alpha",
     "hsu": "alpha",
@@ -56,7 +56,7 @@ _NUMBER = {
 
 
 def _from_short(text: str) -> Partitioner:
-    """Return the partitioner that `name:number` describes."""
+    """Return the partitioner for a text `name:number`, such as `dirichlet:0.1`."""
     name, _, written = (part.strip() for part in text.partition(":"))
     if name not in _BUILTIN:
         raise unknown_component("partition", name, _BUILTIN)
@@ -80,7 +80,7 @@ PARTITIONERS: ComponentRegistry[Any] = ComponentRegistry("partition", (), _BUILT
 
 @dataclass(frozen=True)
 class _Called(Partitioner):
-    """A partitioner that calls a function, or the `assign` method of an object. Error messages contain its name."""
+    """A partitioner that calls a function or the method `assign` of an object. Errors contain the name."""
 
     name: str
     function: Assign
@@ -93,12 +93,12 @@ class _Called(Partitioner):
 
 
 def make_partitioner(description: object, *, dirichlet: float | None = None) -> Partitioner:
-    """Return the partitioner that `description` describes: a name, an import path, an object, or a function.
+    """Return the partitioner that the user describes.
 
     Args:
-        description: `dirichlet`, `dirichlet:0.1`, `dirichlet(alpha=0.1)`, `package.module:Name`, an object or a
-            function.
-        dirichlet: The concentration of a Dirichlet partition that `description` names without a value.
+        description: A text such as `dirichlet`, `dirichlet:0.1`, `dirichlet(alpha=0.1)` or `package.module:Name`, an
+            object, or a function.
+        dirichlet: The concentration to use if `description` is `dirichlet` without a value.
 
     Raises:
         InputError: There is no such partitioner.
@@ -121,7 +121,7 @@ def make_partitioner(description: object, *, dirichlet: float | None = None) -> 
 def divide_samples(
     partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int
 ) -> Partition:
-    """Return the partition of the samples. Every client has a training sample; its test shard may be empty.
+    """Divide the samples among the clients. Every client gets a training sample, but may get no test sample.
 
     Args:
         partitioner: The partitioner.
@@ -137,10 +137,10 @@ def divide_samples(
         raise InputError("clients", got=clients, expected="1 or more")
     labels_train, labels_test = (_class_per_sample(partitioner, labels) for labels in (labels_train, labels_test))
     unknown = np.setdiff1d(labels_test, labels_train)
-    # The clients of natural data own their test samples, which no class proportions assign.
+    # In natural data, the test samples already belong to clients, so they need no training samples of their class.
     if unknown.size and not isinstance(partitioner, Natural):
-        problem = f"they hold class {unknown[0]}, of which there is no training sample"
-        raise InputError("test labels", problem, hint="add training samples of it, or remove it")
+        problem = f"they contain class {unknown[0]}, which has no training sample"
+        raise InputError("test labels", problem, hint="add training samples of this class, or remove it")
     if clients > len(labels_train):
         expected = f"{len(labels_train)} at most, the number of training samples"
         raise InputError("clients", got=clients, expected=expected, hint="use fewer clients or more data")
@@ -148,10 +148,13 @@ def divide_samples(
 
 
 def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
-    """Return one class per sample, or class 0 for all if there are no classes and the partitioner needs none."""
+    """Return the class of each sample. If the samples have no classes, return 0 for all.
+
+    Raises InputError if the partitioner needs classes and there are none.
+    """
     if labels.ndim == 1 and labels.dtype.kind in "iu":
         return labels
     if partitioner.needs_classes:
-        problem = f"{type(partitioner).__name__} deals by class, and these samples have none"
+        problem = f"{type(partitioner).__name__} deals samples by class, but these samples have no classes"
         raise InputError("partition", problem, hint="choose iid, quantity, zipf, powerlaw, lognormal or natural")
     return np.zeros(len(labels), np.int64)

@@ -1,4 +1,4 @@
-"""Equal shards: every client draws the same number of samples, class by class, from its own class mixture."""
+"""Random choice of equally many samples for each client, with a different mixture of classes for each client."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,10 @@ Shares = npt.NDArray[np.float64]
 def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator) -> list[Index]:
     """Return floor(samples / clients) rows for each client; the remaining rows are not used.
 
-    Clients draw in turn, one row each, in a new random order in every turn, so that no client gets only leftovers. A
-    client draws a class from its mixture, and then a random row of this class without replacement. If a class has no
-    row left, the mixtures are normalised over the other classes. A client whose mixture has no class left draws from
-    all remaining rows.
+    In each turn every client draws one row, in a new random order of the clients, so that no client gets only the
+    remaining rows. A client first draws a class from its mixture, and then a random row of this class without
+    replacement. If all rows of a class are used, the mixtures are normalised over the other classes. If all classes of
+    a client's mixture are used, the client draws from all remaining rows.
 
     Args:
         classes: The class of each sample, from 0, int64 `[samples]`.
@@ -39,10 +39,15 @@ def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator
 
 
 def _cumulate_mixtures(mixtures: Shares, left: Index) -> Shares:
-    """Return the cumulative probabilities `[clients, classes]` of the classes that have rows left."""
+    """Return the cumulative probabilities `[clients, classes]` of the classes that still have unused rows.
+
+    Args:
+        mixtures: The probability of each class for each client, `[clients, classes]`.
+        left: The number of unused rows of each class, `[classes]`.
+    """
     weights = mixtures * (left > 0)
     weights[weights.sum(axis=1) == 0] = left
     bounds = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
-    # Rounding may leave the last bound below 1. With infinity, every draw falls into a class that has rows.
+    # Rounding may make the last bound less than 1. With infinity, every draw hits a class that has unused rows.
     bounds[bounds >= bounds[:, -1:]] = np.inf
     return bounds

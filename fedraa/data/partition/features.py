@@ -1,4 +1,7 @@
-"""Partitioners that deal samples like iid and then change each client's features. Test samples stay the same."""
+"""Partitioners that deal samples as iid does, and then change the training inputs of each client.
+
+Test samples stay the same.
+"""
 
 import math
 from dataclasses import dataclass
@@ -17,9 +20,10 @@ OTHER = "choose another partition"
 
 @dataclass(frozen=True)
 class Noise(Iid):
-    """A partition with Gaussian noise on the features (Li et al. 2022).
+    """A partition that adds Gaussian noise to the inputs (Li et al. 2022).
 
-    The noise of client n of N, counted from 1, has the variance `level` * n / N.
+    Attributes:
+        level: The noise of client n of N (n from 1) has the variance level * n / N.
     """
 
     skews: ClassVar[bool] = True
@@ -27,19 +31,22 @@ class Noise(Iid):
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple):
-            raise InputError("partition", "noise changes features, and these samples have several inputs", hint=OTHER)
+            raise InputError("partition", "noise needs samples with one input, but these have several", hint=OTHER)
         if x.dtype.kind != "f":
-            raise InputError("partition", "noise changes features, and these samples are tokens", hint=OTHER)
+            raise InputError("partition", "noise needs numbers as features, but these samples are tokens", hint=OTHER)
         drawn = generator(0, "noise", client, clients).standard_normal(x.shape, np.float32)
         return x + np.float32((self.level * (client + 1) / clients) ** 0.5) * drawn
 
 
 @dataclass(frozen=True)
 class Rotation(Iid):
-    """A partition with rotated images. The images of client n, counted from 0, are rotated by n * `degrees`.
+    """A partition that rotates images counter-clockwise, by a different angle for each client.
 
-    The rotation is counter-clockwise. Multiples of 90 degrees move pixels. Other angles interpolate linearly, and fill
-    the corners with 0, which is the mean of scaled images.
+    A rotation by a multiple of 90 degrees only moves pixels. A rotation by another angle interpolates linearly and
+    fills the corners with 0, which is the mean of scaled images.
+
+    Attributes:
+        degrees: The images of client n (n from 0) are rotated by n * degrees.
     """
 
     skews: ClassVar[bool] = True
@@ -48,10 +55,10 @@ class Rotation(Iid):
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple):
             raise InputError(
-                "partition", "rotation needs square images, and these samples have several inputs", hint=OTHER
+                "partition", "rotation needs square images, but these samples have several inputs", hint=OTHER
             )
         if x.ndim != 4 or x.shape[2] != x.shape[3]:
-            problem = f"rotation needs square images, and these samples have the shape {list(x.shape[1:])}"
+            problem = f"rotation needs square images, but these samples have the shape {list(x.shape[1:])}"
             raise InputError("partition", problem, hint=OTHER)
         quarters, angle = divmod(client * self.degrees % 360, 90)
         turned = np.ascontiguousarray(np.rot90(x, int(quarters), (2, 3)))
@@ -62,10 +69,13 @@ class Rotation(Iid):
 
 @dataclass(frozen=True)
 class Colour(Iid):
-    """A partition with other colours. The hue of the images of client n, counted from 0, is turned by n * `degrees`.
+    """A partition that changes the hue of images, by a different angle for each client.
 
-    The colours are rotated around the grey axis of (red, green, blue), so that grey stays grey. 120 degrees turn red
-    into green, green into blue, and blue into red.
+    The colours (red, green, blue) are rotated around the grey axis, so that grey stays grey. A rotation by 120 degrees
+    turns red into green, green into blue, and blue into red.
+
+    Attributes:
+        degrees: The hue of client n (n from 0) is rotated by n * degrees.
     """
 
     skews: ClassVar[bool] = True
@@ -73,7 +83,7 @@ class Colour(Iid):
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple) or x.ndim != 4 or x.shape[1] != 3:
-            problem = "colour needs images with three channels, and these samples do not have three"
+            problem = "colour needs images with three channels, but these samples are not such images"
             raise InputError("partition", problem, hint=OTHER)
         matrix = _hue_rotation(client * self.degrees % 360)
         return np.einsum("ij,njhw->nihw", matrix, x, optimize=False)
@@ -81,14 +91,14 @@ class Colour(Iid):
 
 def _rotate_images(x: Any, angle: float) -> Any:
     """Return the images [n, channels, height, width], rotated counter-clockwise by `angle` degrees."""
-    # torchvision takes seconds to import.
+    # Imported here, because importing torchvision takes seconds.
     from torchvision.transforms.functional import InterpolationMode, rotate
 
     return rotate(torch.from_numpy(x), angle, InterpolationMode.BILINEAR).numpy()
 
 
 def _hue_rotation(angle: float) -> Any:
-    """Return the rotation by `angle` degrees around (1, 1, 1) by Rodrigues' formula, float32 [3, 3]."""
+    """Return the matrix, float32 [3, 3], that rotates by `angle` degrees around (1, 1, 1) (Rodrigues' formula)."""
     turn = math.radians(angle)
     axis = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
     matrix = np.eye(3) + math.sin(turn) * axis + (1 - math.cos(turn)) * axis @ axis

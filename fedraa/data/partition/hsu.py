@@ -1,4 +1,4 @@
-"""The partitioner of Hsu et al. 2019: equal shards with class mixtures from a Dirichlet distribution."""
+"""The partitioner of Hsu et al. 2019: clients have equally many samples, with class mixtures from a Dirichlet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,17 @@ from fedraa.numbers import Positive
 
 @dataclass(frozen=True)
 class Hsu(Partitioner):
-    """A partition into equal shards with the class mixtures q_i ~ Dir(alpha · p) (Hsu, Qi, Brown 2019).
+    """A partition in which client i has the class mixture q_i ~ Dir(alpha · p) (Hsu, Qi, Brown 2019).
 
-    p holds the share of each class in the training samples. Every client gets floor(samples / clients) samples. With L
-    equally frequent classes the expected sum of squares of q_i is (1 + alpha / L) / (1 + alpha). With `per_class` the
-    mixtures are q_i ~ Dir(alpha · 1), as in FedDyn and Flower, and the expectation is (1 + alpha) / (1 + alpha · L). So
-    the same alpha gives a much weaker skew with `per_class`.
+    p has the share of each class in the training samples. Every client gets floor(samples / clients) samples.
+
+    To compare the skew: with L equally frequent classes, the expected sum of squares of q_i is
+    (1 + alpha / L) / (1 + alpha). With `per_class` it is (1 + alpha) / (1 + alpha · L), so the same alpha gives a much
+    weaker skew.
+
+    Attributes:
+        alpha: The concentration. A smaller alpha gives a stronger skew.
+        per_class: True for q_i ~ Dir(alpha · 1), as in FedDyn and Flower.
     """
 
     needs_classes: ClassVar[bool] = True

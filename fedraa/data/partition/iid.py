@@ -1,4 +1,4 @@
-"""The partitioner that shuffles the samples and cuts them into equal runs."""
+"""A partitioner that shuffles the samples and divides them equally."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The partitioner that gives each client samples of only a few classes."""
+"""A partitioner that gives each client samples of only a few classes."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,12 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class Labels(ByClass):
-    """A partition with `per_client` distinct classes per client.
+    """A partition in which each client has samples of a fixed number of classes, as in HeteroFL and FedRolex.
 
-    Every class is held by the same number of clients (±1), which share its samples evenly. These are the label-limited
-    clients of HeteroFL and FedRolex.
+    Every class belongs to the same number of clients (±1), and its samples are divided evenly among them.
+
+    Attributes:
+        per_client: The number of different classes of each client.
     """
 
     name: ClassVar[str] = "labels"
@@ -29,11 +31,11 @@ class Labels(ByClass):
         return apportion_classes(self._draw_shares(len(totals), clients, rng), totals, rng)
 
     def _draw_shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
-        """Return the share `[classes, clients]` of each class that each client holds.
+        """Return, for each class, the share of its samples that each client gets `[classes, clients]`.
 
-        A block is the smallest number of clients that can hold every class equally often. Each block has its classes
-        in a random circular order. Its clients take consecutive classes from this circle, so that no client gets the
-        same class twice.
+        Clients are grouped in blocks. A block is the smallest number of clients among which every class can occur
+        equally often. Each block puts the classes in a random circle. Its clients take consecutive classes from this
+        circle, so that no client gets the same class twice.
 
         Args:
             classes: The number of classes.

@@ -1,4 +1,4 @@
-"""The partitioner that gives groups of clients the same class mixture: a mixture of Dirichlet distributions."""
+"""A partitioner that gives groups of clients the same class mixture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,17 @@ from fedraa.numbers import Count, Positive
 
 @dataclass(frozen=True)
 class Mixture(Partitioner):
-    """A partition into equal shards with class mixtures from a few prototypes, as if clients came in clusters.
+    """A partition in which clients form clusters with equal class mixtures.
 
-    There are M = `prototypes` class mixtures q_m ~ Dir(alpha · p), where p has the share of each class in the training
-    samples. Without `gamma` every client has one of them, drawn so that all prototypes have the same number (±1) of
-    clients. With `gamma` client i has the mixture sum_m w_im · q_m with w_i ~ Dir(gamma · 1): a large gamma makes the
-    clients alike. Every client gets floor(samples / clients) samples.
+    Every cluster m has a class mixture q_m ~ Dir(alpha · p), where p has the share of each class in the training
+    samples. Each client belongs to one random cluster, and all clusters have the same number (±1) of clients. Every
+    client gets floor(samples / clients) samples.
+
+    Attributes:
+        alpha: The concentration. A smaller alpha makes the clusters more different.
+        prototypes: The number of clusters.
+        gamma: If it is set, client i does not belong to one cluster. Its mixture is sum_m w_im · q_m, with
+            w_i ~ Dir(gamma · 1). A large gamma makes the clients similar.
     """
 
     needs_classes: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The partitioner for data with a client id per row, such as a writer, a role or a value of a column."""
+"""A partitioner for data in which each row has a client id, such as the writer of a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from fedraa.errors import InputError
 class Natural(Partitioner):
     """A partition by the client ids in the data.
 
-    A client owns the rows with its id, in their order. Clients are numbered in the sorted order of their ids. If there
-    are fewer clients than ids, the clients are drawn at random, and the rows of the others are not used.
+    A client has the rows with its id, in the order of the data. Clients are numbered in the sorted order of their ids.
+    If the run has fewer clients than there are ids, the ids are drawn at random, and rows with other ids are not used.
     """
 
     needs_classes: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class Natural(Partitioner):
 
     def _training_shards(self, clients: int, rng: np.random.Generator) -> tuple[Shards, npt.NDArray[Any]]:
         if self.owners is None:
-            problem = "natural needs data that name clients, and these do not"
+            problem = "natural needs data with a client for each row, but these data have none"
             hint = "name a column as client, or choose another partition, such as iid or dirichlet"
             raise InputError("partition", problem, hint=hint)
         ids = np.unique(self.owners)
@@ -57,7 +57,12 @@ class Natural(Partitioner):
 
 
 def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
-    """Return the shards of the clients in `ids`. A client's shard has the rows that it owns, in ascending order."""
+    """Return the shards of some clients. The shard of a client has the rows with its id, in ascending order.
+
+    Args:
+        ids: The sorted ids of the clients.
+        owners: The client id of each row.
+    """
     place = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
     rows = np.flatnonzero(ids[place] == owners)
     counts = np.bincount(place[rows], minlength=len(ids))

@@ -17,9 +17,11 @@ Assign = Callable[[Index, int, np.random.Generator], Sequence[npt.ArrayLike]]
 
 
 class Shards(NamedTuple):
-    """The samples of every client: client n owns `order[offsets[n]:offsets[n + 1]]`.
+    """The samples of every client: client n has the rows `order[offsets[n]:offsets[n + 1]]`.
 
-    `order` is int64 `[samples]`, and `offsets` is int64 `[clients + 1]`.
+    Attributes:
+        order: The rows of all clients, int64 `[samples]`.
+        offsets: The start of each client's rows in `order`, and the length of `order`, int64 `[clients + 1]`.
     """
 
     order: Index
@@ -28,10 +30,14 @@ class Shards(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Disjoint shards of the training and of the test samples.
+    """A division of the training and the test samples among the clients. No sample belongs to two clients.
 
-    The built-in partitioners deal every sample. A custom partitioner may omit training samples. If it omits a whole
-    class, no test shard has samples of that class. `names` are the names of the clients, if the data have any.
+    A custom partitioner may omit training samples. If it omits a whole class, no client has test samples of this class.
+
+    Attributes:
+        train: The training samples of each client.
+        test: The test samples of each client.
+        names: The names of the clients in the data; None if they have no names.
     """
 
     train: Shards
@@ -40,55 +46,65 @@ class Partition:
 
 
 class Partitioner(ABC):
-    """Base class for the assignment of training rows to clients. Test rows follow in the same class proportions.
+    """The base class of partitioners, which assign training rows to clients.
+
+    A client's test rows are then drawn in the class proportions of its training rows. Example:
 
         class ByParity(fl.Partitioner):
             def assign(self, labels, clients, rng):
                 return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
 
-    A plain function with the arguments `(labels, clients, rng)` is also a partitioner. To have settings saved with the
-    run, make the partitioner a frozen dataclass with the settings as fields.
+    A function with the arguments `(labels, clients, rng)` is also a partitioner. If a partitioner has settings, make it
+    a frozen dataclass with the settings as fields, so that they are saved with the run.
     """
 
     needs_classes: ClassVar[bool] = False
     """True if the partitioner deals by class, so that every sample must have a class."""
     skews: ClassVar[bool] = False
-    """True if `skew` changes the features of clients."""
+    """True if `skew` changes the inputs of clients."""
 
     def __init_subclass__(cls) -> None:
-        """Give a subclass that overrides only `assign` the default `deal`, even if its base class overrides `deal`."""
+        """Reset `deal` to the default in a subclass that overrides `assign` but not `deal`.
+
+        Otherwise the subclass would inherit a `deal` that ignores its `assign`.
+        """
         if "assign" in vars(cls) and Partitioner.deal.__name__ not in vars(cls):
-            # mypy does not allow an assignment to a method.
+            # mypy rejects an assignment to a method.
             cls.deal = Partitioner.deal  # type: ignore[method-assign]
 
     @abstractmethod
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
-        """Return the training rows of each client: `clients` arrays of integers, none empty.
+        """Return the training rows of each client: one array of integers per client, and no empty array.
 
         No row may be returned twice. Rows may be omitted.
 
         Args:
             labels: The class of each training sample, int64 `[samples]`.
             clients: The number of clients.
-            rng: The only source of random numbers to use, so that the result follows from the seed.
+            rng: The random generator. Draw random numbers only from it, so that the result depends on the seed.
         """
 
     def bound(self, owners: Any, test_owners: Any) -> "Partitioner":
-        """Return the partitioner for data with these client ids, one per row; None means that the data have no ids."""
+        """Return the partitioner to use with these data.
+
+        Args:
+            owners: The client id of each training row; None if the data have no client ids.
+            test_owners: The client id of each test row, or None.
+        """
         return self
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        """Return the client's training samples after its change, with the same shape and type.
+        """Return the changed training inputs of a client, with the same shape and type.
 
         Args:
-            client: The client, counted from 0.
+            client: The client, from 0.
             clients: The number of clients.
-            x: The training samples of the client [n, ...].
+            x: The training inputs of the client [n, ...].
         """
         return x
 
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
-        """Return the shards of the training and the test samples.
+        """Divide the training and the test samples among the clients.
 
         Args:
             train: The labels of the training samples.
@@ -105,10 +121,10 @@ class Partitioner(ABC):
 def deal_assigned(
     name: str, assign: Assign, train: Index, test: Index, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Return the training shards that `assign` makes, and test shards with the same class proportions.
+    """Divide the training samples by a function, and the test samples in the same class proportions.
 
     Args:
-        name: The name of the partitioner for errors.
+        name: The name of the partitioner, for errors.
         assign: The function that assigns training rows to clients.
         train: The labels of the training samples.
         test: The labels of the test samples.
@@ -122,7 +138,7 @@ def deal_assigned(
         rows_of_clients = assign(train.copy(), clients, rng)
     except InputError:
         raise
-    # A user-defined partitioner may raise any exception.
+    # The user's partitioner can raise any exception.
     except Exception as error:
         text = " ".join(str(error).split())
         raise InputError("partition", f"{name} failed with {type(error).__name__}: {text}") from error
@@ -131,10 +147,10 @@ def deal_assigned(
 
 
 def match_test_shards(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
-    """Return test shards in the class proportions of each client's training labels.
+    """Divide the test samples in the class proportions of each client's training labels.
 
     Args:
-        held: The training labels in client order; those of client n are `held[offsets[n]:offsets[n + 1]]`.
+        held: The training labels in client order. Client n has the labels `held[offsets[n]:offsets[n + 1]]`.
         offsets: The offsets of the clients.
         test: The labels of the test samples.
         rng: The source of random numbers.

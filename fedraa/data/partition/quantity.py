@@ -1,4 +1,4 @@
-"""Partitioners that give clients unequal numbers of samples, all from the same distribution."""
+"""Partitioners that give clients unequal numbers of samples from the same distribution."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from fedraa.numbers import NotNegative, Positive
 
 
 class Quantity(Partitioner):
-    """A partition of random samples into shards of unequal sizes.
+    """A partition of random samples, in which clients have unequal numbers of samples.
 
-    A client's number of samples is about proportional to its weight, and at least 1.
+    The number of samples of a client is at least 1 and about proportional to its weight.
     """
 
     @abstractmethod
     def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Return the weight of each client: positive numbers [clients], of which only the ratios matter."""
+        """Return the weight of each client: positive numbers [clients]. Only their ratios matter."""
 
     def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
-        """Return the number of samples of each client, [clients], with the sum `samples`."""
+        """Return the number of samples of each client [clients]. The numbers sum to `samples`."""
         return apportion_sizes(weights, samples)
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
@@ -33,9 +33,9 @@ class Quantity(Partitioner):
 
 @dataclass(frozen=True)
 class PowerLaw(Quantity):
-    """A partition by a power law. The k-th largest client, counted from 1, has the weight k ** -exponent.
+    """A partition by a power law: the k-th largest client (k from 1) has the weight k ** -exponent.
 
-    The order of the clients by size is random.
+    Which client is the k-th largest is random.
     """
 
     exponent: NotNegative = 1.0
@@ -46,11 +46,10 @@ class PowerLaw(Quantity):
 
 @dataclass(frozen=True)
 class Zipf(PowerLaw):
-    """A partition with Zipf sizes: the k-th largest client, counted from 1, has a share proportional to k ** -exponent.
+    """A partition with Zipf sizes: the k-th largest client (k from 1) has a share proportional to k ** -exponent.
 
-    The shares are rounded by the largest-remainder method, and the order of the clients by size is random. `powerlaw`
-    has the same weights, but gives every client one sample before it divides the others. Zipf refuses data with too few
-    samples for its smallest share.
+    Which client is the k-th largest is random. The shares are rounded by the largest-remainder method. `powerlaw` has
+    the same weights, but first gives every client one sample. `zipf` raises an error if a client would get no sample.
     """
 
     def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
@@ -63,10 +62,13 @@ class Zipf(PowerLaw):
 
 @dataclass(frozen=True)
 class DirichletSizes(Quantity):
-    """A partition with the shares of the clients drawn from Dir(beta · 1), as `iid-diff-quantity` of NIID-Bench.
+    """A partition in which the clients' shares are drawn from Dir(beta · 1), as `iid-diff-quantity` in NIID-Bench.
 
-    The classes are not skewed. Every client gets one sample before the others are divided. NIID-Bench draws the shares
-    again until every client has 10 samples, which changes their distribution if beta is small.
+    Every client first gets one sample. NIID-Bench instead draws the shares again until every client has 10 samples,
+    which changes their distribution if beta is small.
+
+    Attributes:
+        beta: The concentration. A smaller beta makes the numbers of samples more unequal.
     """
 
     beta: Positive = 0.5
@@ -77,7 +79,11 @@ class DirichletSizes(Quantity):
 
 @dataclass(frozen=True)
 class LogNormal(Quantity):
-    """A partition with log-normal weights; their logarithms have the standard deviation `sigma`."""
+    """A partition with log-normal weights of the clients.
+
+    Attributes:
+        sigma: The standard deviation of the logarithms of the weights.
+    """
 
     sigma: NotNegative = 1.0
 
@@ -86,16 +92,16 @@ class LogNormal(Quantity):
 
 
 def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
-    """Return whole numbers that sum to `samples`.
+    """Return the number of samples of each client. The numbers sum to `samples`.
 
-    Each client first gets one sample. The remaining samples are divided in proportion to the weights, by the
+    Each client first gets one sample. The other samples are divided in proportion to the weights, by the
     largest-remainder method.
     """
     return round_shares(weights, samples - len(weights)) + 1
 
 
 def round_shares(weights: npt.NDArray[np.float64], total: int) -> Index:
-    """Return whole numbers with the sum `total` in proportion to the weights, by the largest-remainder method."""
+    """Return whole numbers in proportion to the weights with the sum `total`, by the largest-remainder method."""
     shares = weights / weights.sum() * total
     sizes = np.floor(shares).astype(np.int64)
     largest = np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]

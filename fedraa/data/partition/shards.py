@@ -1,4 +1,4 @@
-"""The partitioner that sorts samples by label, cuts them into shards and gives each client a few shards."""
+"""A partitioner that sorts samples by label, cuts them into shards, and gives each client a few random shards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class SortedShards(Partitioner):
-    """A partition of samples sorted by label, in clients x `per_client` shards of equal size (McMahan et al. 2017).
+    """A partition of samples that are sorted by label and cut into equal shards (McMahan et al. 2017).
 
-    Each client gets `per_client` random shards.
+    Attributes:
+        per_client: The number of random shards that each client gets. There are clients * per_client shards.
     """
 
     needs_classes: ClassVar[bool] = True

@@ -1,1 +1,1 @@
-"""Sources of samples, from which each client reads its samples."""
+"""Sources of samples: files, tables, arrays and functions from which clients read their samples."""

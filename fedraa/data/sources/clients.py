@@ -1,4 +1,4 @@
-"""Reading, creation and checks of a client's samples when it trains."""
+"""Reading, generation and checks of a client's samples when it trains."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -20,7 +20,10 @@ from fedraa.errors import InputError, locate_error
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """Samples that were dealt: client n reads the rows `order[offsets[n]:offsets[n + 1]]`."""
+    """Samples that were dealt to clients and that a client reads when it trains.
+
+    Client n reads the rows `order[offsets[n]:offsets[n + 1]]` of `rows`.
+    """
 
     rows: Rows
     order: Index
@@ -28,20 +31,20 @@ class Dealt:
 
     def __call__(self, client: int) -> tuple[Tree, Array]:
         mine = self.order[self.offsets[client] : self.offsets[client + 1]]
-        # Reading in ascending order is fastest for files.
+        # Files are read fastest in ascending order.
         ascending = np.argsort(mine, kind="stable")
         x, y = self.rows.read(mine[ascending])
         back = np.argsort(ascending)
         return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row in the whole data set of the client's sample at index `place`."""
+        """Return the row in the whole data set of the client's sample number `place`."""
         return int(self.order[self.offsets[client] + place])
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Samples that a function of the client's number makes. Client n has `offsets[n + 1] - offsets[n]` samples."""
+    """Samples that a function generates for a client number. Client n has `offsets[n + 1] - offsets[n]` samples."""
 
     function: Callable[[int], tuple[Any, Any]]
     offsets: Index
@@ -63,7 +66,7 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A subset of the samples in `samples`: client n keeps those at the indices `places[n]`."""
+    """A part of `samples`: `places[n]` has the numbers of the samples that client n keeps."""
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]
@@ -78,9 +81,9 @@ class Kept:
 
 
 ReadEpoch = Callable[[int], tuple[Tree, Array]]
-"""A function that reads a client's samples x [n, ...] and targets y [n, ...] for an epoch of its task, from 0."""
+"""A function that returns a client's inputs x [n, ...] and targets y [n, ...] for an epoch of a task (from 0)."""
 Shard = tuple[Tree, Array, ReadEpoch | None]
-"""A client's samples and targets for the first epoch of a task, and the function that reads later epochs.
+"""A client's inputs and targets for the first epoch of a task, and the function that reads later epochs.
 
 The function is None if all epochs have the same samples.
 """
@@ -90,29 +93,41 @@ class Source(Protocol):
     """The interface through which training and evaluation read clients' samples."""
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Read the samples of a client outside training. Random samples are the same in every call."""
+        """Return a client's inputs and targets, not for training. Random samples are the same in every call."""
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Read the samples of a client's `turn`-th task."""
+        """Return the samples for the task number `turn` of a client."""
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of the samples `chosen`: ascending positions in the list of all samples in client order."""
+        """Return the inputs of some samples: ascending positions in the client order of all samples."""
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
-        """Read the inputs of all samples in client order, in parts of these sizes."""
+        """Yield the inputs of all samples in client order, in parts of these sizes."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSource:
-    """A source of clients' samples for any process. The source can be pickled and does not include the samples.
+    """A source from which any process can read clients' samples. It can be pickled without the samples.
 
-    A client's features are scaled first. Then the partitioner's skew and the fixed transforms change them. `shapes` are
-    the shapes of one sample's arrays, and `target_shape` is the shape of its target. `targets` checks and converts the
-    targets; None means one of `classes` labels.
+    A client's inputs are first scaled, then changed by the partitioner, and then by the fixed transforms.
 
-    Samples may be random. Before each read, all random generators are seeded from `seed`, the client, its task and the
-    epoch. If a read draws from a generator, or if `unsteady` is set, every epoch of the task reads the samples again.
-    Otherwise every epoch has the samples of the first.
+    Samples may be random. Before each read, all random generators are seeded from the run's seed, the client, its task
+    and the epoch. If a read draws random numbers, or if `unsteady` is True, every epoch of a task reads the samples
+    again. Otherwise all epochs use the samples of the first one.
+
+    Attributes:
+        name: Name of the data set.
+        samples: The samples before the changes.
+        partitioner: The partitioner, which may change the inputs of a client (`skew`).
+        fixed: The transforms that are not random.
+        classes: Number of classes.
+        shapes: The shapes of the input arrays of one sample.
+        target_shape: The shape of the target of one sample.
+        targets: A function that checks and converts the targets; None for labels of classes.
+        allow_nan: True if samples may contain NaN or infinite values.
+        seed: The seed of the run.
+        unsteady: True if two reads with the same random seeds can return different samples.
+        scaling: The scaling of the inputs.
     """
 
     name: str
@@ -129,7 +144,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields only, without the cached generators. Another process must find those of its own copy."""
+        """Return the fields for pickling, without the cached generators, because a copy has other generators."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -137,14 +152,14 @@ class ClientSource:
         return ItemGenerators.of(self.samples)
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Read the samples x [n, ...] and targets y [n, ...] of a client. Random ones are the same in every call.
+        """Return the inputs x [n, ...] and targets y [n, ...] of a client. Random samples are the same in every call.
 
-        Raises InputError with the client, and with the row if a row is wrong.
+        Raises InputError if they are malformed. The error names the client and, if possible, the row.
         """
         return self._read_seeded(client, "fixed items", client)[:2]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Read the samples of a client's `turn`-th task; raise InputError with the client if they are malformed."""
+        """Return the samples for the task number `turn` of a client. Raise InputError if they are malformed."""
         x, y, drew = self._read_seeded(client, "items", client, turn, 0)
         if drew or self.unsteady:
             return x, y, partial(self._read_epoch, client, turn)
@@ -154,7 +169,9 @@ class ClientSource:
         return self._read_seeded(client, "items", client, turn, epoch)[:2]
 
     def _read_seeded(self, client: int, stream: str, *index: int) -> tuple[Tree, Array, bool]:
-        """Return the client's samples, its targets, and True if the read drew random numbers.
+        """Seed all random generators and read the samples of a client.
+
+        Return the inputs, the targets, and True if the read drew random numbers.
 
         Args:
             client: The client.
@@ -164,13 +181,13 @@ class ClientSource:
         try:
             with self.generators.seed_temporarily(self.seed, stream, *index) as draws:
                 x, y = self.read(client)
-        # A user-defined data set may raise any exception.
+        # The user's data set can raise any exception.
         except Exception as error:
             raise locate_error(error, f"dataset {self.name!r}: client {client}") from error
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of the samples `chosen`: ascending positions in the list of all samples in client order."""
+        """Return the inputs of some samples: ascending positions in the client order of all samples."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])
@@ -182,9 +199,9 @@ class ClientSource:
         return join_trees([take_rows(self.client(client)[0], rows) for client, rows in pairs])
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
-        """Read the inputs of all samples in client order, in parts of these sizes.
+        """Yield the inputs of all samples in client order, in parts of these sizes.
 
-        At most one part and the samples of one client are in memory at a time.
+        At most one part and the samples of one client are in memory at the same time.
         """
         held: list[Tree] = []
         rows = 0
@@ -199,7 +216,7 @@ class ClientSource:
             rows -= size
 
     def read(self, client: int) -> tuple[Tree, Array]:
-        """Read and check the samples of a client, before the fixed transforms."""
+        """Read, check and scale the samples of a client. The fixed transforms are not applied yet."""
         x, y = self.samples(client)
         x, y = as_inputs(x), as_targets(y)
         shapes = tuple(part.shape[1:] for part in list_leaves(x))
@@ -220,7 +237,7 @@ class ClientSource:
         return x, y
 
     def _convert_targets(self, client: int, y: Array) -> Array:
-        """Return the client's targets in their final form; raise InputError if a target is wrong."""
+        """Return the client's targets in their final form. Raise InputError if a target is wrong."""
         if self.targets is not None:
             if y.shape[1:] != self.target_shape:
                 expected = f"the shape {list(self.target_shape)}, as other clients have"
@@ -234,7 +251,7 @@ class ClientSource:
 
 
 def find_unknown_label(y: Array, classes: int) -> int | None:
-    """Return the first row with a label outside 0 to `classes - 1`, or None."""
+    """Return the first row with a label that is not from 0 to `classes - 1`, or None."""
     rows = np.flatnonzero((y >= classes) | (y < 0))
     if not rows.size:
         return None
@@ -242,11 +259,14 @@ def find_unknown_label(y: Array, classes: int) -> int | None:
 
 
 def as_inputs(x: Tree, name: str = "") -> Tree:
-    """Return the inputs as contiguous arrays of the types that a run trains on, without unnecessary copies.
+    """Return the inputs as contiguous arrays of the types that training needs, without unnecessary copies.
 
-    If there is one input, integers `[n, length]` are tokens and become int64. All other values become float32. If there
-    are several inputs, integers become int64, booleans stay bool, and floats and bytes become float32. If `name` is
-    given, a warning names the first feature that loses significant digits.
+    If there is one input, integers `[n, length]` are tokens and become int64; all other values become float32. If there
+    are several inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
+
+    Args:
+        x: The inputs.
+        name: The name of x in a warning if a feature loses significant digits. If it is empty, there is no warning.
     """
     if isinstance(x, dict | tuple):
         return map_tree(lambda part: _as_input(part, name, tokens=True, mask=True), x)
@@ -266,7 +286,7 @@ def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
 
 
 def as_labels(y: Array) -> Array:
-    """Return the labels; raise InputError if they are not one integer per sample."""
+    """Return the labels unchanged. Raise InputError if they are not one integer per sample."""
     refuse_nan_labels("labels", y)
     if y.ndim != 1 or y.dtype.kind != "i":
         raise InputError("labels", got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))

@@ -1,4 +1,4 @@
-"""Inspection of a data set object, to find its random generators and its size when it is sent to a process."""
+"""Inspection of a data set object: which random generators it contains, and how many bytes a process needs for it."""
 
 import copyreg
 import pickle
@@ -18,41 +18,41 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# With this reduction, the pickler visits no part of the object.
+# A reduction of an object (a function and its arguments) with which the pickler visits no part of the object.
 NOTHING = (list, ())
 
-# `random.SystemRandom` has no state, but it is a `random.Random`.
+# `random.SystemRandom` is also a `random.Random`, but has no state. It is skipped.
 ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator | torch.Generator
 
 
 @dataclass
 class Contents:
-    """The random generators and the sizes in bytes that `inspect_contents` finds."""
+    """The random generators in an object, and the sizes of its parts in bytes."""
 
     generators: list[ItemGenerator] = field(default_factory=list)
     array_bytes: int = 0
-    """Bytes of NumPy arrays, which the processes of a Ray node share."""
+    """Bytes of NumPy arrays in memory. The processes of a Ray node share them."""
     file_bytes: int = 0
-    """Bytes of NumPy arrays that are mapped from files and need no memory."""
+    """Bytes of NumPy arrays that are mapped from files. They need no memory."""
     copied_bytes: int = 0
-    """All other bytes, which every process copies."""
+    """All other bytes. Every process has a copy of them."""
 
 
 def inspect_contents(holder: object) -> Contents:
-    """Return the contents of `holder`.
+    """Return the random generators in an object and the sizes of its parts.
 
-    The contents include the attributes of `holder`, closures, and the globals that user-defined functions name. The
-    order of the generators is the same for a copy of `holder` in another process.
+    The search includes attributes, closures, and globals that the user's functions use. For a copy of the object in
+    another process, the generators have the same order.
     """
     contents = Contents()
-    # The visit may run user-defined code. If this code fails, the contents found so far are returned.
+    # The search may run the user's code. If this code raises an exception, the contents found so far are returned.
     with suppress(Exception):
         _Walk(contents).dump(holder)
     return contents
 
 
 class _Sink:
-    """A stream that only counts the bytes that are written to it."""
+    """An output stream that discards bytes and only counts them."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -64,13 +64,13 @@ class _Sink:
 
 
 class _Walk(pickle.Pickler):
-    """A pickler that visits all objects, including those that cannot be pickled. It writes no arrays."""
+    """A pickler that visits all parts of an object, even if they cannot be pickled. Only its output size is used."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(_Sink(contents), protocol=5)
         self._contents = contents
         self._storages: set[int] = set()
-        # Pickle does not detect cycles through functions, classes and objects that cannot be pickled.
+        # The pickler itself does not detect cycles through functions, classes and objects that cannot be pickled.
         self._visited: dict[int, object] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -105,7 +105,7 @@ class _Walk(pickle.Pickler):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # A sparse tensor has several storages and raises here.
+            # A sparse tensor has several storages and raises an exception.
             self._contents.copied_bytes += tensor.element_size() * tensor.numel()
             return NOTHING
         if storage.data_ptr() not in self._storages:
@@ -126,14 +126,14 @@ class _Walk(pickle.Pickler):
         return _visit_values(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
-        """Return the reduction that pickle would use. If pickle would fail, return one that contains the attributes."""
+        """Return the reduction that pickle uses for an object. If it has none, return one with its attributes."""
         if type(obj) in copyreg.dispatch_table:
             return NotImplemented
         if isinstance(obj, property | classmethod | staticmethod):
             return list, ([getattr(obj, "fget", None), getattr(obj, "__func__", None)],)
         try:
             return obj.__reduce_ex__(5)
-        # A user-defined object may raise any exception.
+        # The user's object can raise any exception.
         except Exception:
             if not self._is_new(obj):
                 return NOTHING
@@ -151,13 +151,13 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return a reduction that contains the values of these dicts, sorted by name, so that the pickler visits them."""
+    """Return a reduction that makes the pickler visit the values of some dicts, sorted by their names."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 
 
 def _function_contents(function: FunctionType) -> Iterator[dict[str, Any]]:
-    """Yield the values that a function can reach without arguments: closure variables, defaults and globals."""
+    """Yield the values that a function can use besides its arguments: closure variables, defaults and globals."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     yield {name: _cell_contents(cell) for name, cell in cells}
     yield {str(place): value for place, value in enumerate(function.__defaults__ or ())}
@@ -173,7 +173,7 @@ def _cell_contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        # The variable has no value yet.
+        # The variable of the closure has no value yet.
         return None
 
 
@@ -192,9 +192,9 @@ def _is_mapped(array: Any) -> bool:
 
 
 def _is_users(module: str | None) -> bool:
-    """Return True if a module is user code: neither installed nor part of this project.
+    """Return True if a module is the user's code, which means that it is neither installed nor part of fedraa.
 
-    A module that is not imported counts as user code, because a process may receive a class without its module.
+    A module that is not imported counts as the user's, because a process may receive a class without its module.
     """
     if module == "__main__" or module is None:
         return True

@@ -1,4 +1,4 @@
-"""A data set with samples that already belong to clients, or that each client reads when it trains."""
+"""A data set in which samples already belong to clients, or in which each client reads its samples when it trains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,32 @@ MAX_NAMES = 10
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedDataset:
-    """Training samples by row, the client of each row, and test samples.
-
-    `train` and `test` are pairs of arrays (x, y), map-style data sets of torch, tables of Hugging Face's `datasets`
-    (with the columns `input` and `target`), or custom Rows. A client reads its training samples when it trains, and
-    reads random ones again in every epoch. Test samples are read once, before the start. `clients` holds the client of
-    every training row, as a number or a word, and `test_clients` the client of every test row. Without them a
-    partitioner deals the samples, as for a Dataset. `classes` is the number of classes (default: from the labels).
+    """Training samples, test samples and the client of each sample.
 
         fl.FederatedDataset("writers", train=(x, y), test=(x_test, y_test), clients=writer_of_row)
         fl.FederatedDataset("folder", train=ImageFolder("train"), test=ImageFolder("test"))
 
-    A function may also make a client's samples when it trains. Then `train` is a function of the client's number that
-    returns (x, y), and `sizes` is the number of samples: one number for all clients, or one per client.
+    A client reads its training samples when it trains. If they are random, it reads them again in every epoch. Test
+    samples are read once, before the run.
 
-        fl.FederatedDataset("made", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
+    A function may also generate a client's samples when it trains:
 
-    The values are raw. A run with `standardise`, the default, scales floats and bytes by the statistics of the training
-    samples.
+        fl.FederatedDataset("generated", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
+
+    Give the values without scaling: by default (`standardise`), a run scales floats and bytes by the statistics of the
+    training samples.
+
+    Attributes:
+        name: Name of the data set.
+        train: The training samples: a pair of arrays (x, y), a map-style data set of torch, a table of Hugging Face's
+            `datasets`, a custom Rows, or a function of the client's number that returns (x, y).
+        test: The test samples, in one of these forms except the function.
+        classes: Number of classes; None to compute it from the labels.
+        clients: The client of each training row, as a number or a word. Without it, a partitioner deals the samples.
+        test_clients: The client of each test row, as a number or a word.
+        sizes: If `train` is a function, the number of samples: one number for all clients, or one per client.
+        input: The column of samples in a table.
+        target: The column of labels in a table.
     """
 
     name: str
@@ -59,11 +67,11 @@ class FederatedDataset:
                 _check_owners(f"{place}: {name}", owners)
 
     def _refuse_other_class_names(self) -> None:
-        """Raise InputError if a label stands for different classes in train and test."""
+        """Raise InputError if the same label is the number of different classes in train and test."""
         train, test = (class_names(data, self.target) for data in (self.train, self.test))
         for label, (name, other) in enumerate(zip(train, test, strict=False)):
             if name != other:
-                # The error shows only `MAX_NAMES` names. If the first difference is later, they start there.
+                # The error shows `MAX_NAMES` names, beginning with the first name or with the first difference.
                 start = label if label >= MAX_NAMES else 0
                 lists = [", ".join(names[start : start + MAX_NAMES]) for names in (train, test)]
                 raise InputError(
@@ -75,7 +83,7 @@ class FederatedDataset:
     def __repr__(self) -> str:
         """Return the name and the number of training samples, but no values."""
         if self.made:
-            return f"FederatedDataset {self.name!r} of samples that a function makes"
+            return f"FederatedDataset {self.name!r} of samples that a function generates"
         rows = self.train
         if isinstance(rows, tuple) and len(rows) == 2:
             rows = rows[1]
@@ -83,7 +91,7 @@ class FederatedDataset:
 
     @property
     def made(self) -> bool:
-        """Return True if a function makes the samples of each client."""
+        """Return True if a function generates the samples of each client."""
         return callable(self.train) and not hasattr(self.train, "__getitem__") and not hasattr(self.train, "read")
 
     @property
@@ -92,7 +100,7 @@ class FederatedDataset:
 
     @property
     def own_clients(self) -> int | None:
-        """Return the number of clients in the data, or None if it is unknown."""
+        """Return the number of clients that the data define, or None if they do not define it."""
         if self.clients is not None:
             return len(set(self.clients))
         if self.sizes is None or isinstance(self.sizes, int):
@@ -109,14 +117,14 @@ class FederatedDataset:
         test_of_clients: Mapping[Any, tuple[Tree, Any]] | None = None,
         classes: int | None = None,
     ) -> "FederatedDataset":
-        """Return a data set with the training samples `{client: (x, y)}`.
+        """Return a data set from a dict with the samples of each client.
 
         Args:
             name: The name of the data set.
-            train: The training samples of each client.
-            test: The test samples; None means all samples in `test_of_clients`.
-            test_of_clients: The test samples of each client.
-            classes: The number of classes (default: from the labels).
+            train: Maps each client to its training samples (x, y).
+            test: The test samples; None to use those in `test_of_clients`.
+            test_of_clients: Maps each client to its test samples (x, y).
+            classes: The number of classes; None to compute it from the labels.
         """
         x, y, owners = _join_clients(name, train)
         test_owners = None
@@ -129,7 +137,7 @@ class FederatedDataset:
 
 
 def _check_owners(field: str, owners: Any) -> None:
-    """Raise InputError if `owners` is not a sequence of numbers or words. `deal` reports owners that are None."""
+    """Raise InputError if `owners` is not a sequence of numbers or words. None is reported later, with its row."""
     expected = "a number or a word for each row"
     if isinstance(owners, str) or not hasattr(owners, "__len__") or not hasattr(owners, "__iter__"):
         raise InputError(field, got=owners, expected=expected)

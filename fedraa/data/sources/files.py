@@ -1,4 +1,4 @@
-"""Readers of data in files: a folder of images, a CSV table, arrays in `.npy` files, a table of Hugging Face."""
+"""Functions that read data sets in files: folders of images, CSV tables, `.npy` files, tables of Hugging Face."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,11 +27,15 @@ TEST_SHARE = 0.2
 
 
 def read_folder(path: str, size: int | None = None) -> FederatedDataset:
-    """Return the images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or in `PATH/train/CLIENT/CLASS/` and so on.
+    """Return the images in the folders `PATH/train/CLASS` and `PATH/test/CLASS`.
 
-    Clients read images when they train on them. Values are from 0 to 1. All images must have the same size unless
-    `size` is given; then they are resized to `size` x `size`. If all images are grey they stay grey. Otherwise all are
-    converted to RGB.
+    With folders `PATH/train/CLIENT/CLASS` and `PATH/test/CLIENT/CLASS`, the data also define the clients. Clients read
+    images when they train. Values are from 0 to 1. If all images are grey, they stay grey. Otherwise all are converted
+    to RGB.
+
+    Args:
+        path: The folder.
+        size: The height and width in pixels to which images are resized; None if all images have the same size.
     """
     root = Path(path)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -42,7 +46,7 @@ def read_folder(path: str, size: int | None = None) -> FederatedDataset:
                 str(root / split),
                 "there is no such folder",
                 expected=f"images in {root}/train/CLASS and {root}/test/CLASS",
-                hint="move some of the images, such as a fifth of each class, into such a folder",
+                hint="move some of the images, such as a fifth of each class, into this folder",
             )
     images: dict[str, list[Path]] = {}
     empty: dict[str, list[Path]] = {}
@@ -59,8 +63,8 @@ def read_folder(path: str, size: int | None = None) -> FederatedDataset:
     for split, paths in images.items():
         unknown = [path for path in paths if path.parent.name not in number]
         if unknown:
-            problem = f"it is of the class {unknown[0].parent.name!r}, of which {root / 'train'} has no image"
-            raise InputError(str(unknown[0]), problem, hint="add some, or remove the class")
+            problem = f"{root / 'train'} has no image of its class {unknown[0].parent.name!r}"
+            raise InputError(str(unknown[0]), problem, hint="add training images of this class, or remove it")
         labels = np.array([number[path.parent.name] for path in paths], np.int64)
         rows[split] = ImageRows(tuple(paths), labels, form)
     if len(classes) == 1:
@@ -80,13 +84,15 @@ def read_csv(
     classes: bool = True,
     drop: str | Sequence[str] = (),
 ) -> FederatedDataset:
-    """Return the data in a table with a header. Numbers are features, and words become columns of 0 and 1.
+    """Return the data in a table with a header.
+
+    Columns of numbers are features. Columns of words become one column of 0 and 1 for each word.
 
     Args:
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
-        target: The column to predict. Default: label, target, y or class.
-        client: The column with the client of each row. Default: the column `client`, if it exists.
-        test: The file of a table with test rows. Default: a fifth of the rows, from a fixed shuffle.
+        target: The column to predict; None for the column label, target, y or class.
+        client: The column with the client of each row; None for the column `client`, if it exists.
+        test: A file with the test rows; None to use a fifth of the rows, which are the same in every run.
         classes: True if the target is a class, False if it is a number.
         drop: The columns to omit.
     """
@@ -123,7 +129,7 @@ def read_csv(
 
 
 def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None, target: str) -> str | None:
-    """Return the column that holds the client of each row, or None.
+    """Return the name of the column with the client of each row, or None.
 
     Args:
         names: All columns.
@@ -141,21 +147,21 @@ def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None
     if client not in names:
         raise InputError("client", got=client, expected=f"one of the columns {list_names(names)}")
     if client == target:
-        raise InputError("client", got=client, expected="another column than the one to predict")
+        raise InputError("client", got=client, expected="a column other than the target")
     if client not in kept:
-        raise InputError("drop", got=client, expected="a column that is a feature; this one names the clients")
+        raise InputError("drop", got=client, expected="a column that is a feature; this column names the clients")
     return client
 
 
 def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple[Any, int]:
-    """Return one frame with the training rows followed by the test rows, and the number of training rows.
+    """Return one DataFrame with the training rows and then the test rows, and the number of training rows.
 
     Args:
-        path: The file of the first frame.
-        test: The file of the test rows. If it is None, a fifth of the rows of the first frame are test rows.
-        frames: The frame, and the frame of the test rows if there is one.
+        path: The file of the first DataFrame.
+        test: The file of the test rows. If it is None, a fifth of the rows of the first DataFrame become test rows.
+        frames: The DataFrame of `path` and, if there is a file `test`, its DataFrame.
     """
-    # Importing pandas is slow, and workers do without it.
+    # pandas is imported only here, because the import is slow and workers do not need it.
     import pandas as pd
 
     frame = frames[0]
@@ -172,9 +178,14 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
 
 
 def read_npy(path: str, classes: int | None = None) -> FederatedDataset:
-    """Return the memory-mapped data in the files `x_train.npy`, `y_train.npy`, `x_test.npy`, `y_test.npy` of a folder.
+    """Return the data in the files `x_train.npy`, `y_train.npy`, `x_test.npy` and `y_test.npy` of a folder.
 
-    The optional files `clients_train.npy` and `clients_test.npy` hold the client of each row. Values stay the same.
+    The files are memory-mapped. The optional files `clients_train.npy` and `clients_test.npy` have the client of each
+    row.
+
+    Args:
+        path: The folder.
+        classes: The number of classes; None to compute it from the labels.
     """
     root = Path(path)
     rows = {split: NpyRows(root / f"x_{split}.npy", root / f"y_{split}.npy") for split in ("train", "test")}
@@ -196,8 +207,8 @@ def read_hugging_face(
         path: The folder of a saved table, or a name on Hugging Face.
         input: The column of samples.
         target: The column of labels.
-        client: The column with the client of each row.
-        name: The configuration on Hugging Face.
+        client: The column with the client of each row; None without clients.
+        name: The name of the configuration on Hugging Face; None for the default.
     """
     try:
         import datasets
@@ -206,7 +217,7 @@ def read_hugging_face(
     try:
         is_saved = Path(path).is_dir()
         table: Any = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path, name)
-    # The package raises exceptions of many types.
+    # The package can raise any exception.
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise InputError(path, f"it cannot be loaded ({reason})") from error
@@ -229,7 +240,7 @@ def _read_column(path: str, table: Any, column: str) -> list[Any]:
 
 
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
-    """Return 3 if all images are in SPLIT/CLASS, or 4 if all are in SPLIT/CLIENT/CLASS; else raise InputError."""
+    """Return 3 if all images are in SPLIT/CLASS, and 4 if all are in SPLIT/CLIENT/CLASS. Otherwise raise InputError."""
     form = "all images in SPLIT/CLASS, or all in SPLIT/CLIENT/CLASS, with the splits train and test"
     first = paths[0].relative_to(root).parent
     for path in paths:
@@ -237,7 +248,7 @@ def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
         if len(place.parts) not in (2, 3):
             raise InputError(str(path), f"it is in {place}", expected=form)
         if len(place.parts) != len(first.parts):
-            raise InputError(str(path), f"it is in {place}, and {paths[0]} is in {first}", expected=form)
+            raise InputError(str(path), f"it is in {place}, but {paths[0]} is in {first}", expected=form)
     return len(first.parts) + 1
 
 

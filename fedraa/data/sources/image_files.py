@@ -1,4 +1,4 @@
-"""Image files: the search in folders, the common format of all images, and their pixels."""
+"""Image files: functions that find them in folders, choose their common format, and read their pixels."""
 
 import logging
 import os
@@ -26,7 +26,9 @@ MAX_DEPTH = 6
 class ImageFormat:
     """The common format of all images of a data set.
 
-    `mode` is grey (`L`) or `RGB`. Images are resized to `size` x `size`, unless `size` is None.
+    Attributes:
+        mode: `L` for grey images, or `RGB`.
+        size: The height and width in pixels to which images are resized; None to keep their size.
     """
 
     mode: str
@@ -40,16 +42,16 @@ class ImageFormat:
                 if self.size is not None:
                     plain = plain.resize((self.size, self.size))
                 return image_array(plain)
-            # Decoders raise exceptions of many types.
+            # A decoder can raise any exception.
             except Exception as error:
                 raise _unreadable_image(path, error) from None
 
 
 def find_images(root: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images below `root`, and the folders that contain neither images nor folders, both sorted.
+    """Return the sorted images below a folder, and the sorted folders that contain neither images nor folders.
 
-    Links to folders are followed, except a link to one of its parent folders. Hidden folders and files are ignored. A
-    warning counts the files with a suffix that is not in `IMAGES`.
+    Links to folders are followed, except a link to one of its own parent folders. Hidden files and folders are ignored.
+    Files with another suffix than those in `IMAGES` are ignored, with a warning.
     """
     images: list[Path] = []
     empty: list[Path] = []
@@ -76,15 +78,15 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
 
 
 def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFormat:
-    """Return the format for these images: grey if all are grey, and RGB otherwise.
+    """Return the common format of images: grey if all are grey, otherwise RGB.
 
     Args:
         root: The folder of the images, for errors.
         paths: The images.
-        size: The side to which all images are resized, or None.
+        size: The height and width to which all images are resized; None to keep their size.
 
     Raises:
-        InputError: A file cannot be opened, has more than 8 bits per colour, or differs in size from the first image
+        InputError: A file cannot be opened, has more than 8 bits per colour, or has another size than the first image
             although `size` is None.
     """
     mode = "L"
@@ -106,7 +108,7 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
 
 
 def plain_image(image: Any) -> Any:
-    """Return a PIL image in grey or RGB; raise InputError if it has more than 8 bits per colour."""
+    """Convert a PIL image to grey or RGB. Raise InputError if it has more than 8 bits per colour."""
     _refuse_deep(image)
     if image.mode in GREY:
         return image.convert("L")
@@ -122,9 +124,11 @@ def image_array(image: Any) -> Array:
 
 
 def _walk_folders(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
-    """Yield each folder below `folder`, its files, and True if it contains other folders.
+    """Yield each folder from `folder` downwards, its files, and True if it contains other folders.
 
-    `around` holds the real paths of the parent folders, so that a link to a parent folder is not followed.
+    Args:
+        folder: The folder.
+        around: The real paths of the parent folders. A link to one of them is not followed.
     """
     real = os.path.realpath(folder)
     if real in around:
@@ -152,15 +156,15 @@ def _is_hidden(name: str) -> bool:
 
 @contextmanager
 def _open_image(path: Path) -> Iterator[Any]:
-    """Open an image without decoding it; raise InputError with the file if this fails."""
-    # Pillow is an optional dependency, which only images need.
+    """Open an image without decoding it. Raise InputError with the file if it cannot be opened."""
+    # Pillow is imported only here, because it is an optional dependency.
     from PIL import Image
 
     try:
         refuse_no_file(path)
         image = Image.open(path)
         _refuse_deep(image)
-    # Decoders raise exceptions of many types.
+    # A decoder can raise any exception.
     except Exception as error:
         raise _unreadable_image(path, error) from None
     with image:
@@ -168,7 +172,7 @@ def _open_image(path: Path) -> Iterator[Any]:
 
 
 def _refuse_deep(image: Any) -> None:
-    # Pillow would clip these modes to 8 bits.
+    # Pillow would clip images of these modes to 8 bits.
     if image.mode.startswith(("I", "F")):
         raise InputError("image mode", got=image.mode, expected="8 bits for a colour", hint="convert it first")
 

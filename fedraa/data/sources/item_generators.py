@@ -1,4 +1,4 @@
-"""The random generators of a data set's items, which are seeded before a read and restored after it."""
+"""The random generators that the items of a data set may use. They are seeded before a read and restored after it."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import torch
 from fedraa.data.sources.contents import ItemGenerator, inspect_contents
 from fedraa.rng import WORD, torch_seed
 
-# The functions of the modules `random`, `numpy.random` and `torch` use these generators. Two have no public name.
+# The generators that the functions of the modules `random`, `numpy.random` and `torch` use. Two have no public name.
 GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
     random._inst,
     np.random.mtrand._rand,
@@ -22,28 +22,29 @@ GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
 
 @dataclass
 class Draws:
-    """A record of a block with seeded generators.
+    """The result of a block with seeded generators.
 
-    After the block, `drew` is True if code in the block drew random numbers.
+    Attributes:
+        drew: True if code in the block drew random numbers. It is set after the block.
     """
 
     drew: bool = False
 
 
 class ItemGenerators:
-    """The global generators of Python, NumPy and torch, and the generators that a data set object holds."""
+    """The global generators of Python, NumPy and torch, and the generators that a data set object contains."""
 
     def __init__(self, held: Sequence[ItemGenerator] = ()) -> None:
         self._generators = (*GLOBAL_GENERATORS, *held)
 
     @classmethod
     def of(cls, holder: object) -> "ItemGenerators":
-        """Return the global generators and those that are reachable from `holder`."""
+        """Return the global generators and the generators that `holder` contains."""
         return cls(inspect_contents(holder).generators)
 
     @contextmanager
     def seed_temporarily(self, seed: int, stream: str, *index: int) -> Iterator[Draws]:
-        """Seed all generators from (seed, stream, index), and restore their states at the end of the block."""
+        """Seed all generators with (seed, stream, index) for the block, and restore their states after it."""
         draws = Draws()
         with self.restore_afterwards():
             fingerprints = []
@@ -57,7 +58,7 @@ class ItemGenerators:
 
     @contextmanager
     def restore_afterwards(self) -> Iterator[None]:
-        """Restore the states of all generators at the end of the block."""
+        """After the block, restore the states that all generators have now."""
         before = [_get_state(generator) for generator in self._generators]
         try:
             yield
@@ -75,7 +76,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
         generator.state = type(generator)(seed).state
     else:
         try:
-            # Only a Mersenne Twister has this method. It takes a hundredth of the time of setting a state.
+            # Only a Mersenne Twister has this method. It is a hundred times as fast as setting a state.
             generator.seed(divmod(seed, WORD))
         except TypeError:
             kind = generator.get_state(legacy=False)["bit_generator"]
@@ -83,9 +84,9 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
 
 
 def _fingerprint(generator: ItemGenerator) -> int | bytes:
-    """Return bits that are different after a draw from the generator: its next 64 bits, or the state of torch's.
+    """Return a value that differs after a draw from the generator.
 
-    Reading the state takes much longer than drawing, except for torch's generators.
+    It is the next 64 bits of the generator. For a generator of torch it is the state, which torch can read quickly.
     """
     if isinstance(generator, random.Random):
         return generator.getrandbits(64)

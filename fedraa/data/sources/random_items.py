@@ -1,4 +1,4 @@
-"""Detection of random items in a data set by repeated reads."""
+"""Detection of random samples in a data set: samples are read twice and compared."""
 
 import warnings
 from collections.abc import Callable
@@ -15,12 +15,12 @@ ROWS_PER_READ = 1024
 
 
 def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators, seed: int) -> bool:
-    """Return True if two reads with the same seeds return the same samples and targets.
+    """Return True if two reads after the same seeds return the same samples and targets.
 
     Args:
-        read: The function that reads.
+        read: The function that reads samples.
         generators: The generators that are seeded before each read.
-        seed: The seed.
+        seed: The seed of the generators.
     """
     reads = []
     for _ in range(2):
@@ -32,12 +32,12 @@ def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators
 
 
 def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
-    """Return True if rows are the same in two reads with the same seeds.
+    """Return True if two reads of some rows after the same seeds return the same samples.
 
     Args:
-        rows: The rows, of which at most `TRIED_ROWS` are read at equal distances.
+        rows: The rows. At most `TRIED_ROWS` of them are read, at equal distances.
         generators: The generators that are seeded before each read.
-        seed: The seed.
+        seed: The seed of the generators.
     """
     if isinstance(getattr(rows, "rows", rows), ArrayRows | NpyRows | ImageRows):
         return True
@@ -47,21 +47,27 @@ def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
 
 
 def warn_unsteady(dataset: str, what: str) -> None:
-    """Warn that the samples `what` of a data set do not depend only on the seed."""
+    """Warn that samples of a data set do not depend only on the seed.
+
+    Args:
+        dataset: The name of the data set.
+        what: The samples: `train` or `test`.
+    """
     warnings.warn(
-        f"dataset {dataset!r}: {what} gives other samples when it is read again after the same seeds; the run cannot "
-        "be repeated bit for bit; draw from random, numpy.random or torch, or from a generator that the data set holds",
+        f"dataset {dataset!r}: {what} gave different samples in two reads after the same random seeds, so the run "
+        "cannot be repeated bit for bit; draw random numbers from random, numpy.random or torch, or from a generator "
+        "that is an attribute of the data set",
         RunWarning,
         stacklevel=2,
     )
 
 
 def read_whole(rows: Rows, generators: ItemGenerators, seed: int) -> tuple[Tree, Array] | None:
-    """Read all rows, or return None as soon as a read draws random numbers.
+    """Read all rows and return their samples and targets. Return None if a read draws random numbers.
 
     Args:
         rows: The rows, which are read in blocks of `ROWS_PER_READ`.
-        generators: The generators that a read may draw from.
+        generators: The generators from which a read may draw random numbers.
         seed: The seed of the generators.
     """
     if isinstance(rows, ArrayRows):

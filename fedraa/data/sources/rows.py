@@ -1,4 +1,4 @@
-"""Samples that are read by row when needed: arrays, `.npy` files, images, data sets of torch and Hugging Face."""
+"""Samples that are read by row: arrays, `.npy` files, images, and data sets of torch and Hugging Face."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Index = npt.NDArray[np.int64]
 
 
 class Rows(ABC):
-    """Samples that can be read by row. Each worker gets a copy of this object, but not of the samples.
+    """Samples that can be read by row. Each worker gets a copy of this object.
 
     class Squares(fl.Rows):
         def __len__(self):
@@ -37,10 +37,10 @@ class Rows(ABC):
 
     @abstractmethod
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        """Return the samples x [b, ...] and labels y [b, ...] of these rows, as new arrays."""
+        """Return the inputs x [b, ...] and labels y [b, ...] of some rows, as new arrays."""
 
     def labels(self) -> Array:
-        """Return the labels of all rows. Override this if labels can be read without the samples."""
+        """Return the labels of all rows. Override this method if labels can be read without the inputs."""
         return self.read(np.arange(len(self)))[1]
 
 
@@ -63,7 +63,7 @@ class ArrayRows(Rows):
 
 @dataclass(frozen=True)
 class NpyRows(Rows):
-    """Rows of two `.npy` files of any size. Only the needed rows are read."""
+    """Rows of two `.npy` files, which may be larger than the memory. Only the needed rows are read."""
 
     x: Path
     y: Path
@@ -72,7 +72,7 @@ class NpyRows(Rows):
         return len(open_array(self.y))
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        # The files are mapped only during the read, because mapped pages count as memory of the process.
+        # The files are mapped only during a read, because mapped pages count as memory of the process.
         rows = np.asarray(rows)
         return open_array(self.x)[rows], open_array(self.y)[rows]
 
@@ -82,7 +82,7 @@ class NpyRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class TorchRows(Rows):
-    """Rows of any map-style data set, in which `dataset[i]` is a pair of sample and label."""
+    """Rows of a map-style data set, in which `dataset[i]` is a pair of sample and label."""
 
     dataset: Any
 
@@ -95,7 +95,7 @@ class TorchRows(Rows):
         for row in rows.tolist():
             try:
                 item = self.dataset[row]
-            # A user-defined data set may raise any type.
+            # The user's data set can raise any exception.
             except Exception as error:
                 raise InputError(f"row {row}", f"{type(error).__name__}: {' '.join(str(error).split())}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
@@ -112,9 +112,13 @@ class TorchRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class HuggingFaceRows(Rows):
-    """Rows of a table of Hugging Face's `datasets`; `input` and `target` are the columns of samples and labels.
+    """Rows of a table of Hugging Face's `datasets`.
 
-    `transformed` is True if a user-defined function makes these columns when a row is read.
+    Attributes:
+        dataset: The table.
+        input: The column of samples.
+        target: The column of labels.
+        transformed: True if a function of the user computes these columns when a row is read.
     """
 
     dataset: Any
@@ -139,7 +143,7 @@ class HuggingFaceRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class ImageRows(Rows):
-    """Rows of image files, which are read as float32 [channels, height, width] from 0 to 1."""
+    """Rows of image files. An image is read as float32 [channels, height, width] with values from 0 to 1."""
 
     paths: tuple[Path, ...]
     y: Array
@@ -157,13 +161,16 @@ class ImageRows(Rows):
 
 
 def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
-    """Return the samples as Rows.
+    """Return samples in any supported form as Rows.
 
     Args:
-        field: The field of the InputError for samples of any other kind.
+        field: The field of errors.
         data: Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
         input: The column of samples in a table.
         target: The column of labels in a table.
+
+    Raises:
+        InputError: The samples have another form.
     """
     if isinstance(data, Rows):
         return data
@@ -184,11 +191,11 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
         return _table_rows(field, data, input, target)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, dict | str | np.ndarray):
         return TorchRows(data)
-    raise InputError(field, got=data, expected="(x, y), Rows, or a data set with len and [i]")
+    raise InputError(field, got=data, expected="a pair (x, y), Rows, or a data set with len() and [i]")
 
 
 def class_names(data: Any, target: str) -> list[str]:
-    """Return the names of the classes in the order of their labels, or an empty list if there are no names."""
+    """Return the names of a data set's classes in the order of their labels; an empty list if they have no names."""
     names = getattr(data, "classes", None)
     features = getattr(data, "features", None)
     if isinstance(features, dict) and features.get(target) is not None:
@@ -199,17 +206,17 @@ def class_names(data: Any, target: str) -> list[str]:
 
 
 def _are_two_samples(data: tuple[Any, ...] | list[Any]) -> bool:
-    """Return True for a list of two pairs (sample, label), which is not a pair of arrays (x, y)."""
+    """Return True if the data are a list of two pairs (sample, label), and not a pair of arrays (x, y)."""
     if not isinstance(data, list):
         return False
     return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in data)
 
 
 def _refuse_not_by_row(field: str, data: Any) -> None:
-    """Raise InputError with a hint for common kinds of data that have no access by row number."""
-    indexable = "a data set with len and [i]"
+    """Raise InputError with a hint if the data are of a common kind that cannot be read by row number."""
+    indexable = "a data set with len() and [i]"
     if isinstance(data, DataLoader):
-        raise InputError(field, "it gives batches", got=data, expected=indexable, hint="give loader.dataset")
+        raise InputError(field, "it yields batches", got=data, expected=indexable, hint="give loader.dataset")
     if isinstance(data, IterableDataset) or (hasattr(data, "column_names") and not hasattr(data, "__len__")):
         hint = "load it without streaming, or give list(...) of its pairs"
         raise InputError(field, "it is a stream", got=data, expected=indexable, hint=hint)
@@ -228,17 +235,17 @@ def _refuse_not_by_row(field: str, data: Any) -> None:
 
 
 def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
-    """Return the Rows of a table of Hugging Face in any format; raise InputError if it lacks a column.
+    """Return the Rows of a table of Hugging Face in any format. Raise InputError if it lacks a column.
 
     Args:
-        field: The field of the error.
+        field: The field of errors.
         table: The table.
         input: The column of samples.
         target: The column of labels.
     """
     transformed = getattr(table, "format", {}).get("type") == "custom"
     if hasattr(table, "with_format") and not transformed:
-        # Without a format the table returns plain Python values, which do not depend on torch, NumPy, pandas or jax.
+        # Without a format, the table returns Python values, not objects of torch, NumPy, pandas or jax.
         table = table.with_format(None)
     columns = list(table.column_names)
     if transformed and len(table):
@@ -255,15 +262,15 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
 
 
 def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
-    """Return the items stacked into one array, or into a dict or a tuple of arrays.
+    """Stack items into one array, or into a dict or tuple of arrays if the items are dicts or tuples.
 
     Args:
         items: The samples or labels.
-        rows: The row numbers of the items.
-        kind: `sample` or `label`.
+        rows: The row number of each item, for errors.
+        kind: `sample` or `label`, for errors.
 
     Raises:
-        InputError: An item is not a number or differs in shape from the first; the error names the row.
+        InputError: An item is not numeric, or its shape differs from the first item's shape. The error names the row.
     """
     if len(items) == 0:
         raise InputError(f"{kind}s", "there is none")
@@ -304,7 +311,7 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
 
 
 def _as_arrays(part: Any) -> Tree:
-    """Return a dict or a tuple of arrays for a dict or a tuple, and one array for any other object."""
+    """Convert the elements of a dict or a tuple to arrays. Convert any other object to one array."""
     if isinstance(part, dict | tuple):
         return map_tree(_item_array, part)
     return _item_array(part)
@@ -313,7 +320,7 @@ def _as_arrays(part: Any) -> Tree:
 def _item_array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return np.asarray(item.detach().cpu().numpy())
-    # Images of PIL have these two attributes.
+    # Objects with these two attributes are images of PIL.
     if hasattr(item, "convert") and hasattr(item, "size"):
         return image_array(plain_image(item))
     refuse_masked("item", item)
@@ -321,9 +328,9 @@ def _item_array(item: Any) -> Array:
 
 
 def open_array(path: Path) -> Array:
-    """Return the memory-mapped array of a `.npy` file, of which only the used rows are read.
+    """Return the memory-mapped array of a `.npy` file. Only rows that are used are read from the file.
 
-    Raises InputError with the file if it holds no array of rows.
+    Raises InputError if the file does not contain an array of rows.
     """
     try:
         refuse_no_file(path)

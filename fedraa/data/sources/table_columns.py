@@ -1,4 +1,4 @@
-"""The columns of a table: the choice of target and features, and their conversion to numbers."""
+"""The columns of a table: functions that choose the target and the features, and that convert them to numbers."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 TARGETS = ("label", "target", "y", "class")
 FREE_WORDS = 20
-"""Number of different words that any column may have, even if the table has few rows."""
+"""A column may have this number of different words even if the table has few rows."""
 MAX_WORDS = 1000
 ROW_NUMBER = re.compile(
     r"#|no\.?|nr\.?|idx|index|rows?|row[\W_]?(?:id|index|no|nr|num|number)|(?:.*[\W_])?id|unnamed: \d+", re.IGNORECASE
@@ -28,10 +28,17 @@ CAMEL_ID = re.compile(r".*[a-z]I[dD]")
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one or two files. The first `cut` rows are training rows.
+    """A table from one file, or from a file of training rows and a file of test rows.
 
-    `target` and `client` are the names of columns. `options` are the arguments that the user passed to `csv`, so that
-    an error can show a call that works.
+    Attributes:
+        path: The file of the training rows.
+        test: The file of the test rows; None if `path` contains them.
+        frame: The training rows and then the test rows, as a pandas DataFrame.
+        cut: The number of training rows.
+        target: The name of the column to predict.
+        client: The name of the column with the client of each row; None without clients.
+        options: The arguments that the user passed to `csv`, so that an error can show a call that works.
+        decimal_comma: True if numbers are written with a decimal comma.
     """
 
     path: str
@@ -44,11 +51,11 @@ class Table:
     decimal_comma: bool = False
 
     def is_words(self, name: str) -> bool:
-        """Return True if the column holds text."""
+        """Return True if the column contains text."""
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return the number of the first row that `which` (bool [n]) selects, with the row's file and client."""
+        """Return a text with the number of the first row in the mask `which` [n], and the row's file and client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -61,11 +68,11 @@ class Table:
         return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error about column `name`, with the first row that `which` (bool [n]) selects."""
+        """Return the field of an error about the column `name`, with the first row in the mask `which` [n]."""
         return f"column {name!r} {self.place(which)}"
 
     def spell_call(self, **change: Any) -> str:
-        """Return the user's call of `csv` with these options changed."""
+        """Return the text of the user's call of `csv` with some options changed."""
         return spell_csv(self.path, self.options | change)
 
     def without(self, name: str) -> str:
@@ -75,20 +82,20 @@ class Table:
 
 
 def spell_csv(path: str, options: dict[str, Any]) -> str:
-    """Return the command-line flag `--dataset "csv('FILE', name=value)"` with all options that are set."""
+    """Return the text of the option `--dataset "csv('FILE', name=value)"` with all values that are set."""
     values = [f"{name}={value!r}" for name, value in options.items() if value not in (None, ())]
     return f'--dataset "csv({", ".join([repr(path), *values])})"'
 
 
 def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
-    """Return the frames of one or two files, and True if they have decimal commas.
+    """Return the DataFrames of one or two files, and True if numbers are written with a decimal comma.
 
-    A column has the same type in both frames.
+    A column has the same type in both DataFrames.
     """
     files = [open_table(one) for one in (path, test) if one is not None]
     frames = [file.frame() for file in files]
     decimal_comma = any(_has_commas(frame) for frame in frames)
-    # In a file with decimal commas 1.234 means 1234, so columns of floats must be read again as text.
+    # In a file with decimal commas, 1.234 means 1234. So columns that were read as floats are read again as text.
     kinds = "Of" if decimal_comma else "O"
     words: set[str] = set()
     for frame in frames:
@@ -106,7 +113,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         options: The options of the user's call of `csv`.
 
     Raises:
-        InputError: The column does not exist or is ambiguous; the error shows a call that works.
+        InputError: The column does not exist or is ambiguous. The error shows a call that works.
     """
     example = spell_csv(path, options | {"target": names[-1]})
     if target is not None:
@@ -117,13 +124,13 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         return target
     by_name = {name.lower(): name for name in reversed(names)}
     known = [by_name[name] for name in TARGETS if name in by_name]
-    # A column y may be a coordinate and not a label.
+    # A column y may be a coordinate instead of a label.
     clear = [name for name in known if name.lower() != "y"]
     if len(clear) > 1:
         raise InputError(
             "target",
-            f"the columns {' and '.join(map(repr, clear))} may both be the one to predict",
-            hint=f"choose, as in {spell_csv(path, options | {'target': clear[0]})}, and omit the other with drop",
+            f"both columns {' and '.join(map(repr, clear))} may be the column to predict",
+            hint=f"choose one, as in {spell_csv(path, options | {'target': clear[0]})}, and omit the other with drop",
         )
     if known:
         _warn_second_label(path, by_name, known)
@@ -144,12 +151,9 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 
 
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
-    """Warn if there is a feature y but no feature x, because y may be a second label.
+    """Log a warning if there is a feature y but no feature x, because y may be a second label.
 
-    Args:
-        path: The file of the table.
-        by_name: The columns by their names in lower case.
-        known: The columns with a name in `TARGETS`.
+    `by_name` has the columns by their names in lower case. `known` has the columns with a name in `TARGETS`.
     """
     if len(known) > 1 and "x" not in by_name:
         logger.warning(
@@ -163,12 +167,12 @@ def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> 
 
 
 def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
-    """Return the frame without columns that only number its rows; a warning names each of them.
+    """Return the DataFrame without columns that only number the rows. Log a warning about each of them.
 
     Args:
         path: The file of the table.
         frame: The rows of the table.
-        kept: The columns that are not features.
+        kept: The columns that are not features. They are not omitted.
     """
     for name in [name for name in frame.columns if name not in kept]:
         values = frame[name]
@@ -177,7 +181,7 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
                 problem = f"column {int(name.split()[1]) + 1} has no name in the header"
                 raise InputError(path, problem, hint=f"name it, or leave it out with drop=({name!r},)")
             continue
-        # Fewer than three different integers may have any meaning.
+        # One or two rows are not enough to see that a column numbers the rows.
         if len(values) < 3 and not is_unnamed(name):
             continue
         if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
@@ -195,17 +199,18 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
 
 
 def refuse_empty(table: Table, name: str) -> None:
-    """Raise InputError if the column lacks a value in any row."""
+    """Raise InputError if some row has no value in the column."""
     empty = table.frame[name].isna().to_numpy()
     if empty.any():
         raise _missing_value_error(table, name, empty, None)
 
 
 def encode_features(table: Table, names: Sequence[str]) -> Array:
-    """Return the columns as float32 [n, features], in the order of the file.
+    """Return the columns as features, float32 [n, features], in the order of the file.
 
-    A column of numbers is one feature. A column of words becomes one column of 0 and 1 for each word of the training
-    rows, in alphabetical order. A word that occurs only in test rows is 0 in all these columns.
+    A column of numbers is one feature. A column of words becomes several features, one for each word of the training
+    rows in alphabetical order: 1 in rows with this word, otherwise 0. A word that occurs only in test rows gives 0 in
+    all these features.
     """
     columns = []
     for name in names:
@@ -220,7 +225,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
 
 
 def encode_numbers(table: Table, name: str) -> Array:
-    """Return the target column as float32 [n, 1]; raise InputError if a value is not a finite number."""
+    """Return the target column as float32 [n, 1]. Raise InputError if a value is not a finite number."""
     refuse_empty(table, name)
     if not table.is_words(name):
         values = table.frame[name].to_numpy(np.float64)
@@ -232,7 +237,7 @@ def encode_numbers(table: Table, name: str) -> Array:
 
 
 def encode_classes(table: Table, name: str) -> Array:
-    """Return the class of each row, int64 [n]. Classes are numbered in the order of their values, numbers or words."""
+    """Return the class of each row, int64 [n]. Classes are numbered from 0 in the order of their values."""
     refuse_empty(table, name)
     values: Array = table.frame[name].to_numpy()
     if table.is_words(name):
@@ -249,9 +254,9 @@ def encode_classes(table: Table, name: str) -> Array:
     if missed.any():
         which = np.concatenate((np.zeros(table.cut, bool), missed))
         value = labels[classes[which][0]].item()
-        hint = "add training rows of it, or remove it from the test rows"
+        hint = "add training rows with this value, or remove it from the test rows"
         if table.test is None:
-            hint = "all its rows are among the fifth for testing: add rows of it, or remove them"
+            hint = "all rows with this value were chosen as test rows; add rows with it, or remove them"
         raise InputError(table.cell(name, which), got=value, expected="the value of a training row", hint=hint)
     return classes.astype(np.int64)
 
@@ -273,14 +278,14 @@ def _has_commas(frame: Any) -> bool:
 
 
 def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
-    """Return the rows `frame` of a file, or read them again if a column in `words` was not read as text."""
+    """Return the rows `frame` of the file with text in all columns in `words`. If necessary, read the file again."""
     if all(frame[name].dtype == object for name in frame.columns if name in words):
         return frame
     return file.frame(words)
 
 
 def _encode_text(table: Table, name: str) -> Array:
-    """Return a column of text as numbers [n, 1], or as columns of 0 and 1, one for each word [n, words]."""
+    """Return a column of text as numbers [n, 1] if all texts are numbers, otherwise as 0 and 1 per word [n, words]."""
     import pandas as pd
 
     values, codes = _parse_column(table, name)
@@ -295,7 +300,7 @@ def _encode_text(table: Table, name: str) -> Array:
         raise _missing_value_error(table, name, odd, column[odd].iloc[0])
     dates = np.array([is_date(word) for word in words])[codes]
     if dates.sum() > len(dates) / 2:
-        hint = f"convert dates to a number, such as days since the first, or {table.without(name)}"
+        hint = f"convert dates to a number, such as days since the first date, or {table.without(name)}"
         value = column[dates].iloc[0]
         raise InputError(table.cell(name, dates), got=value, expected="numbers or words, not dates or times", hint=hint)
     if odd.sum() <= len(odd) / 2:
@@ -321,9 +326,9 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the numbers [n] of a column of text, and the index [n] of each row's word among the distinct words.
+    """Return the texts of a column as numbers [n], and each row's index in the list of different texts [n].
 
-    A word that is not a number becomes NaN.
+    A text that is not a number becomes NaN.
     """
     import pandas as pd
 
@@ -332,15 +337,11 @@ def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
 
 
 def _missing_value_error(table: Table, name: str, which: Array, value: str | None) -> InputError:
-    """Return the error about rows without a value.
+    """Return the error about the rows without a value, which are True in the mask `which` [n].
 
-    Args:
-        table: The table.
-        name: The column.
-        which: True for each row without a value, bool [n].
-        value: The content of such a row: None, or a word such as `NA`.
+    `value` is the content of the first such row: None, or a word such as `NA`.
     """
-    # The user cannot omit the target and the client column.
+    # The hint to omit the column does not fit the columns of the target and of the clients.
     hint = "fill in the values, or remove these rows"
     if name not in (table.target, table.client):
         hint = f"fill in the values, remove these rows, or {table.without(name)}"
@@ -353,7 +354,7 @@ def _check_float32(table: Table, name: str, values: Array) -> None:
         odd = ~np.isfinite(values.astype(np.float32))
     warn_lost_digits(f"column {name!r}", values)
     if odd.any():
-        # The conversion to a list makes plain Python values.
+        # `tolist` converts NumPy's numbers to Python's, for the text of the error.
         value = table.frame[name][odd].tolist()[0]
         raise InputError(table.cell(name, odd), got=value, expected="a finite number that float32 can hold")
 
@@ -365,13 +366,13 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
         raise InputError(
             f"column {name!r}",
             f"it has {words} different words in {rows} rows",
-            expected=f"{limit} at most, because each becomes a feature",
-            hint=f"if it names the rows, {table.without(name)}",
+            expected=f"{limit} at most, because each word becomes a feature",
+            hint=f"if the words name the rows, {table.without(name)}",
         )
 
 
 def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
-    """Raise InputError if the distinct values `labels` of the target column `name` cannot be classes."""
+    """Raise InputError if `labels`, the different values of the target column `name`, cannot be classes."""
     field = f"column {name!r}"
     other = f"choose another column, as in {table.spell_call(target='NAME')}"
     rows = len(table.frame)
@@ -392,6 +393,6 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
             field,
             f"it has {count} different numbers in {rows} rows",
             expected="classes, which repeat",
-            hint="to predict the number itself add --objective regression (objective='regression'); write classes as "
-            "words, such as c17",
+            hint="to predict the number itself, give --objective regression (objective='regression'); if the numbers "
+            "are classes, write them as words, such as c17",
         )

@@ -1,4 +1,4 @@
-"""Reading of a table in a text file: its encoding, its delimiter, its header and its rows."""
+"""Reading of a table in a text file, with detection of the encoding, the delimiter and the header."""
 
 import bz2
 import codecs
@@ -26,7 +26,16 @@ SHOWN_NAMES = 20
 
 @dataclass(frozen=True)
 class TableFile:
-    """The text of a table, in which rows begin at character `start` and have at most `width` fields."""
+    """The text of a table.
+
+    Attributes:
+        path: The file.
+        text: The whole text.
+        delimiter: The character between two fields.
+        names: The names of the columns.
+        start: The position in the text at which the rows begin, after the header.
+        width: The maximum number of fields of a row.
+    """
 
     path: str
     text: str
@@ -36,12 +45,15 @@ class TableFile:
     width: int
 
     def frame(self, as_words: Collection[str] = ()) -> Any:
-        """Return the rows as a pandas frame, without empty rows and columns.
+        """Return the rows as a pandas DataFrame, without empty rows and unnamed empty columns.
 
         If all values of a column are plain numbers, or all are true or false, the column has a numeric type. Other
-        columns, and those in `as_words`, hold text without surrounding spaces, and None for an empty value.
+        columns contain text without surrounding spaces, and None for an empty value.
+
+        Args:
+            as_words: The names of columns that are text even if all values are numbers.
         """
-        # Importing pandas is slow, and workers do without it.
+        # pandas is imported only here, because the import is slow and workers do not need it.
         import pandas as pd
 
         stream = io.StringIO(self.text, newline="")
@@ -58,7 +70,7 @@ class TableFile:
             skipinitialspace=True,
             low_memory=False,
         )
-        # Fields beyond the header come from trailing delimiters and have no value.
+        # Rows with more fields than the header end with delimiters, so the additional fields are empty.
         frame = frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
         for name in frame.columns:
             if pd.api.types.is_bool_dtype(frame[name]):
@@ -71,14 +83,14 @@ class TableFile:
 
 
 def open_table(path: str) -> TableFile:
-    """Return the table in a file; raise InputError with the line if a row and the header differ in length."""
+    """Read a table from a file. Raise InputError if a row has another number of fields than the header."""
     text = _read_text(path)
     hint = EXCEL_HINT.match(text)
     if hint is None:
         delimiter = _guess_delimiter(text)
     else:
         delimiter = hint["delimiter"]
-        # An empty line remains, so that the line numbers in errors stay correct.
+        # The line break of the removed line stays, so that the line numbers in errors are correct.
         text = text[hint.end() :]
     try:
         names, line, start, offset_lines = _find_header(text, delimiter)
@@ -112,12 +124,12 @@ def open_table(path: str) -> TableFile:
 
 
 def is_unnamed(name: str) -> bool:
-    """Return True for the placeholder name of a column that has no name in the header."""
+    """Return True if the name is a placeholder, because the column has no name in the header."""
     return name.startswith("Unnamed: ") and name[len("Unnamed: ") :].isdecimal()
 
 
 def list_names(names: Collection[Any]) -> str:
-    """Return a list of at most `SHOWN_NAMES` names for an error message."""
+    """Return names as text for an error, at most `SHOWN_NAMES` of them."""
     shown = ", ".join(str(name) for name in islice(names, SHOWN_NAMES))
     if len(names) > SHOWN_NAMES:
         return f"{shown}, ... ({len(names)} in all)"
@@ -147,13 +159,13 @@ def _decode_text(path: str, data: bytes) -> str:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            # Spreadsheets write Windows-1252. Windows-1252 does not define five bytes, which latin-1 accepts.
+            # Spreadsheets often write Windows-1252. It does not define five bytes. A text with such a byte is latin-1.
             try:
                 text = data.decode("cp1252")
             except UnicodeDecodeError:
                 text = data.decode("latin-1")
     if "\0" in text:
-        raise InputError(path, "it is no text", expected="a table such as CSV")
+        raise InputError(path, "it is not a text file", expected="a table such as CSV")
     return text
 
 
@@ -180,7 +192,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _guess_delimiter(text: str) -> str:
-    """Return the delimiter by which most rows have the same number of fields as the header, at least two."""
+    """Return the delimiter with which the most rows have as many fields as the header, with two fields or more."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))
@@ -195,9 +207,9 @@ def _guess_delimiter(text: str) -> str:
 
 
 def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
-    """Return the names of the columns, the line of the header, and the character and the line after the header.
+    """Return the names of the columns, the line number of the header, and the position and line of its end.
 
-    Comments above the header are skipped. A line such as `#id,x,label` is the header if a row of numbers follows.
+    Comments above the header are skipped. A line such as `#id,x,label` is the header if a row with numbers follows.
     """
     stream = io.StringIO(text, newline="")
     reader = _make_reader(stream, delimiter)
@@ -217,7 +229,7 @@ def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
 
 
 def is_number(text: str) -> bool:
-    """Return True if `float` can convert the text."""
+    """Return True if the function `float` can convert the text."""
     try:
         float(text)
     except ValueError:
@@ -228,7 +240,7 @@ def is_number(text: str) -> bool:
 def _wrong_length(field: str, row: list[str], names: list[str], header_line: int) -> InputError:
     hint = "fill in the missing fields"
     if len(row) > len(names):
-        hint = "name every column, and put a value that holds the delimiter into quotes"
+        hint = "name every column, and put a value that contains the delimiter in quotes"
     expected = f"{len(names)} fields, as the header in line {header_line} has ({list_names(names)})"
     return InputError(field, got=len(row), expected=expected, hint=hint)
 

@@ -1,4 +1,4 @@
-"""Recognition of numbers, dates and missing values in the usual notations of tables."""
+"""Recognition of numbers, dates and missing values in the texts of a table."""
 
 import re
 from collections.abc import Sequence
@@ -40,7 +40,15 @@ COMMA = _number_pattern("." + _SPACES, ",")
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a word that may be a number. `has_symbol` is True if the unit is a currency or a percent sign."""
+    """The parts of a text that may be a number, such as `-1,234.5e3 kg`.
+
+    Attributes:
+        digits: The digits with their separators.
+        exponent: The power of ten.
+        negative: True for a negative number.
+        unit: The unit, currency or percent sign; empty if the text has none.
+        has_symbol: True if the unit is a currency or a percent sign.
+    """
 
     digits: str
     exponent: int
@@ -50,11 +58,14 @@ class _Parts:
 
 
 def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
-    """Return each word's number as float64 [n], or NaN for a word that is not a number.
+    """Return the number in each text as float64 [n], or NaN if the text is not a number.
 
     A number may have a sign, thousands separators, a currency, a percent sign or a unit (`-1,234.5`, `$12`, `3 %`,
-    `12 kg`, `(15)`). A unit is accepted only if every word has it. `decimal_comma` decides ambiguous words such as
-    `1.234`.
+    `12 kg`, `(15)`). A unit is accepted only if all texts have it.
+
+    Args:
+        words: The texts.
+        decimal_comma: True to read an ambiguous text such as `1.234` as 1234.
     """
     parts = [_split_word(word) for word in words]
     complete = all(part is not None or is_missing(word) for part, word in zip(parts, words, strict=True))
@@ -67,7 +78,7 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
 
 
 def has_decimal_comma(words: Sequence[str]) -> bool:
-    """Return True if all words are numbers with a decimal comma, and one such as `3,14` has no other meaning."""
+    """Return True if all texts are numbers with a decimal comma, and at least one, such as `3,14`, is unambiguous."""
     parts = [_split_word(word) for word in words if not is_missing(word)]
     if not parts or None in parts:
         return False
@@ -75,17 +86,17 @@ def has_decimal_comma(words: Sequence[str]) -> bool:
 
 
 def is_missing(word: str) -> bool:
-    """Return True for a word that marks a missing value, such as `n/a`."""
+    """Return True if the text stands for a missing value, such as `n/a`."""
     return word.lower() in MISSING
 
 
 def is_date(word: str) -> bool:
-    """Return True if the word is a date or a time of day."""
+    """Return True if the text is a date or a time of day."""
     return _DATE.fullmatch(word) is not None
 
 
 def begins_with_number(word: str) -> bool:
-    """Return True if the word begins with a digit, possibly after a sign and a currency."""
+    """Return True if the text begins with a digit, which a sign and a currency may precede."""
     return re.match(rf"[-+(~<>]*\s*(?:{CURRENCY})?\s*\d", word) is not None
 
 
@@ -102,10 +113,14 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the parts, with None in place of every part that has a unit that is not accepted.
+    """Return the list, in which None replaces each number that has an unaccepted unit.
 
-    A unit in letters is accepted only if every word is a number (`complete`) and has this unit. Some words may omit a
-    currency, but none may omit a percent sign.
+    A unit of letters is accepted only if all texts are numbers with this unit. A currency is also accepted if some
+    texts omit it. A percent sign is accepted only if most texts have it; then the other texts are not accepted.
+
+    Args:
+        parts: The parts of each text; None for a text that is not a number.
+        complete: True if all texts are numbers or missing values.
     """
     units = [part.unit for part in parts if part is not None]
     if complete and len(set(units)) == 1:

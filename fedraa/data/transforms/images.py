@@ -1,4 +1,4 @@
-"""Transforms of images that are common in federated learning. Each changes a whole minibatch at a time."""
+"""Common transforms of images. One call changes a whole minibatch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,9 +16,11 @@ from fedraa.numbers import Count, UpToOne
 
 @dataclass(frozen=True)
 class Crop(Transform):
-    """A random window of each image, of the image's size, after padding all sides by `padding` (He et al. 2016).
+    """A random crop of each image to its original size, after padding (He et al. 2016).
 
-    The padding has the value `fill`. The default is the mean colour of standardised images, because their mean is 0.
+    Attributes:
+        padding: Number of pixels that are added on each side.
+        fill: Value of the added pixels. The default 0 is the mean of scaled images.
     """
 
     moves: ClassVar[bool] = True
@@ -36,7 +38,11 @@ class Crop(Transform):
 
 @dataclass(frozen=True)
 class Flip(Transform):
-    """Left-right reflection of each image with probability `share`."""
+    """A random left-right reflection of each image.
+
+    Attributes:
+        share: The probability of the reflection.
+    """
 
     moves: ClassVar[bool] = True
     share: UpToOne = 0.5
@@ -49,9 +55,11 @@ class Flip(Transform):
 
 @dataclass(frozen=True)
 class Normalize(Transform):
-    """Normalisation (x - mean) / std per channel.
+    """The normalisation (x - mean) / std of each channel.
 
-    By default mean and std are those of the training samples, or of a uniform sample if there are many.
+    Attributes:
+        mean: The mean of each channel, or one mean for all; None for the mean of the training samples.
+        std: The standard deviation of each channel, or one for all; None for the one of the training samples.
     """
 
     random: ClassVar[bool] = False
@@ -62,7 +70,7 @@ class Normalize(Transform):
         if (self.mean is None) != (self.std is None):
             raise InputError("transforms", "normalize has only one of mean and std", hint="give both, or neither")
         if self.std is not None and not all(value > 0 for value in self.std):
-            raise InputError("transforms: normalize std", got=list(self.std), expected="values over 0")
+            raise InputError("transforms: normalize std", got=list(self.std), expected="values above 0")
 
     @property
     def scales(self) -> bool:
@@ -74,7 +82,7 @@ class Normalize(Transform):
         channels = x.shape[1]
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
             problem = f"normalize has {len(self.mean)} means and {len(self.std)} stds for {channels} channels"
-            raise InputError("transforms", problem, hint="give one for all channels, or one for each")
+            raise InputError("transforms", problem, hint="give one value for all channels, or one for each")
         shape = (1, -1, *[1] * (x.ndim - 2))
         mean, std = (torch.tensor(values, dtype=torch.float32, device=x.device) for values in (self.mean, self.std))
         return (x.float() - mean.view(shape)) / std.view(shape)
@@ -91,7 +99,7 @@ class Normalize(Transform):
 
 def _image_shape(name: str, x: Tensor) -> tuple[int, int, int, int]:
     if x.ndim != 4:
-        problem = f"{name} is for images, and these samples have the shape {list(x.shape[1:])}"
+        problem = f"{name} needs images, but these samples have the shape {list(x.shape[1:])}"
         raise InputError("transforms", problem, expected="samples [channels, height, width]")
     rows, channels, height, width = x.shape
     return rows, channels, height, width

@@ -19,11 +19,16 @@ V2 = "torchvision.transforms.v2:"
 
 
 def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
-    """Return the transforms in their order; raise InputError for anything that is not a transform.
+    """Return the transforms that the user describes, in the same order.
 
-    A transform may be given as text: crop, flip, normalize, `v2.NAME(...)` of torchvision, or an import path. One text
-    may list several, as in `crop,flip`. It may also be an object: a Transform, a transform of torchvision's v2, a
-    function `(x, rng)`, or an object with a method `apply(x, rng)`.
+    Args:
+        descriptions: Each description is a text: crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path,
+            or several of them as in `crop,flip`. Or it is an object: a Transform, a transform of torchvision's v2, a
+            function `(x, rng)`, or an object with a method `apply(x, rng)`.
+        seed: The seed of the run.
+
+    Raises:
+        InputError: A description is none of these.
     """
     parts = []
     for item in descriptions:
@@ -32,7 +37,7 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
 
 
 def _split_names(description: object) -> list[object]:
-    """Return a string split at the commas outside brackets, or a list with `description` if it is not a string."""
+    """Split a text at the commas outside of brackets. Return an object unchanged in a list."""
     if not isinstance(description, str):
         return [description]
     parts = [""]

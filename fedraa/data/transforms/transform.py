@@ -1,4 +1,4 @@
-"""The base class of transforms, and the sequence of transforms of a run."""
+"""The base class of transforms, and the list of all transforms of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,26 +17,29 @@ Augment = Callable[[Tensor], Tensor]
 
 
 class Transform(ABC):
-    """A change of samples.
+    """A change of the inputs.
+
+    A custom transform defines `apply`:
 
         class Dim(fl.Transform):
             def apply(self, x, rng):
                 return x * torch.from_numpy(rng.uniform(0.5, 1, (len(x), 1, 1, 1)).astype("float32"))
 
-    A plain function with the arguments `(x, rng)` is also a transform. Draw random numbers only from `rng`, so that
-    they follow from the seed.
+    A function with the arguments `(x, rng)` is also a transform. Draw random numbers only from `rng`, so that they
+    depend on the seed.
 
-    A `random` transform is applied to each training minibatch, and never to test samples. Any other transform is
-    applied once to the training and the test samples, before the random ones. It may change their shape.
+    Attributes:
+        random: True to apply the transform to each training minibatch, and never to test samples. False to apply it
+            once to all training and test samples, before the random transforms. Then it may change their shape.
+        moves: True if values may move to another position in the sample.
     """
 
     random: ClassVar[bool] = True
     moves: ClassVar[bool] = False
-    """True if values may move to another position in the sample."""
 
     @property
     def scales(self) -> bool:
-        """Return True if the transform scales inputs by the user's values. The run then does not scale them."""
+        """Return True if the transform scales inputs by values of the user. Then the run does not scale them."""
         return False
 
     @abstractmethod
@@ -44,13 +47,13 @@ class Transform(ABC):
         """Return the changed samples [b, ...], without changing `x` itself."""
 
     def fitted(self, x: Tensor) -> "Transform":
-        """Return the transform fitted to the training samples `x` [n, ...]."""
+        """Return the transform after fitting it to training inputs `x` [n, ...]. Most transforms need no fitting."""
         return self
 
 
 @dataclass(frozen=True)
 class Called(Transform):
-    """A transform that calls a function `(x, rng)`. Error messages contain its name."""
+    """A transform that calls a function `(x, rng)`. Errors contain the name."""
 
     name: str
     function: Callable[[Tensor, np.random.Generator], Tensor]
@@ -61,7 +64,7 @@ class Called(Transform):
 
 @dataclass(frozen=True)
 class Transforms:
-    """The transforms of a run, in order, with the seed of the run."""
+    """The transforms of a run in their order, and the seed of the run."""
 
     parts: tuple[Transform, ...] = ()
     seed: int = 0
@@ -71,18 +74,18 @@ class Transforms:
 
     @property
     def fixed(self) -> "Transforms":
-        """Return the transforms that are not random; they apply to training and test samples."""
+        """Return the transforms that are not random. They change training and test samples."""
         return Transforms(tuple(part for part in self.parts if not part.random), self.seed)
 
     @property
     def drawn(self) -> "Transforms":
-        """Return the random transforms, which apply to training minibatches."""
+        """Return the random transforms. They change only training minibatches."""
         return Transforms(tuple(part for part in self.parts if part.random), self.seed)
 
     def make_augmentation(self, client: int, turn: int) -> Augment:
-        """Return the function that changes the minibatches of a client's `turn`-th task.
+        """Return a function that applies the transforms to the minibatches of the task number `turn` of a client.
 
-        Call it once for each minibatch, in order, because all calls draw from one random stream.
+        Call the function once for each minibatch in order, because all calls use one random generator.
         """
         if not self.parts:
             return lambda x: x
@@ -90,7 +93,7 @@ class Transforms:
         return lambda x: self._apply_parts(x, rng)
 
     def all(self, x: Any) -> Any:
-        """Return the array x [n, ...] after all transforms of this sequence."""
+        """Apply all transforms to the array x [n, ...], and return the result."""
         if not self.parts:
             return x
         rng = generator(self.seed, "transforms")
@@ -102,9 +105,12 @@ class Transforms:
         return x
 
     def fitted(self, x: Any) -> "Transforms":
-        """Return the transforms fitted to the training samples `x`; raise InputError if one cannot be applied."""
+        """Return the transforms after fitting them to training inputs `x`.
+
+        Raises InputError if a transform cannot be applied to these inputs.
+        """
         if isinstance(x, dict | tuple):
-            problem = f"{transform_name(self.parts[0])} takes samples with one input, and these have {len(x)}"
+            problem = f"{transform_name(self.parts[0])} needs samples with one input, but these have {len(x)}"
             raise InputError("transforms", problem)
         fitted: list[Transform] = []
         for part in self.fixed.parts:
@@ -128,16 +134,16 @@ def transform_name(part: Any) -> str:
 
 
 def _try_transform(part: Transform, x: Tensor, seed: int) -> Tensor:
-    """Return the transformed samples after a check of the result.
+    """Apply a transform to trial samples, check the result, and return it.
 
     Args:
         part: The transform.
-        x: The samples of a trial minibatch.
+        x: The inputs of some samples [n, ...].
         seed: The seed of the random numbers.
 
     Raises:
-        InputError: The result cannot be a minibatch or is not finite, the transform changed its argument, or two
-            calls with the same random numbers had different results.
+        InputError: The result is not a valid minibatch or is not finite, the transform changed its argument, or two
+            calls with the same random numbers returned different results.
     """
     before = x.clone()
     changed, again = (part.apply(x, generator(seed, "transforms trial")) for _ in range(2))
@@ -155,13 +161,13 @@ def _try_transform(part: Transform, x: Tensor, seed: int) -> Tensor:
         problem = f"it returned NaN or an infinity for sample {row} of the first minibatch"
         raise InputError(f"transforms: {name}", problem)
     if not _are_equal(before, x):
-        raise InputError(f"transforms: {name}", "it changed its argument", hint="return new samples")
+        raise InputError(f"transforms: {name}", "it changed its argument x", hint="return a new tensor")
     if not _are_equal(changed, again):
-        problem = "it returned different samples for the same draws"
+        problem = "it returned different samples for the same random numbers"
         raise InputError(f"transforms: {name}", problem, hint="draw random numbers only from rng")
     return changed
 
 
 def _are_equal(a: Tensor, b: Tensor) -> bool:
-    """Return True if the tensors are equal; NaN counts as equal to NaN."""
+    """Return True if the tensors are equal. NaN equals NaN."""
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)

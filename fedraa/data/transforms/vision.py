@@ -1,4 +1,4 @@
-"""Transforms of torchvision's v2, applied to one image at a time with the random streams of the run."""
+"""Transforms of torchvision.transforms.v2, with random numbers that depend on the seed of the run."""
 
 from typing import Any
 
@@ -25,15 +25,16 @@ STILL = (
 
 
 class Vision(Transform):
-    """A transform of torchvision.transforms.v2, seeded by a number that is drawn from the run's stream.
+    """A transform of torchvision.transforms.v2, which is applied to one image after another.
 
-    A transform in `FIXED`, such as Resize, draws nothing and is also applied to test samples.
+    Before each call PyTorch's generator is seeded from the run's random generator. A transform in `FIXED`, such as
+    Resize, is not random and is also applied to test samples.
     """
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
         self.name = type(wrapped).__name__
-        # In `Transform` these attributes belong to the class. Here they depend on the wrapped transform.
+        # `Transform` declares these attributes for the class. Here they depend on the wrapped transform.
         self.random = self.name not in FIXED  # type: ignore[misc]
         self.moves = self.name not in STILL  # type: ignore[misc]
 

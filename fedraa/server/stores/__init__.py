@@ -1,1 +1,1 @@
-"""Stores, in which an asynchronous server keeps its parameters."""
+"""Stores, which hold the parameters of an asynchronous server: in its process, or on several server shards."""

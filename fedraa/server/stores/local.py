@@ -1,4 +1,4 @@
-"""The parameters of an asynchronous server, and the application of updates to them in this process."""
+"""The interface of a store, which holds the parameters of an asynchronous server, and the store in this process."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,16 +18,16 @@ from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
 
 Share = Callable[[Vector], SharedBuffer]
-"""A function that turns parameters into a buffer which many tasks carry.
+"""A function that makes a buffer from parameters, which several tasks share.
 
-An executor may put the buffer into memory that workers share.
+An executor may put the buffer into memory that all workers can read.
 """
 
 
 class Store(Protocol):
-    """The parameters of an asynchronous server.
+    """The owner of an asynchronous server's parameters.
 
-    The result of a call includes all updates that earlier calls applied.
+    Calls take effect in their order: a result includes all updates of earlier calls.
     """
 
     @property
@@ -35,7 +35,7 @@ class Store(Protocol):
         """The current full model [d]."""
 
     def cut(self, assignment: Assignment, version: int) -> Buffer:
-        """Return the submodel's parameters. The result is the same object while the model has the same version."""
+        """Return the submodel's parameters. For the same submodel and version, the result is the same object."""
 
     def apply_update(
         self,
@@ -53,8 +53,8 @@ class Store(Protocol):
             assignment: The submodel of the task.
             update: The update.
             stale: The update's staleness.
-            balance: The client's factor of data against speed.
-            path_length: The length of the client's path by gradients of length 1.
+            balance: The client's participation correction.
+            path_length: Length of the client's path if each local gradient has length 1.
         """
 
     def drop(self, task: Task) -> None:
@@ -64,13 +64,13 @@ class Store(Protocol):
         """Remove a quarantined client from the rule's state."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
-        """Return the buffers of tasks in flight by task number. Tasks with the same buffer share one array."""
+        """Return the values of the buffers of tasks in flight, by task. Tasks with the same buffer share one array."""
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        """Put the buffers of a checkpoint's tasks in flight into this store. Return the tasks with these buffers."""
+        """Put the buffers of tasks in flight into this store, after a resume. Return the tasks with the new buffers."""
 
     def mean(self) -> Mean:
-        """Return a running mean that includes every version of the parameters from this call on. Call it only once."""
+        """Return a running mean, which includes the versions of the parameters after this call. Call it only once."""
 
     def state(self) -> State:
         """Return the state for a checkpoint, without the parameters."""
@@ -79,16 +79,16 @@ class Store(Protocol):
         """Restore the parameters and the state of a checkpoint. No task is in flight afterwards."""
 
     def report(self) -> list[dict[str, object]]:
-        """Return the node of each server shard, and its numbers of pulls and pushes.
+        """Return for each server shard its node, and how often workers fetched and sent parameters.
 
         The result is empty without shards.
         """
 
 
 def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
-    """Return the tasks of a checkpoint, with each array replaced by the buffer that `make` returns for it.
+    """Return the tasks of a checkpoint, with the array of each task replaced by a buffer that `make` returns.
 
-    Tasks of the same step and fragment that carry one array get one buffer.
+    Tasks of the same step and fragment with the same array get the same buffer.
     """
     buffers: dict[object, tuple[Vector, Buffer]] = {}
     again = []
@@ -101,10 +101,10 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
 
 
 def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-    """Apply an update by a rule, which may be a custom one, and return the checked result.
+    """Apply an update by a rule, and check the result and the model, because the rule may be a custom one.
 
-    After a new version, the model is checked for values that are not finite. The check is omitted if the rule
-    guarantees a bounded change and the weight is at most 1.
+    A new version of the model is checked for values that are not finite. This is not necessary if the rule is
+    `bounded_by_weight` and the weight is at most 1.
 
     Args:
         rule: The rule.
@@ -133,7 +133,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
     """Return a rule's state for a checkpoint.
 
     Raises:
-        InputError: The rule left values that are not finite in the model, without a new version.
+        InputError: The rule put values that are not finite into the model without reporting a new version.
     """
     if not rule.is_convex_mix:
         refuse_unsound("async_rule", rule, params)
@@ -141,7 +141,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
 
 
 class LocalStore:
-    """A store in this process. It cuts each version of a fragment once, for all tasks that carry it."""
+    """A store in this process. It copies each version of a fragment once, for all tasks that carry this version."""
 
     def __init__(  # noqa: PLR0913 - a call names its arguments
         self,
@@ -161,15 +161,15 @@ class LocalStore:
 
         Args:
             params: The model [d], which the rule changes in place.
-            fragments: The fragments from which a scheduler chooses. It is empty if a submodel is drawn for every task.
+            fragments: The fragments from which a scheduler chooses. Empty if a submodel is drawn for every task.
             rule: Applies the updates.
             sizes: Number of samples of each client [N].
             share: Makes the buffers that tasks carry.
             at_a_time: Number of clients that train at the same time. None means all.
-            shared: True for the coordinates [d] that clients send; None: all.
-            noisy_sum: The clipping and the noise of central privacy; None without it.
+            shared: True for the coordinates [d] that clients send. None: all are sent.
+            noisy_sum: The clipping and the noise of central privacy. None without central privacy.
             tensors: The shape of each tensor of the model.
-            probabilities: The probability with which the server draws each client [N]; None: unknown.
+            probabilities: The probability with which the server draws each client [N]. None if it is unknown.
         """
         self.params = params
         self._fragments = fragments
@@ -208,7 +208,7 @@ class LocalStore:
             values = copy_coordinates(self.params, where_of(submodel))
             with convert_errors("async_rule", self._rule):
                 self._rule.look_ahead(values, where_of(submodel))
-            # Read-only arrays need no copy for a checkpoint.
+            # A read-only array cannot change while a checkpoint is written, so no copy of it is needed.
             values.flags.writeable = False
             self._cuts[submodel] = self._share(values)
         return self._cuts[submodel]
@@ -248,14 +248,14 @@ class LocalStore:
     def _make_private(
         self, noisy_sum: NoisySum, new: Vector, sent: Vector, where: Index | slice, fragment: int
     ) -> Vector:
-        """Return the trained weights [k] with a clipped change, and with noise if the rule takes updates one by one.
+        """Return the trained weights [k] after clipping the delta. Add noise unless the rule adds it to full buffers.
 
         Args:
             noisy_sum: The clipping and the noise.
             new: The trained weights [k].
             sent: The weights [k] that the client received.
-            where: Their coordinates.
-            fragment: The fragment, or 0.
+            where: The coordinates of these weights in the model.
+            fragment: The fixed fragment; 0 for the whole model and for sampled submodels.
         """
         change = noisy_sum.clip(new - sent, where, fragment)
         if not self._rule.adds_noise:

@@ -1,4 +1,4 @@
-"""The split of a model over server shards, and the operations of one shard on its coordinates."""
+"""The division of a model among server shards, and the operations of one shard on its coordinates."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fedraa.server.running_mean import update_mean
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
 
-# The number of tasks that a shard remembers after their updates were mixed in or discarded.
+# A shard remembers the numbers of at most this many finished tasks.
 MAX_CLOSED_TASKS = 1024
 
 
@@ -24,7 +24,7 @@ class Piece:
         shard: The shard, from 0.
         place: Positions of the piece [p] in the buffer [k] of the fragment.
         where: Positions of the piece [p] in the coordinates [d_s] of the shard.
-        common: Positions in the piece of the coordinates that all fragments hold.
+        common: Positions in the piece of those coordinates that are in all fragments.
     """
 
     shard: int
@@ -35,14 +35,14 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The split of a model over shards.
+    """The division of a model among shards.
 
-    A coordinate is on shard j % shards, where j is the first fragment that contains the coordinate. The coordinates
-    that all fragments hold are therefore on shard 0. Coordinates in no fragment are never trained and are on no shard.
+    A coordinate is on shard j % shards, where j is the first fragment that contains the coordinate. Coordinates that
+    are in all fragments are therefore on shard 0. Coordinates in no fragment are never trained and are on no shard.
 
     Attributes:
-        own: The coordinates of each shard, ascending.
-        pieces: The pieces of each fragment.
+        own: For each shard, its coordinates, ascending.
+        pieces: For each fragment, its pieces.
     """
 
     own: tuple[Index, ...]
@@ -54,7 +54,7 @@ class Split:
 
         Args:
             indices: The coordinates [k] of each fragment.
-            size: Parameters of the model, d.
+            size: Number of parameters of the model, d.
             shards: The number of shards.
         """
         home = np.full(size, -1)
@@ -88,10 +88,10 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 
 
 class Shard:
-    """A server of some of the model's coordinates.
+    """A holder of some of the model's coordinates.
 
-    It cuts pieces of fragments for workers, and mixes trained pieces in. The shard keeps a pushed piece until the
-    server calls `mix` or `forget` for its task.
+    It sends pieces of fragments to workers, and mixes trained pieces into its coordinates. It keeps a piece that a
+    worker pushed (sent) until the server calls `mix` or `forget_task` for its task.
 
     Args:
         params: The initial values of the shard's coordinates [d_s].
@@ -99,8 +99,8 @@ class Shard:
             on this shard.
         norms: True to measure the norms of deltas.
         is_delta_mix: True to add deltas, False to mix trained values in.
-        common: For each fragment, the positions in its piece of the coordinates that all fragments hold.
-        shared_weight: With `is_delta_mix`, the share of the weight that these coordinates get.
+        common: For each fragment, the positions in its piece of those coordinates that are in all fragments.
+        shared_weight: With `is_delta_mix`, the factor of the weight for these coordinates.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Shard:
         self._common = common or [None] * len(where)
         self._shared_weight = shared_weight
         self._pushed: dict[int, dict[str, Vector]] = {}
-        # The last tasks that were mixed in or forgotten. A late copy of a push for one of them is not kept.
+        # The last tasks that were mixed in or forgotten. If a push for one of them arrives late, it is not kept.
         self._closed: deque[int] = deque(maxlen=MAX_CLOSED_TASKS)
         self._mean: Vector | None = None
 
@@ -130,7 +130,7 @@ class Shard:
         return np.array(self.params[index_of(self._coordinates_of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
-        """Check a trained piece, keep the piece if it is sound, and return the receipt. A repeated push has no effect.
+        """Check a trained piece, keep it if it is valid, and return the receipt. A repeated push has no effect.
 
         Args:
             task: The number of the task.
@@ -147,7 +147,7 @@ class Shard:
         return receipt
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
-        """Mix in the piece of one push, and discard all other pushes for the task.
+        """Mix the piece of one push into the coordinates, and discard all other pushes for the task.
 
         Args:
             fragment: The fragment of the task.
@@ -191,8 +191,8 @@ class Shard:
 
         Args:
             params: The parameters [d_s].
-            pulls: The number of fetches by workers so far.
-            pushes: The number of pushes by workers so far.
+            pulls: How often workers have fetched a piece so far.
+            pushes: How often workers have sent a piece so far.
         """
         self.params = np.array(params)
         self.pulls = pulls

@@ -15,22 +15,23 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 from fedraa.submodels.traced import Traced
 
 DENSITY_STEPS = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
-"""Shares of the time `until`, each with the minimum density up to that time."""
+"""Pairs (share of the time `until`, minimum density up to this time)."""
 MIN_TENSOR_DENSITY = 0.02
-"""Share of every tensor's weights that always trains."""
+"""In every tensor, at least this share of the weights is trained."""
 
 
 @dataclass(frozen=True)
 class Growing(WithCapacities):
-    """FedGMR with the fixed-time trigger: density = max(the client's capacity, a floor that rises with time to 1).
+    """FedGMR with growth at fixed times. A client trains the share max(its capacity, floor) of the weights.
 
-    On the run's clock the floor is 0.05 until 0.2 of the time `until`, then 0.1 until 0.4, 0.2 until 0.6, 0.5 until
-    0.8, and 1 afterwards. The weights of all tensors that can be masked are ranked by magnitude in one list. Of each of
-    these tensors, at least two per cent of the weights train. Biases and all other tensors always train.
+    The floor rises on the run's clock: it is 0.05 until 0.2 of the time `until`, then 0.1 until 0.4, 0.2 until 0.6, 0.5
+    until 0.8, and 1 afterwards. The largest weights are trained; the weights of all tensors that can be masked are
+    ranked by magnitude in one list. At least two per cent of each of these tensors are trained. Biases and all other
+    tensors are always trained.
 
     Attributes:
-        capacities: Each client's smallest density.
-        until: Time on the run's clock at which the floor has reached 1.
+        capacities: Each client's smallest share of the weights.
+        until: Time on the run's clock. From 0.8 of this time on, the floor is 1.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
@@ -45,7 +46,7 @@ class Growing(WithCapacities):
     def bind(self, run: RunContext) -> SubmodelSampler:
         spans = _find_spans(run.traced)
         if not spans:
-            problem = f"nothing of {type(run.traced.module).__name__} can grow: its blocks have no matrices"
+            problem = f"no part of {type(run.traced.module).__name__} can grow, because its blocks have no matrices"
             raise InputError("model", problem)
 
         def draw_assignment(context: RoundContext) -> Assignment:
@@ -59,9 +60,10 @@ class Growing(WithCapacities):
 
 
 def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
-    """Return a mask [d] that keeps only the share `density` of the weights in `spans`: the largest of them.
+    """Return a mask [d] with the largest weights in `spans`, which are the share `density` of these weights.
 
-    All coordinates outside of `spans` are in the mask. A mask of lower density is part of every mask of higher density.
+    All coordinates outside of `spans` are in the mask. A mask of lower density is contained in every mask of higher
+    density.
 
     Args:
         params: The model [d].

@@ -1,4 +1,4 @@
-"""The policy of partial backward passes: clients train the last layers of the model."""
+"""The policy with partial backward passes: clients train only the last layers of the model."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 
 
 class LayerAssignments:
-    """The assignments of the last layers of a run's model, with their work in FLOPs.
+    """The assignments in which a client trains the last layers of a run's model, with their work in FLOPs.
 
     A layer is a module with its tensors. The backward pass determines the order of the layers.
     """
@@ -27,7 +27,7 @@ class LayerAssignments:
         self._assign = cache(self._make_assignment)
 
     def within(self, share: float) -> Assignment:
-        """Return the most last layers, at least one, whose work is at most this share of the work of all layers."""
+        """Return the assignment of as many last layers as this share of the whole work allows, at least one."""
         total = len(self._layers)
         limit = share * self._work(total)
         return self._assign(max(1, bisect_right(range(1, total + 1), limit, key=self._work)))
@@ -64,9 +64,9 @@ class LastLayers(WithCapacities):
     """SALF: a client runs the whole forward pass, and the backward pass from the last layer as far as time allows.
 
     The capacity of a client is the work that it can finish before the deadline, as a share of the FLOPs for training
-    the whole model. The client trains the most last layers whose work does not exceed the share, at least one. The
-    other layers keep the values that it received. With capacities auto, the deadline is the time in which the fastest
-    device trains the whole model.
+    the whole model. The client trains as many of the last layers as this share allows, at least one. All other layers
+    keep the values that the client received. With capacities auto, the deadline is the time in which the fastest device
+    trains the whole model.
 
     Attributes:
         capacities: Each client's share of the work.

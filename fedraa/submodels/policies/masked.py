@@ -39,13 +39,14 @@ MAX_RANKED_PARTS = 127
 class FourWay(SubmodelPolicy):
     """SubDisMO: in each round the parameters of the blocks are split at random into disjoint parts.
 
-    All clients share the split. The first half of the clients train one part each, the others two. Parameters outside
-    the blocks always train. The paper does not state what a part consists of, so `form` selects a reading:
+    All clients share the split. Each client of the first half trains one part, and each of the others two parts.
+    Parameters outside the blocks are always trained. The paper does not define the parts, so `form` selects one of
+    three readings:
 
     - elements: single weights, which saves traffic but no computing.
     - units: heads and hidden neurons, which the client cuts from the model.
-    - blocks: whole blocks. An absent block leaves its input unchanged, and costs nothing. This reading explains the
-      parameters and the FLOPs of the paper's Table 7.
+    - blocks: whole blocks. A block that a client does not train leaves its input unchanged and is not computed. This
+      reading explains the parameters and the FLOPs in the paper's Table 7.
 
     Attributes:
         parts: Number of disjoint parts of a split.
@@ -75,7 +76,7 @@ class FourWay(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _mask_elements(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the drawn parts of the elements."""
+        """Return a function that makes the assignment of the chosen parts in the form `elements`."""
         whole = run.whole()
         names = find_maskable_names(run.traced)
         split = _Last(
@@ -91,7 +92,7 @@ class FourWay(SubmodelPolicy):
         return make_assignment
 
     def _cut_units(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the drawn parts of the units inside blocks."""
+        """Return a function that makes the assignment of the chosen parts in the form `units`."""
         run.check_units()
         names = set(find_maskable_names(run.traced))
         inner = [names.issuperset(entry.tensor for entry in group.entries) for group in run.traced.groups]
@@ -112,7 +113,7 @@ class FourWay(SubmodelPolicy):
         return make_assignment
 
     def _leave_out_blocks(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the drawn parts of the blocks."""
+        """Return a function that makes the assignment of the chosen parts in the form `blocks`."""
         assert run.example is not None
         whole = run.whole()
         blocks = find_removable_blocks(run.traced, run.example)
@@ -135,19 +136,19 @@ class FourWay(SubmodelPolicy):
 
 
 def label_parts(chosen: Parts) -> int:
-    """Return the label of some parts, in which each part is one bit."""
+    """Return a label for a set of parts: an integer in which each part is one bit."""
     return int((1 << chosen).sum())
 
 
 @dataclass(frozen=True)
 class Pruned(WithCapacities):
-    """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor.
+    """OAP: each client trains its share of the weights of the current model, the largest ones of every tensor.
 
-    Shares are whole quarters, as in the paper's settings.
+    With four `parts` the shares are quarters, as in the paper's settings.
 
     Attributes:
-        capacities: Share of the weights that each client keeps.
-        parts: Parts into which each tensor is ranked by magnitude.
+        capacities: Share of the weights that each client trains.
+        parts: Number of equal parts into which the weights of each tensor are divided by magnitude.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
@@ -178,7 +179,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """A cache of a value that is computed once per round, because all clients of the round share it."""
+    """A function with a cache: the value is computed once per round, because all clients of the round share it."""
 
     make: Callable[[RoundContext], T]
     round: int = -1
@@ -192,10 +193,10 @@ class _Last(Generic[T]):
 
 
 def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
-    """Return the part of each coordinate: int8 [d].
+    """Return the part of each coordinate, int8 [d].
 
-    The coordinates of a tensor form `parts` equal parts by rank of |value|. Part 0 holds the smallest values.
-    Coordinates of tensors that are not in `names` get -1.
+    The coordinates of a tensor are divided into `parts` equal parts by their rank of |value|. Part 0 holds the smallest
+    values. Coordinates of tensors that are not in `names` get -1.
 
     Args:
         traced: The traced model.

@@ -1,7 +1,7 @@
 """Policies that choose the part of the model that a client trains in a round.
 
 A policy has only settings. Its method `bind` makes the sampler of one run. Random choices are functions of (seed,
-round, client), so that samplers need no state. PruneFL's shared mask is the exception.
+round, client), so that samplers need no state. Only PruneFL's sampler has a state, which is its mask.
 """
 
 from collections import OrderedDict
@@ -24,9 +24,9 @@ from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)
-"""Placeholder for capacity levels that follow from the speeds of the devices, until the devices are known."""
+"""A placeholder for capacity levels until the devices are known, from whose speeds the levels will follow."""
 MAX_CACHED_SUBMODELS = 8
-"""Number of submodels that a run caches. The index that each holds takes twice as much memory as its parameters."""
+"""Number of submodels that a run caches. The index of a submodel takes twice as much memory as its parameters."""
 
 
 SHARES = "shares of the model over 0 and at most 1"
@@ -37,13 +37,13 @@ class RunContext:
     """The run to which a submodel policy is bound.
 
     Attributes:
-        traced: The model and its width groups.
+        traced: The model and its width groups (units that can be cut).
         clients: Number of clients.
         seed: Seed of the run.
         params: Initial parameters [d]. A policy's `bind` may change them.
-        example: A minibatch of samples, from which a policy can find the shapes of activations.
-        sent: Number of coordinates that clients can send, without personal layers; None: all.
-        durations: Returns the modelled duration of a task on the whole model for every client [N].
+        example: A minibatch of samples, with which a policy can find the shapes of activations.
+        sent: Number of coordinates that clients send, without personal layers; None if they send all.
+        durations: A function that returns the modelled duration of a task on the whole model for every client [N].
     """
 
     traced: Traced
@@ -60,10 +60,7 @@ class RunContext:
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
-        """Return the dense submodel of these units.
-
-        Calls with the same units return the same object while it is cached.
-        """
+        """Return the dense submodel with these units. Repeated calls return the same object while it is cached."""
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
@@ -73,7 +70,10 @@ class RunContext:
         return self._submodels[key]
 
     def units(self, kept: IndexSet, label: int = 0) -> Assignment:
-        """Return the dense submodel of these units: one ascending int64 array per width group of `traced.groups`."""
+        """Return the assignment of the dense submodel with these units.
+
+        `kept` has one ascending int64 array of units for each width group of `traced.groups`.
+        """
         return Assignment(label, self.submodel(kept))
 
     def masked(self, mask: Mask, label: int = 0) -> Assignment:
@@ -83,7 +83,7 @@ class RunContext:
         return Assignment(label, self.whole(), mask)
 
     def rng(self, *index: int) -> np.random.Generator:
-        """Return a random generator for a custom policy. It depends only on the run's seed and these numbers."""
+        """Return a random generator for a custom policy, which depends only on the run's seed and these numbers."""
         return generator(self.seed, "policy", *index)
 
     def check_units(self, parts: int = 1, error: InputError | None = None) -> None:
@@ -91,11 +91,11 @@ class RunContext:
 
         Args:
             parts: The number of parts.
-            error: The error to raise. It names the option from which the number of parts follows.
+            error: An error that names the option from which the number of parts follows. It is completed and raised.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
-            raise Uncuttable("model", f"nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
+            raise Uncuttable("model", f"no part of {type(self.traced.module).__name__} can be cut: {reasons}")
         smallest = min(self.traced.groups, key=lambda group: group.size)
         if error is not None and parts > smallest.size:
             expected = f"{smallest.size} at most, because group {smallest.name!r} has only {smallest.size} units"
@@ -126,7 +126,7 @@ class RoundContext:
 
 
 class SubmodelSampler(Stateful):
-    """A policy in one run. It draws submodels, and may depend on client updates, as PruneFL's mask does.
+    """A policy in one run: it draws submodels. The draws may depend on client updates, like PruneFL's mask.
 
     Attributes:
         asks: Names of buffers that client updates must contain besides the parameters.
@@ -139,7 +139,7 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers that clients send and receive besides their submodel. These buffers count as traffic."""
+        """Return the numbers of buffers in the traffic of a client, besides its submodel."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
@@ -191,9 +191,11 @@ class SubmodelPolicy:
                 groups = context.run.traced.groups
                 return context.run.units(tuple(np.arange(-(-group.size // 2)) for group in groups))
 
-    `keeps` names the state that the policy holds at the server. If a policy is `scheduled`, a scheduler assigns its
-    parts. If it is `whole`, every client trains the whole model. If it `needs_squares`, clients send their squared
-    gradients.
+    Attributes:
+        keeps: A description of the state that the policy holds at the server, for messages about memory.
+        needs_squares: True if clients must send their squared gradients.
+        scheduled: True if a scheduler assigns the submodels.
+        whole: True if every client trains the whole model.
     """
 
     keeps: ClassVar[str] = ""
@@ -201,11 +203,11 @@ class SubmodelPolicy:
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    """Shares of the model. Each client gets one of them if the capacities follow from the speeds of the devices."""
+    """The shares of the model that clients can get if the capacities follow from the speeds of the devices."""
 
     @property
     def full_width(self) -> bool:
-        """Return True if clients train some coordinates of the whole model, and never a cut of its width."""
+        """Return True if clients hold the whole model, and train either all or some of its coordinates."""
         return False
 
     @property
@@ -215,7 +217,7 @@ class SubmodelPolicy:
 
     @property
     def scales(self) -> bool:
-        """Return True if activations are divided, and the learning rate multiplied, by the share that trains."""
+        """Return True if the share of trained units divides activations, and multiplies the learning rate."""
         return False
 
     @property
@@ -240,11 +242,11 @@ class SubmodelPolicy:
 class Capacities:
     """The share of the model that each client trains.
 
-    Client n has the level n mod L of the L levels, or a random level in every round if `redraw` is set.
+    There are L levels. Client n has the level number n mod L. If `redraw` is set, it has a random level in every round.
 
     Attributes:
-        levels: Shares of the model, or auto, which follows the speed of each device.
-        redraw: True if each client gets a random level every round.
+        levels: Shares of the model, or auto if they follow from the speed of each device.
+        redraw: True if each client gets a random level in every round.
     """
 
     levels: tuple[Any, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -270,7 +272,7 @@ class Capacities:
     def from_speeds(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
         """Return capacities that follow from the speeds of the clients' devices.
 
-        A client gets the largest of `shares` that does not exceed its speed, as a share of the fastest client's speed.
+        A client gets the largest of `shares` that is at most its speed divided by the speed of the fastest client.
         """
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
@@ -305,7 +307,7 @@ def make_capacities(source: Any) -> Capacities:
     """Return the capacities that a tuple of shares, or a mapping from config.json, describes."""
     if isinstance(source, Capacities):
         return source
-    # `describe` writes capacities as a mapping.
+    # In config.json, capacities are a mapping.
     if isinstance(source, Mapping) and source.get(KIND) == Capacities.__name__:
         return Capacities(**{name: value for name, value in source.items() if name != KIND})
     return Capacities(source)

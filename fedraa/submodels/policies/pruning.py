@@ -1,4 +1,4 @@
-"""PruneFL (Jiang et al. 2022) at a fixed density: one shared mask, chosen again during training."""
+"""PruneFL (Jiang et al. 2022) at a fixed density: one mask for all clients, which is chosen again during training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,8 +19,8 @@ from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-# Share of each tensor's present weights that a new mask may remove. The smallest weights are removed. The share halves
-# every REMOVABLE_HALF_LIFE rounds.
+# A new mask removes this share of the present weights of each tensor, the smallest ones. The share halves every
+# REMOVABLE_HALF_LIFE rounds.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
@@ -28,12 +28,12 @@ REMOVABLE_HALF_LIFE = 10_000
 class SharedMask(SubmodelSampler):
     """PruneFL's mask, the sum of squared gradients since it was chosen, and the choice of the next mask.
 
-    The mask is chosen after each of the first `initial` rounds, in which only one client trains (the paper's initial
-    stage), and then after every `every` rounds. To choose the mask, the smallest present weights of each tensor are
-    removed. Then the same number of weights returns: the most important among the removed and the absent ones. The
-    importance is the sum of squared gradients divided by the weight's time, which is the number of its uses in a
-    sample's pass. The released code has times of layers on a Raspberry Pi instead. The model is theta * m: absent
-    weights are 0. As in the released code, a weight that returns has the value that it had when it was pruned.
+    The mask is chosen again after each of the first `initial` rounds, in which only one client trains (the paper's
+    initial stage), and then after every `every` rounds. First, the smallest present weights of each tensor are removed.
+    Then the same number of weights is added: the most important among the removed and the absent weights. The
+    importance of a weight is its sum of squared gradients divided by the number of its uses in the forward pass of a
+    sample. In the released code the divisor is the time of the layer on a Raspberry Pi. Weights outside of the mask are
+    0 in the model. As in the released code, a weight that is added again has the value that it had when it was removed.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -61,12 +61,12 @@ class SharedMask(SubmodelSampler):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the extra traffic: clients send all squared gradients in a round that ends with a new mask."""
+        """Return the extra traffic. In a round that ends with a new mask, clients send all squared gradients."""
         return ExtraBuffers(up_whole=int(self._mask_is_due))
 
     @property
     def _mask_is_due(self) -> bool:
-        """Return True if the mask is chosen again at the end of this round."""
+        """Return True if a new mask is chosen at the end of this round."""
         return self._rounds < self.alone or (self._rounds + 1) % self._every == 0
 
     def draw(self, turn: RoundContext) -> Assignment:
@@ -88,7 +88,7 @@ class SharedMask(SubmodelSampler):
             self._squares.fill(0)
 
     def _choose_mask(self, params: Vector) -> Mask:
-        """Return the mask that replaces the smallest present weights by the most important absent ones."""
+        """Return a mask in which the most important absent weights replace the smallest present weights."""
         mask = self.mask.copy()
         share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
         candidates = np.zeros_like(mask)
@@ -109,8 +109,8 @@ class SharedMask(SubmodelSampler):
 def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:
     """Return the number of times that a sample's forward pass uses each weight [d].
 
-    A weight is used at every position of a convolution, or of a sequence. The number is 1 without an example, and for
-    parameters of a layer that is never called.
+    A weight of a convolution is used at every pixel of the result, and a weight of a layer over a sequence at every
+    position. The number is 1 if `example` is None, and for parameters of a layer that is never called.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -122,7 +122,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Return, by name of each layer with parameters, the number of positions that it computes for a sample."""
+    """Return for each layer with parameters the number of positions that it computes for a sample, by its name."""
     module = traced.make_skeleton(traced.widths(traced.full())).eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}
@@ -144,15 +144,15 @@ def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AdaptivePruning(SubmodelPolicy):
-    """PruneFL: one mask of a fixed density for all clients, re-chosen every `reprune_every` rounds.
+    """PruneFL: one mask of a fixed density for all clients, which is chosen again every `reprune_every` rounds.
 
-    The first mask keeps the largest initial parameters; the others become 0. In the first `initial` rounds only the
-    first client trains, and the mask is chosen again after each. At density 1 there is nothing to choose.
+    The first mask has the largest initial parameters, and all others become 0. In the first `initial` rounds only the
+    first client trains, and the mask is chosen again after each of these rounds. At density 1 the mask never changes.
 
     Attributes:
-        density: Share of the parameters that the mask keeps.
-        reprune_every: Rounds between two choices of the mask.
-        initial: Rounds at the start in which only the first client trains.
+        density: Share of the parameters in the mask.
+        reprune_every: Number of rounds between two choices of the mask.
+        initial: Number of rounds at the start in which only the first client trains.
     """
 
     density: Share = 0.5

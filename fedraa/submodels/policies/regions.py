@@ -27,33 +27,33 @@ from fedraa.submodels.traced import Traced
 
 @dataclass(frozen=True)
 class Arbitrary(SubmodelPolicy):
-    """RA-Fed, RAM-Fed: the parameters consist of `parts` regions (Definition 1), and clients mask the received model.
+    """RA-Fed, RAM-Fed: the parameters are divided into `parts` regions (Definition 1), and clients train some of them.
 
-    With `regions` "hidden" every parameter is in one region: that of its hidden unit. Each of 4 regions then has a
-    quarter of the parameters at any depth of the model. The output layer is divided by its inputs, because with a
-    division by class a client would train scores of classes that it lacks.
+    With `regions` "hidden" every parameter is in the region of its hidden unit. Each of 4 regions then has a quarter of
+    the parameters of every layer. The output layer is divided by its inputs. If it were divided by classes, a client
+    would train the scores of classes that it does not have.
 
     With `regions` "units" the units of every width group are divided, and regions are drawn independently for every
-    group. A client trains the weights between the drawn units. At level L this is a fourth of a matrix between two
+    group. A client trains the weights between the drawn units. At level L this is a quarter of a matrix between two
     hidden layers. Over time all parts of the matrix are trained.
 
-    At level L a client trains 2 of 4 regions, at level S one. At level MIX, half of the clients train as at level L and
-    the others as at level S. These clients are drawn once per run, or in every round with `redraw`. Round 0 trains
-    everything. In every `uncovered_every`-th round (0: never) all clients train the same regions, drawn for that round,
-    so that no client covers the others.
+    At level L a client trains half of the regions (2 of 4), at level S one region. At level MIX, half of the clients
+    train as at level L and the others as at level S. The former are drawn once per run, or in every round with
+    `redraw`. In round 0 all clients train everything. In every `uncovered_every`-th round (0: never) all clients train
+    the same regions, which are drawn for this round, so that the other regions are not trained.
 
-    With `capacities` a client's device sets the number of its regions instead of the level: a client of capacity r
-    trains the largest whole number of regions that is at most r times `parts`, and at least one. It then receives only
-    these regions, and its cost is that of the parameters that it trains. Without `capacities` clients receive the whole
-    model, as in the paper, and compute it with dense kernels.
+    With `capacities`, a client's device sets the number of its regions instead of the level. A client of capacity r
+    trains r times `parts` regions, rounded down, and at least one. It receives only these regions, and its cost is the
+    cost of the parameters that it trains. Without `capacities` clients receive the whole model, as in the paper, and
+    compute all of it.
 
     Attributes:
-        level: L, S or MIX: the number of regions that a client trains.
+        level: The number of regions that a client trains: L, S or MIX.
         parts: Number of regions.
-        uncovered_every: Rounds between two rounds in which all clients train the same regions; 0 for none.
-        regions: hidden or units: the form of the regions.
-        redraw: True to draw the large clients of level MIX in every round.
-        capacities: Each client's share of the model, instead of a level.
+        uncovered_every: In every round with this period all clients train the same regions; 0 for never.
+        regions: The form of the regions: hidden or units.
+        redraw: True to draw the clients that train as at level L in every round, with level MIX.
+        capacities: Each client's share of the model, which replaces the level.
     """
 
     level: Literal["L", "S", "MIX"] = "L"
@@ -97,7 +97,7 @@ class Arbitrary(SubmodelPolicy):
             stream: str = "regions"
             index: tuple[int, ...] = (context.round, context.client)
             if self.uncovered_every and context.round % self.uncovered_every == 0:
-                # All clients of this round draw the same regions.
+                # The index has no client, so that all clients of this round draw the same regions.
                 stream, index = "gap", (context.round,)
             order = generator(run.seed, stream, *index).permutation(self.parts)
             chosen = order[:count]
@@ -110,7 +110,7 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
-        """Return the clients that train half of the regions. `when` is the round, if they are drawn in every round."""
+        """Return the clients that train half of the regions. `when` is the round if they are drawn in every round."""
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":
@@ -121,7 +121,7 @@ class Arbitrary(SubmodelPolicy):
     def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
         """Return a function that makes the mask of some regions.
 
-        Its arguments are the regions, the round, and the client unless all clients of the round share the mask.
+        Its arguments are the regions and the round. A third argument is the client, unless all clients share the mask.
         """
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
@@ -134,17 +134,17 @@ class Arbitrary(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class RegionSchedule(SubmodelPolicy):
-    """RA-Fed, RAM-Fed: regions whose coverage is set, not drawn (RAM-Fed, Figures 3 and 4).
+    """RA-Fed, RAM-Fed with a fixed number of clients for each region, which is not drawn (RAM-Fed, Figures 3 and 4).
 
-    A client trains one of the regions of `Arbitrary`. Round 0 trains everything. From then on the clients train
-    `trained` regions in each round (S*). Every trained region but the first has `coverage` clients (the least coverage,
-    Gamma*), and the first has all other clients. After every `spell` rounds each client goes on to the next region.
-    So a client trains a region again tau = (parts - 1) * spell + 1 rounds after it last did (Assumption 6).
+    A client trains one of the regions of `Arbitrary`. In round 0 all clients train everything. From then on `trained`
+    regions are trained in each round (S*). Each of these regions has `coverage` clients (the least coverage, Gamma*),
+    except the first, which has all other clients. After every `spell` rounds each client moves to the next region. A
+    client thus trains a region again tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
 
     Attributes:
-        coverage: Least number of clients of a trained region, Gamma*.
-        trained: Number of regions that the clients train in a round, S*.
-        tau: Largest number of rounds between two rounds in which a client trains a region. The spell follows from it.
+        coverage: Smallest number of clients of a trained region, Gamma*.
+        trained: Number of regions that are trained in a round, S*.
+        tau: Largest number of rounds until a client trains a region again. `spell` follows from tau.
         parts: Number of regions.
     """
 
@@ -190,12 +190,12 @@ class RegionSchedule(SubmodelPolicy):
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """Return the mask of the weights between the units of `count` regions, drawn separately in every group.
+    """Return the mask of the weights between the units of `count` regions, which are drawn separately in every group.
 
     Args:
         traced: The traced model.
-        parts: Regions per group.
-        count: Regions to keep.
+        parts: Number of regions in each group.
+        count: Number of regions in the mask.
         rng: Source of random numbers.
     """
     cut = indices.make_blocks(traced, parts)

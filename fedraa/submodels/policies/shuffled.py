@@ -15,10 +15,10 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 
 @dataclass(frozen=True)
 class Bernoulli(WithCapacities):
-    """Shuffled submodels, Algorithm 1: a client trains each element with probability p, or a share of the kernels.
+    """Shuffled submodels, Algorithm 1: a client trains each element with probability p.
 
-    With `kernels` ceil(p K) units of every group of K are drawn, as in the paper's experiments. The paper's theory
-    draws elements.
+    With `kernels` it trains ceil(p K) random units of every group of K instead, as in the paper's experiments. The
+    paper's theory draws elements.
 
     Attributes:
         capacities: Each client's share of the elements or kernels.
@@ -47,10 +47,10 @@ class Bernoulli(WithCapacities):
 class ShuffledBlocks(WithCapacities):
     """Shuffled submodels, Algorithm 2: the parameters form B = ceil(1/r) fixed blocks.
 
-    A client trains each block once per cycle. Each cycle and capacity class has one permutation, so that clients of
-    equal capacity train the same block. If `shuffled` is False, the order is always the same (rolling). The blocks
-    consist of elements, or with `kernels` of units of every group. With `kernels` each group has a different order,
-    because otherwise the weights between different blocks of adjacent layers would never be trained.
+    A client trains each block once per cycle. In a cycle, all clients of equal capacity have the same random order of
+    the blocks, so that they train the same block. If `shuffled` is False, the order is always the same (rolling). The
+    blocks consist of elements, or with `kernels` of units of every group. With `kernels` each group has a different
+    order. Otherwise the weights between different blocks of adjacent layers would never be trained.
 
     Attributes:
         capacities: Each client's share r of the model.

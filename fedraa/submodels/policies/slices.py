@@ -1,4 +1,4 @@
-"""Policies with dense slices, or the whole model, as submodels."""
+"""Policies with dense submodels (slices of the width groups), or with the whole model."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +22,7 @@ from fedraa.submodels.policies.policy import (
 )
 from fedraa.submodels.traced import IndexSet, Traced
 
-# Shares of hidden units for M = 1..5 fragments (Fed-RAA, Table 4).
+# For each number of fragments M, the shares of hidden units of the fragments (Fed-RAA, Table 4).
 FRAGMENT_RATIOS = {
     1: (1.0,),
     2: (0.4, 0.6),
@@ -60,7 +60,7 @@ class Fragments(SubmodelPolicy):
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
         if self.cuts and not traced.groups:
             reasons = traced.explain_uncut()
-            problem = f"nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}"
+            problem = f"no part of {type(traced.module).__name__} can be cut into fragments: {reasons}"
             raise Uncuttable("model", problem)
         return indices.make_fragments(traced, self.ratios)
 
@@ -92,7 +92,7 @@ class Rolling(WithCapacities):
 
     Attributes:
         capacities: Each client's share of the units.
-        stride: Units by which the window moves each round.
+        stride: Number of units by which the window moves in each round.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities(redraw=True))
@@ -111,11 +111,11 @@ class Rolling(WithCapacities):
 
 @dataclass(frozen=True)
 class DisjointGroups(SubmodelPolicy):
-    """IST: in each round the units of every hidden layer are dealt at random to the cohort, in equal disjoint groups.
+    """IST: in each round the units of every hidden layer are divided at random among the cohort, in equal groups.
 
-    With `scaled`, the activations of a group are multiplied by the size of the cohort while it trains, because units of
-    the full model read all groups. The learning rate is divided by the size of the cohort. In the released code, batch
-    norms have the effects of these two factors.
+    A unit of the full model reads the units of all groups, but in training only those of its own group. Therefore, with
+    `scaled`, the activations are multiplied by the size of the cohort in training, and the learning rate is divided by
+    it. In the released code, batch norms have the effects of these two factors.
 
     Attributes:
         scaled: True to scale activations and learning rate while a group trains.
@@ -128,7 +128,7 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        # The groups of a round are the same for all of its clients.
+        # All clients of a round share one division into groups, so the last one is cached.
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
             """Return the index set of each client of a round."""
@@ -145,13 +145,11 @@ class DisjointGroups(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class LayerCut(SubmodelPolicy):
-    """SplitFed: the client holds the first `layers` layers, the server the rest.
-
-    The server is `server_compute` times as fast as the fastest device.
+    """SplitFed: the client holds the first `layers` layers of the model, and the server holds the rest.
 
     Attributes:
         layers: Number of layers that the client holds.
-        server_compute: Speed of the server as a multiple of the fastest device.
+        server_compute: Speed of the server as a multiple of the speed of the fastest device.
     """
 
     whole: ClassVar[bool] = True

@@ -1,1 +1,1 @@
-"""Detection of the width groups of any module by running it once."""
+"""The tracer: it runs any module once and finds the width groups in which units can be cut."""

@@ -20,7 +20,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 def check_kinds(module: nn.Module) -> None:
     """Raise InputError if a tensor has no values, or if a trainable parameter is not finite float32.
 
-    Buffers may hold infinities, as masks of attention do.
+    Buffers may hold infinities, because masks of attention do.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
@@ -50,20 +50,21 @@ def check_code(module: nn.Module) -> None:
             raise InputError("module", problem, hint="give the plain module")
 
 
-def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parameter]) -> None:
-    """Raise InputError unless some parameter gets a dense gradient from the output, and none of `strange` gets one.
+def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.Parameter]) -> None:
+    """Raise InputError if training would fail or be incomplete.
 
-    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
-    registered in the module. Those parameters would never be trained.
+    This is so if no parameter gets a gradient, if a gradient is sparse, or if a parameter in `unregistered` gets a
+    gradient, because it would never be trained.
 
     Args:
         module: The module, set to training mode.
         inputs: A batch of inputs.
-        strange: Parameters that the forward reads, but that are not registered in the module.
+        unregistered: Parameters that the forward reads, but that are not registered in the module, for example because
+            their layers are in a plain list.
     """
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    foreign = [p for p in strange if p.requires_grad]
+    foreign = [p for p in unregistered if p.requires_grad]
     outputs, gradients = _compute_gradients(module, inputs, [*named.values(), *foreign])
     if not outputs:
         raise no_output_error(kind)
@@ -88,7 +89,7 @@ def unregistered_error(kind: str, p: nn.Parameter) -> InputError:
 
 
 def no_gradient_error(kind: str) -> InputError:
-    """Return the error about a module of class `kind` that has nothing to train."""
+    """Return the error about a module of class `kind` in which no parameter gets a gradient."""
     return InputError("module", f"no parameter of {kind} gets a gradient from its output, so nothing is trained")
 
 
@@ -104,7 +105,7 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
 def _compute_gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the tensors in the output, and for each parameter the gradient of their sum, or None if it has none.
+    """Return the tensors in the output, and the gradient of their sum for each parameter (None if it has none).
 
     Args:
         module: The module, set to training mode.
@@ -118,7 +119,7 @@ def _compute_gradients(
             if not sums or not parameters:
                 return outputs, [None] * len(parameters)
             return outputs, torch.autograd.grad(sums, parameters, allow_unused=True)
-    # The code of a module may raise any type.
+    # The code of a module may raise any exception.
     except Exception as error:
         raise InputError("module", f"{type(module).__name__} cannot be trained: {first_line(error)}") from error
 
@@ -138,7 +139,7 @@ def first_line(error: BaseException, limit: int = 150) -> str:
     """Return the first line of an error's message, cut to `limit` characters."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, KeyError):
-        # The message of a KeyError is only the key.
+        # The message of a KeyError is only the key, so the name of the class is added.
         line = f"KeyError: {line}"
     if len(line) > limit:
         line = line[: limit - 3] + "..."

@@ -1,4 +1,4 @@
-"""Rules of attention, and of recurrent layers."""
+"""The tracer's rules for attention and for recurrent layers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 
 def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label attention: its units are whole heads, because the products of queries and keys sum over a head's width."""
+    """Label the result of attention. A unit is a whole head, because queries and keys are multiplied head by head."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
-    # With `enable_gqa` several heads of queries share one head of keys and values.
+    # With `enable_gqa` (grouped queries) several heads of queries share one head of keys and values.
     if kwargs.get("enable_gqa"):
         keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
     scores = multiply_labels(r, r.labels(query), keys.transpose(-1, -2))
@@ -26,7 +26,7 @@ def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label `nn.MultiheadAttention`: one unit per head, through queries, keys, values and output projection."""
+    """Label `nn.MultiheadAttention`. A unit is a head: its queries, keys, values and part of the output projection."""
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
     mask = kwargs.get("attn_mask")
     per_head = mask is not None and mask.dim() > 2
@@ -60,7 +60,7 @@ def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
     heads = 2 if two else 1
     per_layer = 4 if biased else 2
     if not isinstance(weights, list) or len(weights) != per_layer * layers * heads:
-        # The input is a packed sequence, or the layer has projections.
+        # Packed sequences and layers with projections are not supported, so the layer stays whole.
         r.give_up(name, out, args, kwargs)
         return
     read = r.labels(x)
@@ -88,7 +88,7 @@ def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the labels of one layer's units in one direction. A unit is a row in each gate of the layer.
+    """Return the labels of a recurrent layer's units in one direction. A unit is a row in the matrix of each gate.
 
     Args:
         r: The recorder.
@@ -111,7 +111,7 @@ def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor
 
 
 def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
-    """Tie the units to the initial state. An initial state that is constant and not zero keeps the layer whole.
+    """Tie the units to the initial state. If that is a constant other than zero, the layer stays whole.
 
     Args:
         r: The recorder.

@@ -1,4 +1,7 @@
-"""The width groups that follow from the ties of a trace."""
+"""The computation of width groups from the labels of a trace.
+
+Tied labels belong to units that must be cut together. They have a common root, which is the smallest of these labels.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Units = dict[str, dict[int, np.ndarray]]
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
-    """Complete the ties that the recorder collected, and number the units group by group."""
+    """Return the traced module: complete the recorder's ties, and number the units group by group."""
     while True:
         _settle_ties(recorder)
         roots = recorder.ties.resolve()
@@ -50,8 +53,8 @@ def _number_units(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarra
     """Return the number of each unit, or -1 for labels that are never cut.
 
     Args:
-        roots: The root of each label.
-        number: The number of each root.
+        roots: The root of each label. Labels that are tied have the same root.
+        number: The unit's number for each root.
         labels: The labels.
     """
     return np.asarray(number[np.minimum(roots(labels), len(number) - 1)])
@@ -66,7 +69,7 @@ def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ..
 
 
 def _settle_ties(recorder: Recorder) -> None:
-    """Add ties until every tensor can be cut along one of its dimensions at a time."""
+    """Add ties until the units of every tensor lie along only one of its dimensions."""
     ties = recorder.ties
     both = sorted(recorder.raw.keys() & recorder.bound.keys())
     for name in both:
@@ -93,7 +96,7 @@ def _settle_ties(recorder: Recorder) -> None:
 
 
 def _find_roots(recorder: Recorder, roots: Roots) -> Units:
-    """Return the root of the unit at each index, per tensor and dimension."""
+    """Return for each tensor and dimension the root of the unit at each index."""
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
     for name, labels in recorder.raw.items():
         resolved = torch.from_numpy(roots(labels))
@@ -104,9 +107,9 @@ def _find_roots(recorder: Recorder, roots: Roots) -> Units:
 
 
 def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """Return, for each part of a tensor that a slicing call takes, the roots of the units in this part.
+    """Return the roots of the units in each part of a tensor that a slicing call takes.
 
-    Units inside and outside of the part form different groups.
+    Units inside and outside of such a part are in different groups.
     """
     parts = []
     for site in sites:
@@ -122,14 +125,14 @@ def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
 def _number_groups(
     module: nn.Module, entries: Units, parts: Sequence[np.ndarray]
 ) -> tuple[Units, tuple[Group, ...], np.ndarray]:
-    """Number the units group by group. The units of a group lie along the same dimensions, and in the same parts.
+    """Return the numbers of units, the groups, and the number of each root (-1 for labels that are never cut).
 
-    Also return the number of each root, -1 for labels that are never cut.
+    The units are numbered group by group. The units of a group lie along the same dimensions, and in the same parts.
 
     Args:
         module: The traced module.
-        entries: Root of each index, per tensor and dimension.
-        parts: Roots of the parts that calls take.
+        entries: For each tensor and dimension, the root of the unit at each index.
+        parts: For each part that a slicing call takes, the roots of its units.
     """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
     places = [(name, dim) for name in order for dim in sorted(entries[name])]
@@ -149,16 +152,16 @@ def _number_groups(
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    # The last entry is for labels that belong to no tensor.
+    # The last entry, which stays -1, is for labels that belong to no tensor.
     number = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
-    # A single unit cannot be cut.
+    # A group needs two or more units, because a single unit cannot be cut.
     together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
     next_unit = 0
     for members, group in zip(together, _describe_groups(module, entries, places, together), strict=True):
         if not group.parameters:
-            # Only buffers have units of this group.
+            # The units of this group are only in buffers, not in parameters.
             continue
         number[members] = next_unit + np.arange(len(members))
         next_unit += len(members)
@@ -179,14 +182,14 @@ def _largest_root(entries: Units) -> int:
 def _find_sizes(
     sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return, per module, the calls that contain cuttable widths, and the slicing calls without a known rule.
+    """Return for each module the calls whose sizes change in a cut, and a list of calls without a rule for this change.
 
-    If calls at one place in the code would change differently in a cut, the place has no rule.
+    If several calls at one place in the code would change differently in a cut, the place has no rule.
 
     Args:
         sites: The recorded calls.
         groups: The width groups.
-        number: Returns the unit of each label.
+        number: A function that returns the unit of each label.
     """
     resizes: dict[tuple[str, Place], Resize | None] = {}
     unclear = []
@@ -212,7 +215,7 @@ def _find_sizes(
 
 
 def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
-    """Return a rule that fits two calls at one place in the code, or None if they change differently in a cut."""
+    """Return the rule for two calls at one place in the code, or None if they change differently in a cut."""
     if first == second:
         return first
     if first is None or second is None or not first.outs:
@@ -226,13 +229,13 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 def _find_resize(
     site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """Return how the numbers of a call change if a dimension is cut, or None if they do not follow from widths.
+    """Return the rule by which the sizes in a call change in a cut, or None if they do not follow from widths.
 
     Args:
         site: The call.
-        along: The dimension, and the unit at each of its indices.
+        along: The dimension that may be cut, and the unit at each of its indices.
         groups: The width groups.
-        number: Returns the unit of each label.
+        number: A function that returns the unit of each label.
     """
     dim, line = along
     if site.name in PARTS:
@@ -246,7 +249,7 @@ def _find_resize(
     out, line = after
     shape = site.after[0].shape
     sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
-    # A unit may fill several dimensions of the view. The inner ones, such as the width of a head, keep their sizes.
+    # A unit may cover several dimensions of the view. The inner ones, such as the width of a head, keep their sizes.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
     numbers = [_count_units(line, groups), *(Number(shape[d], ()) for d in inner)]
     return _as_known(dim, (out, *inner), numbers, bool(sources[out] - {dim}))
@@ -257,9 +260,9 @@ def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None],
 
     Args:
         dim: Cut dimension of the argument.
-        outs: Dimensions of the result that come from it.
-        numbers: The numbers, with None for an unknown one.
-        mixed: True if one of the numbers is a product with another size, such as the number of samples.
+        outs: Dimensions of the result that come from this dimension.
+        numbers: The numbers, with None for an unknown number.
+        mixed: True if one of the numbers is multiplied by another size, such as the number of samples.
     """
     known = tuple(number for number in numbers if number is not None)
     if len(known) < len(numbers):
@@ -268,7 +271,7 @@ def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None],
 
 
 def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
-    """Return the size of a dimension in any cut, or None if the size does not follow from widths.
+    """Return the size of a dimension as a function of the widths, or None if the size does not follow from the widths.
 
     `line` holds the unit at each index of the dimension.
     """
@@ -286,7 +289,7 @@ def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of the source of a view that change along dimension `out` of the view.
+    """Return the dimensions of the source of a view along which one moves by moving along dimension `out` of the view.
 
     Args:
         before: Shape of the source.
@@ -294,7 +297,7 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
         out: Dimension of the view.
     """
     if math.prod(before) != math.prod(after):
-        # This is not a view.
+        # The shapes have different numbers of elements, so this is not a view.
         return set()
     line = np.arange(after[out]) * math.prod(after[out + 1 :])
     return {d for d, place in enumerate(np.unravel_index(line, tuple(before))) if place.any()}
@@ -303,7 +306,7 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
 def _find_dimension(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
     """Return the dimension along which units may be cut, and the unit at each of its indices.
 
-    Return None unless there is exactly one such dimension.
+    Return None if there is no such dimension, or more than one.
     """
     units = torch.from_numpy(number(compress_labels(labels)[0]))
     dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]
@@ -325,14 +328,13 @@ def _describe_groups(
 
     Args:
         module: The traced module.
-        entries: Root of each index, per tensor and dimension.
+        entries: For each tensor and dimension, the root of the unit at each index.
         places: The tensors and dimensions in order.
-        together: Roots of the units of each group.
+        together: For each group, the roots of its units.
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     runs: list[list[Entry]] = [[] for _ in together]
-    # For each group, this maps the name of a parameter to the share of its elements that belong to no unit of the
-    # group.
+    # For each group, a mapping from the name of a parameter to the share of its elements outside of the group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):
@@ -358,9 +360,9 @@ def _left_whole(
 
     Args:
         module: The traced module.
-        recorder: The recorder of its run.
+        recorder: The recorder of the trace.
         roots: The root of each label.
-        units: The units along each tensor and dimension.
+        units: For each tensor and dimension, the unit at each index.
     """
     uncut = {}
     for name, _ in module.named_parameters():

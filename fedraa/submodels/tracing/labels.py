@@ -1,8 +1,8 @@
 """Labels of units, and the ties between them.
 
-While a module is traced, every activation has a tensor of labels of the same shape. The label of an element names the
-unit with which it vanishes (0: it is always there). Labels of repeated elements are stored once and expanded, so that
-the labels of an image take the memory of one channel.
+While a module is traced, every activation has a tensor of labels of the same shape. The label of an element is the
+number of the unit with which the element would be cut away. The label 0 means that the element is never cut. Labels of
+repeated elements are stored once and expanded, so that the labels of an image need the memory of one value per channel.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 FIXED = 0
 """The label of elements that are never cut."""
 
-# Larger labels belong to elements of parameters that are used as plain tensors.
+# Labels above this number belong to elements of parameters that the code uses as plain tensors, outside of a layer.
 _RAW = 1 << 40
 
 
 class Ties:
-    """The pairs of labels that vanish together. They are collected during a trace, and resolved once at its end."""
+    """Pairs of labels whose elements must be cut together. A trace collects the pairs, and resolves them at its end."""
 
     def __init__(self) -> None:
         self._fresh = 1
@@ -31,10 +31,7 @@ class Ties:
         self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
-        """Return new labels `[size]` for one dimension.
-
-        The label of a dimension of one element is fixed, because it cannot be cut.
-        """
+        """Return new labels `[size]` for one dimension. If its size is 1, it cannot be cut, and the label is 0."""
         if size < 2:
             return torch.zeros(size, dtype=torch.int64)
         self._fresh += size
@@ -43,7 +40,7 @@ class Ties:
     def raw(self, shape: Sequence[int]) -> Tensor:
         """Return a new label for each element of a parameter.
 
-        The use of the parameter then shows which dimension is cut.
+        Later operations on the parameter show along which dimension it can be cut.
         """
         size = int(np.prod(shape))
         if size < 2:
@@ -57,14 +54,14 @@ class Ties:
         return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
 
     def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
-        """Tie the elements of `left` and `right` (broadcast): both then vanish together.
+        """Tie each element of `left` to the element of `right` (broadcast): they must be cut together.
 
-        A fixed element fixes the other.
+        If one of the two is never cut, neither is the other.
 
         Args:
             left: Labels.
             right: Labels.
-            reason: Explanation for labels that become fixed.
+            reason: Explanation for labels that are never cut because of this tie.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = (x.reshape(-1).numpy() for x in compress_labels(left.expand(shape), right.expand(shape)))
@@ -78,7 +75,7 @@ class Ties:
     def pin(self, labels: Tensor, reason: str | Callable[[], str]) -> None:
         """Fix these labels, so that their elements are never cut.
 
-        A reason that is slow to compute is passed as a function.
+        If the text of the reason is slow to compute, `reason` is a function that returns it.
         """
         named = _distinct_labels(compress_labels(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
@@ -86,16 +83,16 @@ class Ties:
             self._pins.append((named, reason))
 
     def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Tie all elements along `dims`, and return their labels with size 1 in these dimensions.
+        """Tie all elements along `dims`, so that they are cut together. Return the labels with size 1 in `dims`.
 
         Args:
             labels: The labels.
             dims: Dimensions along which to tie.
-            reason: Explanation for the ties.
+            reason: Explanation for labels that are never cut because of these ties.
         """
         first = labels
         for dim in dims:
-            # A dimension of size 0 has no units.
+            # A dimension of size 0 has no element to select, so its sum replaces the element.
             first = first.narrow(dim, 0, 1) if first.size(dim) else first.sum(dim, keepdim=True)
         if any(varies_along(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
@@ -105,14 +102,15 @@ class Ties:
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the labels of an elementwise result of two tensors.
 
-        If one tensor is broadcast along a dimension, the units of the other tensor along it are not tied to each other.
+        If one tensor is broadcast along a dimension, its elements do not tie the other tensor's units along it
+        together.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
         along_a, along_b = ({d for d in range(len(shape)) if varies_along(x, d)} for x in (a, b))
         wide_a, wide_b = _broadcast_dims(left.shape, shape), _broadcast_dims(right.shape, shape)
         if along_a and along_b and not along_a & along_b:
-            # An element of an outer product belongs to a unit of each side. Only one side can be cut.
+            # In an outer product, an element belongs to one unit of each side. Only one side can be cut.
             if self._rather_whole(b, a):
                 self.pin(b, "it scales positions, not units")
                 b, along_b = torch.zeros_like(b), set()
@@ -120,7 +118,7 @@ class Ties:
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # One side has a single label. Fixing this unit is better than tying all units of the other side to it.
+            # One side has a single label. It is better to fix this unit than to tie all units of the other side to it.
             self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -133,17 +131,17 @@ class Ties:
             b = self.tie_along(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
-            # Use the labels that vary along fewer dimensions. The ties make both equivalent.
+            # The ties make both labels equivalent, so take the labels that vary along fewer dimensions.
             if along_b < along_a and b.all():
                 a, b = b, a
         small_a, small_b = _shrink_labels(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
-        """Return True if `labels` should stay whole rather than `other`.
+        """Return True if `labels` should be fixed, False if `other` should be fixed.
 
-        Labels of parameters and fixed labels stay whole before others. If this does not decide, the tensor with fewer
-        labels stays whole.
+        Labels of parameters, and labels that are fixed already, come first. If this does not decide, the tensor with
+        fewer labels is fixed.
         """
         if is_raw(labels) or self._is_fixed(labels):
             return True
@@ -167,7 +165,7 @@ class Ties:
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Return the reason why these labels are fixed: the reason of their first pin, or of a tie that joins them."""
+        """Return the reason why these labels are fixed: that of their first pin, or of a tie that connects them."""
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
@@ -177,7 +175,7 @@ class Ties:
         return "it is a single unit"
 
     def resolve(self) -> Roots:
-        """Return the connected components of the ties so far."""
+        """Return the connected components of the ties so far: all labels in a component are cut together."""
         return Roots(self._fresh, self._raw - _RAW, self._pairs, [pinned for pinned, _ in self._pins])
 
 
@@ -206,7 +204,7 @@ class Roots:
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the component of each label, even if it is pinned."""
+        """Return the component of each label, even if the label is fixed."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
@@ -215,7 +213,10 @@ class Roots:
 
 
 def compress_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors of labels, of one shape, with size 1 in each dimension along which all are expanded."""
+    """Return the tensors of labels with size 1 in each dimension along which all of them are expanded.
+
+    The tensors must have the same shape.
+    """
     return tuple(x.reshape(x.shape or (1,)) for x in _shrink_labels(*labels))
 
 
@@ -228,7 +229,7 @@ def varies_along(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors of labels with size 1 in each dimension along which all are expanded."""
+    """Return the tensors of labels with size 1 in each dimension along which all of them are expanded."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
@@ -260,6 +261,6 @@ def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def is_raw(labels: Tensor) -> bool:
-    """Return True if only parameters or initial states have these labels. Their use shows which dimension is cut."""
+    """Return True for labels of parameters or initial states only, if the dimension of their units is unknown."""
     small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

@@ -1,4 +1,4 @@
-"""Rules of layers with parameters."""
+"""The tracer's rules for layers with parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a linear layer: the rows of its weight are units, and it reads the units of the input's last dimension."""
+    """Label a linear layer. The rows of its weight are units. It reads the units along the input's last dimension."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
@@ -40,13 +40,13 @@ def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
     else:
         per_in, per_out = len(channels) // groups, len(units) // groups
         ins, outs = channels.view(groups, per_in), units.view(groups, per_out)
-        # Convolutions with many groups lose whole groups. Depthwise convolution is the case of one channel per group.
+        # A cut removes whole groups of a convolution with many groups, such as a depthwise convolution.
         if groups >= per_in:
             r.grouped.add(r.name(weight) or "")
             r.ties.tie(ins, ins[:, :1])
             r.ties.tie(outs, ins[:, :1])
         else:
-            # Every group loses the same channels.
+            # A cut removes the same channels of every group.
             r.ties.tie(ins, ins[:1])
             r.ties.tie(outs, outs[:1])
             r.bind(weight, 1, ins[0])
@@ -71,7 +71,7 @@ def label_transposed_convolution(
 
 
 def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
-    """Tie the labels at all positions, and return the labels of the channels.
+    """Tie the labels of each channel at all positions, and return the labels of the channels.
 
     Args:
         r: The recorder.
@@ -85,7 +85,7 @@ def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a batch norm: keep the labels of the channels, and bind statistics and parameters to these channels."""
+    """Label a batch norm. Its result has the labels of the channels, and so have its statistics and parameters."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
@@ -127,7 +127,7 @@ def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a PReLU: keep the labels, and bind the slopes to the channels."""
+    """Label a PReLU. Its result has the labels of the input, and its slopes have the labels of the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
@@ -155,11 +155,11 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a weight norm. Its result is a direction times one length for each slice along `dim` (-1: one in all)."""
+    """Label a weight norm: a direction times a length for each slice along `dim`, or one length if `dim` is -1."""
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):
         r.give_up(name, out, args, kwargs)
         return
     if dim != -1:
         r.bind(length, dim or 0, r.make(direction, dim or 0))
-    r.turn(direction, out, range(direction.dim()))
+    r.record_turned(direction, out, range(direction.dim()))

@@ -1,4 +1,4 @@
-"""Modes in which a module runs while its functions are recorded, or while a cut is compared with the whole module."""
+"""Torch modes for running a module while its functions are recorded, or while a cut is compared with the module."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 class Noted(TorchFunctionMode):
     """A record of the names of the functions by which a module makes or changes tensors.
 
-    Functions that only return a size are not recorded, because for tensors with values PyTorch calls them internally.
-    Attention counts as one function, because in a cut it calls other functions inside.
+    Functions that only return a size are not recorded, because PyTorch itself calls them for tensors with values.
+    Attention counts as one function, because in a cut it calls other functions than in the full module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -61,7 +61,7 @@ class Noted(TorchFunctionMode):
 
 
 class WithoutDropout(TorchFunctionMode):
-    """A mode without dropout, which would draw differently for tensors of different widths."""
+    """A mode that switches dropout off, because dropout would draw differently for tensors of different widths."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -72,7 +72,7 @@ class WithoutDropout(TorchFunctionMode):
             return (*args, kwargs.get("input"))[0]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
         if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
-            # Packed sequences also have their lengths as an argument.
+            # A recurrent layer with a packed sequence has one argument more, the lengths.
             place = 5 + (not isinstance(args[3], bool))
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
@@ -82,7 +82,7 @@ class WithoutDropout(TorchFunctionMode):
 
 
 class Silenced(TorchFunctionMode):
-    """A mode in which units with zero parameters stay silent: weight norm returns 0 for them, and noise is constant."""
+    """A mode in which units with zero parameters output 0: weight norm returns 0 for them, and noise is constant."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -98,7 +98,7 @@ class Silenced(TorchFunctionMode):
 
 
 class Double(TorchFunctionMode):
-    """A mode in which code that requests a lower precision gets float64, so that rounding hides no differences."""
+    """A mode in which code that requests a lower precision gets float64, so that rounding cannot hide differences."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -106,7 +106,7 @@ class Double(TorchFunctionMode):
         if getattr(func, "__name__", "") in ("float", "half", "bfloat16"):
             func = torch.Tensor.double
         elif getattr(func, "__name__", "") == GROUPED:
-            # The torch function does not accept float64.
+            # torch._grouped_mm does not accept float64.
             func = grouped_product
         args = tuple(_raise_precision(x) for x in args)
         return func(*args, **{name: _raise_precision(x) for name, x in (kwargs or {}).items()})

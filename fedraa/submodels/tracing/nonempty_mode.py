@@ -1,4 +1,4 @@
-"""A mode for traces and trials, in which every expert of a module runs, although a small batch may give it no row."""
+"""A torch mode for tracing a mixture of experts: every expert runs, even if a small batch assigns it no row."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class NonemptyMode(TorchFunctionMode):
-    """A mode in which a search or a mask that would select no position selects the first one."""
+    """A mode in which a search or a mask that would select no position selects the first position."""
 
     def __init__(self, fills: bool = True) -> None:
-        """Create the mode. Without `fills` empty results stay empty."""
+        """Create the mode. If `fills` is False, empty results stay empty."""
         super().__init__()
         self.fills = fills
         # True if a result was empty and was filled.
@@ -39,7 +39,7 @@ class NonemptyMode(TorchFunctionMode):
         return self._fill_places(out)
 
     def _fill_mask(self, index: Any) -> Any:
-        """Return the index, with the first position selected in each mask that selects none."""
+        """Return the index. In each of its masks that selects no position, the first position is selected."""
         if type(index) is tuple:
             return tuple(map(self._fill_mask, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:

@@ -1,4 +1,4 @@
-"""Rules of products of tensors, and of functions that add or write at positions."""
+"""The tracer's rules for products of tensors, and for functions that add or write at positions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
     """Return the labels of `left @ vector` without the last dimension.
 
-    The product sums over the units of `left`, and its result has none of them.
+    The product sums over the units of `left`, so its result has no units.
 
     Args:
         r: The recorder.
@@ -58,7 +58,7 @@ def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
 
 def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the labels of `left @ right`. One factor may be a layer's matrix, or a stack of experts' matrices.
+    """Return the labels of `left @ right`. One factor may be a layer's weight, or the stacked weights of experts.
 
     Args:
         r: The recorder.
@@ -73,12 +73,12 @@ def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
-    """Return the labels of a layer's output.
+    """Return the labels of the output of a layer that multiplies its input by a matrix.
 
     Args:
         r: The recorder.
-        weight: The layer's matrix.
-        dim: Dimension along which the matrix is read.
+        weight: The matrix.
+        dim: The dimension of the matrix that is summed with the input.
         labels: Labels of the input.
         along: Dimension of the input along which its labels vary.
     """
@@ -116,9 +116,9 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an einsum: tie the units along letters that are summed.
+    """Label an einsum. The units along letters that are summed are tied.
 
-    A layer's weight makes or reads units along one letter.
+    If one of the operands is a parameter, it has units along one letter of the result, and reads units along another.
     """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
@@ -147,11 +147,11 @@ def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -> Tensor | None:
-    """Return the labels of the product of activations and a weight, or None if the weight makes no units.
+    """Return the labels of the product of activations and a weight, or None if no units lie along the weight.
 
     Args:
         r: The recorder.
-        terms: Letters and values of the activations, and then of the weight.
+        terms: The letters and the tensor of each activation, and at the end of the weight.
         outs: Letters of the result.
     """
     *activations, (own, weight) = terms
@@ -170,7 +170,7 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
 
 
 def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
-    """Return the labels of an elementwise product of activations, whose dimensions have names as in einsum.
+    """Return the labels of an elementwise product of activations with named dimensions as in einsum.
 
     Args:
         r: The recorder.
@@ -184,7 +184,7 @@ def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: s
 
 
 def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of the operands and of the result. The equation may omit some.
+    """Return the letters of each operand and of the result, with the letters that the equation may omit.
 
     Args:
         equation: The equation of `einsum`.
@@ -207,9 +207,9 @@ def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str
 def _einsum_layer(
     r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
 ) -> Tensor:
-    """Return the labels of an activation times a weight.
+    """Return the labels of an activation times a weight in an einsum.
 
-    The weight is read along the first cut letter that is summed.
+    The weight reads units along the first letter that is summed and has units.
 
     Args:
         r: The recorder.
@@ -217,7 +217,7 @@ def _einsum_layer(
         weight: The weight.
         letters: Letters of the activation.
         labels: Labels of the activation.
-        new: Letter along which the weight makes units.
+        new: Letter along which the weight's own units lie.
         outs: Letters of the result.
     """
     summed = [c for c in weights if c in letters and c not in outs]
@@ -264,7 +264,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a gather: tie the units along the dimension from which positions are picked."""
+    """Label a gather. The units along the dimension from which it picks positions are tied."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
     unlike = _unlike_dims(labels, out)
@@ -292,6 +292,6 @@ def _thin_labels(labels: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
-    """Return the arguments with these names, passed by position or by keyword, or None for absent ones."""
+    """Return the arguments with these names, whether passed by position or by keyword. Absent ones are None."""
     values = (*args, *[None] * len(names))[: len(names)]
     return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

@@ -1,4 +1,4 @@
-"""The recorder: it follows a module's run, and records the unit of every element of every activation."""
+"""The recorder, which follows a module's run and records the unit of every element of every activation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
-# Maximum number of elements of a tensor of zeros whose use is followed.
+# A tensor of zeros with more elements than this is not followed.
 _MAX_FOLLOWED_ZEROS = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Site(NamedTuple):
-    """A call that may contain widths: its place, its arguments, and labels of its first argument and results."""
+    """A call with arguments that may contain widths, and the labels of its first argument (`before`) and results."""
 
     module: str
     place: Place
@@ -43,16 +43,16 @@ class Site(NamedTuple):
 
 
 class DataDependentError(Exception):
-    """The forward pass depends on values of the data, so another batch might take another path through the code."""
+    """An error about a forward pass that depends on the data, so that another batch may run other code."""
 
 
 class Recorder(TorchFunctionMode):
-    """A mode in which each torch function that runs also computes the labels of its result from those of its arguments.
+    """A torch mode in which each function also computes the labels of its result from the labels of its arguments.
 
-    `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads, and
-    `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a rule fixes all
-    units that it reads. A buffer may be cut along units only if it has the same values for all units, because a worker
-    knows how many units it has, but not which ones.
+    `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads.
+    `raw[tensor name]` holds the labels of parameters and buffers that the code uses as plain tensors. A function
+    without a rule fixes all units that it reads. A buffer may be cut only if it has the same values for all units,
+    because a worker has the number of kept units, but not their indices.
     """
 
     def __init__(
@@ -70,42 +70,42 @@ class Recorder(TorchFunctionMode):
             module: The module to run.
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
-            fills: Also run experts that get no rows, on a selected first row.
-            choices: The chosen dimension of parameters that could make units along several dimensions (default: 0).
+            fills: True to run the experts of a mixture of experts on the first row if they get no rows.
+            choices: For parameters with several possible dimensions of new units, the chosen one (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)
         self.choices = dict(choices)
-        # Parameters that could also make units along another dimension.
+        # Parameters that could also have their units along another dimension.
         self.open: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
         self.ties = Ties()
         self.bound: dict[str, dict[int, Tensor]] = {}
         self.raw: dict[str, Tensor] = {}
-        # Parameters that make units, with the dimension along which the units lie.
+        # For each parameter with units of its own, the dimension along which they lie.
         self.made: dict[str, int] = {}
-        # Parameters that stay whole, for example because a function without a rule read them, with the reason.
+        # For each parameter that stays whole, the reason, such as a function without a rule that read it.
         self.whole: dict[str, str] = {}
-        # Weights of convolutions with groups that are cut together with the output channels.
+        # Weights of grouped convolutions. Their groups are cut together with the output channels.
         self.grouped: set[str] = set()
         # Labels after a view that may have split one cut dimension in two.
         self.splits: list[Tensor] = []
         self.sites: list[Site] = []
-        # The name of the last function whose result decided a branch of the code. The result depends on the data.
-        self.asked = ""
-        # The last function by which the code searched its data.
-        self.finds = ""
-        # True if branches on the data get the opposite answer.
-        self.deny = False
+        # The name of the last function with a result that depends on the data and decided a branch of the code.
+        self.branch_function = ""
+        # The name of the last function that searched the data, such as `nonzero`.
+        self.search_function = ""
+        # True if branches that depend on the data take the opposite direction.
+        self.inverts_branches = False
         # The functions that ran, with their arguments.
         self.path: list[object] = []
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         # Running statistics, which training estimates again.
         self.estimated: set[str] = set()
-        # Parameters that do not belong to the module.
-        self.strange: dict[int, nn.Parameter] = {}
-        # Transposed parameters, with the original and the order of its dimensions.
+        # Parameters that the code reads, but that are not registered in the module.
+        self.unregistered: dict[int, nn.Parameter] = {}
+        # For each transposed parameter, the original parameter and the order of its dimensions.
         self._turned = WeakTensorKeyDictionary()
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
@@ -125,7 +125,7 @@ class Recorder(TorchFunctionMode):
         with torch.device("meta") if self._on_meta else nullcontext():
             out = func(*args, **kwargs)
         name = name_of(func)
-        self.strange |= {
+        self.unregistered |= {
             id(x): x for x in iterate_tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)
         }
         read = [
@@ -136,23 +136,24 @@ class Recorder(TorchFunctionMode):
         makes_tensors = any(True for _ in iterate_tensors(out))
         if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
             if name in _ASKS:
-                self.asked = name
-                if self.deny:
+                self.branch_function = name
+                if self.inverts_branches:
                     return not out
                 return out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
-        # A function that returns None changed its first argument.
+        # `setitem` returns None and changes its first argument.
         changed = args[0] if name == "setitem" else out
         if read and (makes_tensors or name == "setitem"):
             try:
                 self._rules.get(name, Recorder.give_up)(self, name, changed, args, kwargs)
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-                # The function was called in an unknown way.
+                # The rule does not support these arguments.
                 self.give_up(name, changed, args, kwargs)
             if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._turned):
                 self._record_site(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in ZERO_MAKERS and out.is_floating_point() and out.dim() > 1 and out.numel() <= _MAX_FOLLOWED_ZEROS:
-            # Zeros may be the first state of a recurrent layer. Their use then shows along which dimension units lie.
+            # Zeros may be the initial state of a recurrent layer. Later operations show along which dimension units
+            # lie.
             self.put(out, self.ties.raw(out.shape))
             self._record_site(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
@@ -161,28 +162,28 @@ class Recorder(TorchFunctionMode):
         if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
             self._data.update((x, True) for x in iterate_tensors(changed))
             if name in _FINDS or (name == "where" and isinstance(out, tuple)):
-                self.finds = name
+                self.search_function = name
         return out
 
     def find_unused(self) -> list[str]:
-        """Return the trained parameters that no function read."""
+        """Return the names of the trainable parameters that no function has read."""
         known = self.bound.keys() | self.raw.keys() | self.whole.keys() | self._frozen
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return, for each of these tensors, the step of the path that created it. For a parameter, return its name."""
+        """Return for each of these tensors the step of the run that created it, or for a parameter its name."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
-        """Return the name of a parameter or buffer of the module, transposed or not; None for any other value."""
+        """Return the name of a parameter or buffer of the module, even if it is transposed; None for other values."""
         if isinstance(tensor, Tensor) and tensor in self._turned:
             return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
 
-    def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
-        """Record a transposed or converted parameter.
+    def record_turned(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
+        """Record that the code transposed or converted a parameter, or took slices of it.
 
-        If the result lacks a dimension, the code took one slice along it, or several along a new dimension.
+        A dimension of the parameter that is missing in `dims` is the one along which slices were taken.
 
         Args:
             tensor: The parameter.
@@ -213,7 +214,7 @@ class Recorder(TorchFunctionMode):
         return self.raw[name]
 
     def _turned_labels(self, tensor: Tensor) -> Tensor:
-        """Return the labels of a view of a parameter with permuted, added or dropped dimensions."""
+        """Return the labels of a parameter that was transposed or sliced."""
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
@@ -239,18 +240,18 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only while these units are whole. A function that reads the result pins them.
+        """Record a result that is right only if these units are not cut. A function that reads the result fixes them.
 
         Args:
             tensor: The result.
             labels: Labels of the units.
-            reason: Explanation if the units are pinned.
+            reason: Explanation for units that are fixed because of this result.
         """
         self.track_uncut(tensor)
         self._hidden[tensor] = (labels, reason)
 
     def track_input(self, tensor: Tensor) -> None:
-        """Record a tensor of the model's input. The input is never cut, and branches may not depend on its values."""
+        """Record a tensor of the model's input. It is never cut, and no branch of the code may depend on its values."""
         self.track_uncut(tensor)
         self._data[tensor] = True
 
@@ -259,7 +260,7 @@ class Recorder(TorchFunctionMode):
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
     def make(self, weight: Tensor, dim: int) -> Tensor:
-        """Return the labels `[size]` of the units that lie along dimension `dim` of a layer's weight."""
+        """Return new labels `[size]` of a layer's own units, which lie along dimension `dim` of its weight."""
         name = self.name(weight)
         # A weight without a name is computed from other tensors, so its rows cannot be units.
         if name is None:
@@ -280,7 +281,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choice(self, weight: Tensor, count: int) -> int:
-        """Return the index of the dimension that makes units, among the `count` possible dimensions of a parameter."""
+        """Return which of the `count` possible dimensions of a parameter has the new units, as a number from 0."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
@@ -305,7 +306,7 @@ class Recorder(TorchFunctionMode):
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it meets a weight that is computed from other tensors")
             return
-        # In the equation of an einsum, a dimension of size 1 may meet a larger one.
+        # In an einsum, a dimension of size 1 may be broadcast to a larger one.
         if len(labels) != tensor.size(dim):
             self.ties.pin(labels, "it meets a dimension of another size")
             return
@@ -323,7 +324,7 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record a call of a function without a rule: all units that it reads stay whole.
+        """Fix all units that a function reads, because there is no rule for the function.
 
         Args:
             name: Name of the function.
@@ -341,11 +342,8 @@ class Recorder(TorchFunctionMode):
         for x in iterate_tensors(out):
             self.track_uncut(x)
 
-    def hold_buffers(self) -> None:
-        """Pin the units with different values in a layer's buffer.
-
-        Running statistics do not count: training estimates them.
-        """
+    def pin_unequal_buffers(self) -> None:
+        """Fix units for which a layer's buffer has different values, except running statistics, which are estimated."""
         for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():
                 if not self._alike[name][dim]:
@@ -354,7 +352,7 @@ class Recorder(TorchFunctionMode):
     def _record_site(
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Record a call that may contain widths.
+        """Record a call with arguments that may contain widths.
 
         Args:
             frame: The frame that calls the torch function.
@@ -373,7 +371,7 @@ class Recorder(TorchFunctionMode):
             self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
-        """Record a view if its labels vary along two dimensions, because only one of these can be cut."""
+        """Record the labels of a view that vary along two dimensions. Only one of these dimensions can be cut."""
         if sum(varies_along(labels, d) for d in range(labels.dim())) > 1:
             self.splits.append(labels)
 

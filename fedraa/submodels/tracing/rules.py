@@ -1,7 +1,7 @@
-"""The rule of each torch function for the labels of units.
+"""The table of the tracer's rules. A rule computes the labels of units for the result of a torch function.
 
-A rule gets the recorder, the function's name, its result and its arguments. The name is the same for `torch.add`,
-`Tensor.add`, `Tensor.add_` and `+`.
+The arguments of a rule are the recorder, the function's name, its result and its arguments. The name is the same for
+`torch.add`, `Tensor.add`, `Tensor.add_` and `+`.
 """
 
 import hashlib
@@ -92,12 +92,12 @@ _own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyTy
 
 @contextmanager
 def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
-    """Trace models inside the block with custom rules, keyed by name of a torch function. They replace built-in rules.
+    """Trace models inside the block with custom rules for torch functions, by name. They replace built-in rules.
 
-    A rule is `rule(recorder, name, out, args, kwargs)`. `recorder.labels(x)` returns the labels of an argument, in its
-    shape. With `recorder.put(out, labels)` the rule sets the label of each element of the result. With
-    `recorder.ties.tie` it ties units that must stay together, and with `recorder.ties.pin` it pins units that must stay
-    whole. A wrong rule is detected during tracing, because every cut is compared with the whole model several times.
+    A rule is a function `rule(recorder, name, out, args, kwargs)`. `recorder.labels(x)` returns the labels of an
+    argument, in its shape. With `recorder.put(out, labels)` the rule sets the label of each element of the result. With
+    `recorder.ties.tie` it ties units that must be cut together, and with `recorder.ties.pin` it fixes units that must
+    not be cut. Tracing detects a wrong rule, because it compares every cut with the whole model several times.
 
     Raises InputError for a wrong name or a function that does not take five arguments. Tracing raises InputError for a
     rule that fails, or that puts no labels on its result.
@@ -119,7 +119,7 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
 
 class WrongRuleError(Exception):
-    """A custom rule violates the protocol of rules."""
+    """An error about a custom rule that fails or sets wrong labels."""
 
 
 def collect_rules() -> dict[str, Rule]:
@@ -145,13 +145,13 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
     """
     try:
         rule(r, name, out, args, kwargs)
-    # A custom rule may raise any type.
+    # A custom rule may raise any exception.
     except Exception as error:
         raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
     if not all(map(r.has_labels, iterate_tensors(out))):
         raise WrongRuleError(f"the rule of {name!r} puts no labels on its result; call recorder.put(out, labels)")
     if not all(r.ties.owns_labels(r.labels(x)) for x in iterate_tensors(out)):
-        problem = f"the rule of {name!r} passes numbers that are no labels to recorder.put"
+        problem = f"the rule of {name!r} passes numbers to recorder.put that are no labels"
         raise WrongRuleError(f"{problem}; pass labels that recorder.labels(x) returned")
 
 
@@ -164,7 +164,7 @@ def described_rules() -> dict[str, str] | None:
 
 
 def _digest_code(rule: Rule) -> str:
-    """Return a digest of the file of a rule, because the rule may call other functions of this file."""
+    """Return a digest of the file that defines a rule, because the rule may call other functions of this file."""
     try:
         source = inspect.getsource(inspect.getmodule(rule) or rule)
     except (OSError, TypeError):

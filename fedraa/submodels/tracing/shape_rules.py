@@ -1,4 +1,4 @@
-"""Rules of functions that move, join or reduce elements, or handle each element independently."""
+"""The tracer's rules for functions that move, join or reduce elements, or handle each element independently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT_DIMS = {"argsort": -1, "normalize": 1, "sort": -1, "topk": -1}
 
 _VIEWS = {"view", "reshape", "reshape_as", "unflatten", "view_as"}
 
-# After these functions a parameter is still the same parameter.
+# The result of these functions on a parameter still counts as this parameter.
 _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT", "movedim", "permute"} | {
     "swapaxes",
     "swapdims",
@@ -31,7 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Join the labels of all tensor arguments."""
+    """Label an elementwise function: join the labels of all tensor arguments."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -39,25 +39,25 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a product: a parameter times a number counts as this parameter."""
+    """Label a product or quotient. A parameter times a number still counts as this parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
-        r.turn(x, out, range(x.dim()))
+        r.record_turned(x, out, range(x.dim()))
     else:
         label_elementwise(r, name, out, args, kwargs)
 
 
 def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the result the labels of the first argument. Values of other tensor arguments do not matter."""
+    """Give the result the labels of the first argument. Other tensor arguments have no effect on the labels."""
     x = args[0]
     if not (name in _TURNS and r.name(x)):
         r.put(out, r.labels(x))
     elif out is not x:
-        r.turn(x, out, range(x.dim()))
+        r.record_turned(x, out, range(x.dim()))
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give an overwritten tensor the labels of its new values. The units of a view or a parameter stay whole."""
+    """Give an overwritten tensor the labels of its new values. If it is a view or a parameter, its units are fixed."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label `x[index] = value`. If x is a view, its units stay whole."""
+    """Label `x[index] = value`. If x is a view, its units are fixed."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_is_nowhere, places)):
@@ -88,12 +88,12 @@ def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Move the labels by the function that moves the elements."""
+    """Label a function that moves elements: apply the same function to the labels."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
         turned = _turn_dims(x, name, values, kwargs)
         if turned is not None:
-            r.turn(x, out, turned)
+            r.record_turned(x, out, turned)
             return
     moved = _move_labels(r.labels(x), name, values, kwargs)
     for tensor, labels in zip(iterate_tensors(out), iterate_tensors(moved), strict=True):
@@ -103,9 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return, for each dimension of the result, the dimension of the parameter from which it comes.
+    """Return for each dimension of the result the dimension of the parameter from which it comes, or None if it is new.
 
-    A new dimension has None. The whole result is None if the function does not only move, add or drop dimensions.
+    Return None if the function does more than move, add or remove dimensions.
 
     Args:
         x: The parameter.
@@ -114,7 +114,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
         kwargs: Its keyword arguments.
     """
     if name in _TURNS:
-        # The sizes of this tensor are the numbers of its dimensions, so they show where each dimension moves.
+        # The size of each dimension of this tensor is the dimension's number, so the result shows where it has moved.
         sizes = torch.empty(tuple(range(x.dim())), device="meta")
         return list(_move_labels(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
@@ -131,7 +131,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
 
 
 def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Return the dimensions of `x[index]` if it takes slices along the first dimension, such as an expert's weights."""
+    """Return the dimensions of `x[index]` if it takes slices along the first dimension of x, such as one expert."""
     first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
@@ -143,7 +143,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the labels after the function that moves the elements.
+    """Return the labels after applying a function that moves elements.
 
     Args:
         labels: Labels of the tensor.
@@ -155,15 +155,15 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
         return getattr(labels, name)
-    # Labels have different strides, so a view of them may need a copy.
+    # Labels have other strides than the tensor, so `view` may fail for them where `reshape` makes a copy.
     method = {"getitem": "__getitem__", "view": "reshape", "view_as": "reshape_as"}.get(name, name)
     return getattr(labels, method)(*values, **kwargs)
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label positions that a constant index picks.
+    """Label elements that an index selects.
 
-    All positions of the dimension are tied, so the rule may read any of them.
+    All positions of the indexed dimension are tied, so the rule may read the label at any of them.
     """
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
@@ -198,12 +198,12 @@ def _split_index(index: Any) -> tuple[Any, ...]:
 
 
 def _is_nowhere(index: Any) -> bool:
-    """Return True for an index on the meta device, because its values are unknown."""
+    """Return True if the index is on the meta device, so that its values are unknown."""
     return isinstance(index, Tensor) and index.is_meta
 
 
 def _at_hand(value: Any) -> Any:
-    """Return the arguments with unknown indices replaced by the first position."""
+    """Return an index or arguments in which the first position replaces indices with unknown values."""
     if isinstance(value, dict):
         return {name: _at_hand(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -214,9 +214,9 @@ def _at_hand(value: Any) -> Any:
 
 
 def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
-    """Return the labels of `x[mask]` or `x[mask, :]` as one row, because rows have no units.
+    """Return the labels of `x[mask]` or `x[mask, :]`, or None for other indices.
 
-    Return None for other indices.
+    The result has one row, because the labels are the same for all selected rows.
 
     Args:
         r: The recorder.
@@ -238,9 +238,9 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie equal pieces, which stay equal only if their units vanish together.
+    """Label a split. Units of equal pieces are tied, because the pieces stay equal only if they are cut together.
 
-    For unequal pieces, `split` gets their sizes as numbers, which a cut replaces.
+    For unequal pieces, the code passes their sizes to `split` as numbers, which a cut replaces.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
@@ -269,7 +269,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
         pieces = [x.unsqueeze(dim) for x in pieces]
     across = [[d for d in range(out.dim()) if d != dim and varies_along(x, d)] for x in pieces]
     if all(varies_along(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
-        # These pieces may be first states of a recurrent layer. Their units may lie along any dimension.
+        # These pieces may be initial states of a recurrent layer. Their units may lie along any dimension.
         reason = "the units are joined along another dimension"
         pieces = [r.ties.tie_along(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:
@@ -280,12 +280,12 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Pad the labels. Padding along units makes new units."""
+    """Label a padding. Padding along a dimension with units is not possible in a cut, so these units are fixed."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        # Padding along units makes new units that no tensor holds.
+        # Padding would add units that no tensor has.
         if varies_along(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
@@ -304,7 +304,7 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie all elements along some dimensions. The shape is kept (softmax) or not (mean)."""
+    """Label a reduction such as mean, or a function such as softmax. Elements along its dimensions are tied."""
     x, *values = args
     # With a second tensor the call is max(a, b), which is elementwise.
     if values and isinstance(values[0], Tensor):
@@ -338,7 +338,7 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
     """Label a function that turns pixels into channels or back: tie the channels that become one channel."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
-    # Every group loses the same channels.
+    # A cut removes the same channels of every group.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
@@ -379,12 +379,12 @@ def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Split a complex number into parts with the same unit."""
+    """Give the real and the imaginary part of a complex number the same unit."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie all elements along the transformed dimensions, in which the sizes of the result may differ."""
+    """Label a Fourier transform. All elements along the transformed dimensions are tied."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
@@ -393,7 +393,7 @@ def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a sampling of each channel at positions. The tensor of the positions is never cut."""
+    """Label a function that samples each channel at positions. The tensor of positions is never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
     r.ties.pin(r.labels(grid), f"`{name}` reads the units as places")
     channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")

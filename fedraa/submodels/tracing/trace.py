@@ -1,4 +1,4 @@
-"""The search for the width groups of any module."""
+"""The search for the width groups of any module, with a trial of every cut."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from fedraa.submodels.tracing.verify import Trial
 CUSTOM_RULE_TRIES = 8
 """Number of trials of each cut if custom tracing rules are active."""
 LARGE = 50_000_000
-"""Number of parameters from which a model is large: copies would dominate the time and memory of the trace."""
+"""A model with more parameters than this is traced without copies, which would take too much time and memory."""
 
 
 def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
-    The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors through
-    every function. Units that must vanish together are tied. A group is a set of units that lie along the same
-    dimensions.
+    The module runs on `example`, in evaluation and in training mode. Meanwhile, each function also computes the labels
+    of its result: they show to which unit each element belongs. Units that must be cut together are tied. A group is a
+    set of units that lie along the same dimensions of the same tensors.
 
-    Inputs and outputs are never cut, and every cut must be exact: it must return the same output as the full module
-    with zero parameters for the absent units. Trials check this before the function returns, and a group that fails its
-    trial stays whole. A large module runs without values, on shapes only, and its trials use narrow cuts.
+    Inputs and outputs are never cut. Every cut must be exact: its output must equal that of the full module in which
+    the parameters of the absent units are 0. Trials check this before the function returns, and a group that fails its
+    trial stays whole. A large module runs on shapes only, without values, and its trials use narrow cuts.
 
     Args:
-        module: Any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
-        example: A batch of at least two inputs: a tensor, or a tuple or a dict of tensors for its arguments.
+        module: Any module. It does not change; a copy on the CPU is traced. The copy of a large module shares memory.
+        example: A batch of at least two inputs: a tensor, or a tuple or a dict of tensors for several arguments.
 
     Raises:
         InputError: The example does not run through the module, the forward pass depends on data, or the parameters
@@ -75,12 +75,12 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
 
 
 def _cut_parameters(traced: Traced) -> int:
-    """Return the number of parameters that belong to some unit."""
+    """Return the number of parameters that belong to any unit."""
     return sum(group.parameters for group in traced.groups)
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU, for a Traced to hold."""
+    """Return a copy of a module on the CPU, which a Traced will hold."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
@@ -96,7 +96,7 @@ def _follow_module(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: Dimensions that make units, by parameter.
+        choices: For parameters with several possible dimensions of new units, the chosen one.
     """
     if _is_large(module):
         recorder, ran = _light_record(module, example, choices)
@@ -108,14 +108,14 @@ def _follow_module(
 def _light_record(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder | None, list[list[str]]]:
-    """Return the recorder of tensors without values, or None if the module needs values or cannot be traced.
+    """Return the recorder of a run on shapes only, or None if the module needs values or cannot be traced.
 
-    The second result holds the functions that the module calls, in evaluation and in training mode.
+    Also return the names of the functions that the module calls, in evaluation and in training mode.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: Dimensions that make units, by parameter.
+        choices: For parameters with several possible dimensions of new units, the chosen one.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -130,7 +130,7 @@ def _light_record(
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
-    # The trace with values raises the same error, or succeeds.
+    # Any error is ignored here, because the trace with values comes next. It succeeds or raises the error again.
     except Exception:
         return None, []
 
@@ -143,20 +143,20 @@ def _record_run(
     choices: Mapping[str, int] = MappingProxyType({}),
     fills: bool = True,
 ) -> Recorder:
-    """Return the recorder of a run of the module, or of `shapes`, the module on the meta device.
+    """Run the module, or its copy `shapes` on the meta device, and return the recorder of the run.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        shapes: The module on the meta device, if only shapes are followed.
-        choices: Dimensions that make units, by parameter.
-        fills: Run experts that get no rows.
+        shapes: A copy of the module on the meta device, if the run computes only shapes; None if it computes values.
+        choices: For parameters with several possible dimensions of new units, the chosen one.
+        fills: True to run the experts of a mixture of experts on the first row if they get no rows.
     """
-    # Training mode changes running statistics.
+    # A run in training mode changes running statistics, so it needs a copy.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
-    # The fast path hides the layers inside.
+    # On its fast path, a transformer layer would not call the functions that must be recorded.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -164,20 +164,23 @@ def _record_run(
             for training in (False, True):
                 scratch.train(training)
                 path = _walk_path(recorder, scratch, example)
-                if recorder.asked and _other_path(recorder, scratch, example) not in (path, None):
+                if recorder.branch_function and _other_path(recorder, scratch, example) not in (path, None):
+                    name = recorder.branch_function
                     raise DataDependentError(
-                        f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
+                        f"its forward branches on data or leaves PyTorch: it reads values by `{name}`"
                     )
         unused = recorder.find_unused()
-        if recorder.finds and unused:
-            raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
-        recorder.hold_buffers()
+        if recorder.search_function and unused:
+            raise DataDependentError(
+                f"its data decide which layers run: `{recorder.search_function}` leaves out {unused[0]!r}"
+            )
+        recorder.pin_unequal_buffers()
     except DataDependentError as error:
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The code of a module may raise any type. Code that counts the results of a search fails if an empty result was
-    # filled with a position.
+    # The code of a module may raise any exception. If an empty search result was filled with a position, code that
+    # counts results may fail because of it.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -190,12 +193,12 @@ def _record_run(
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     with torch.device("meta") if shapes else nullcontext():
-        check_gradients(scratch, map_tree(lambda part: part[:2], example), list(recorder.strange.values()))
+        check_gradients(scratch, map_tree(lambda part: part[:2], example), list(recorder.unregistered.values()))
     return recorder
 
 
 def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module and return the steps of its path, including its output.
+    """Run the module and return the steps of the run (functions with their arguments) and its output.
 
     Args:
         recorder: The recorder.
@@ -206,7 +209,7 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
     recorder.path = []
     for part in list_leaves(inputs):
         recorder.track_input(part)
-    # Layers that are dropped at random are the same on every path.
+    # With this seed, every run drops the same layers if layers are dropped at random.
     torch.manual_seed(0)
     with recorder.found, recorder:
         out = forward(module, inputs)
@@ -216,41 +219,40 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
 
 
 def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """Return the path of the module if every branch on its data gets the opposite answer, or None if it then raises.
+    """Return the steps of a run in which every branch on data takes the opposite direction, or None if the run raises.
 
-    If the path is the same or the run raises, the branches only warn about the data or check them.
+    If the steps are the same, or if the run raises, the branches only check the data or warn about them.
 
     Args:
         recorder: The recorder.
         module: The module.
         example: A batch of at least two inputs.
     """
-    recorder.deny = True
+    recorder.inverts_branches = True
     try:
         return _walk_path(recorder, module, example)
     except (AssertionError, ValueError):
         return None
-    # The code of a module may raise any type.
+    # The code of a module may raise any exception.
     except Exception as error:
         if _fails_in_torch(error):
             raise
         return None
     finally:
-        recorder.deny = False
+        recorder.inverts_branches = False
 
 
 def _fails_in_torch(error: BaseException) -> bool:
-    """Return True if a torch function raised the error, and not the code that called the function."""
+    """Return True if a torch function raised the error, False if the code that called it did."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
 def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail the trial when they are cut individually, or all groups if none does."""
+    """Return the groups that fail the trial when each is cut alone, or all groups if no single group fails."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # The names of layers in repeated blocks differ only in a number. Such layers run the same code, so one trial is
-        # enough for all of them.
+        # Names that differ only in a number belong to repeated blocks. These run the same code, so one trial is enough.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []

@@ -1,11 +1,11 @@
-"""A cache of traces on disk, by code and shapes, so that a model is traced only once.
+"""A cache of traces on disk, so that a model with the same code and shapes is traced only once.
 
 An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa). The environment variable `FEDRAA_CACHE`
 names another folder. If its value is empty, the cache is off. The file's name is a digest of the module without its
-weights, of the example's shapes and of the versions. The file holds a digest of its content and then JSON, which
-includes the digests of all code files that ran. The module is traced again if one of these code files has changed, if
-the entry is damaged, or if a cut by the entry fails its trial. Models that pickle cannot write, or that run code from
-no file, are not cached.
+weights, of the example's shapes and of the library versions. The file holds a digest of its content and then JSON,
+which includes the digests of all code files that ran in the trace. The module is traced again in three cases: one of
+these code files has changed, the entry is damaged, or a cut by the entry fails its trial. Models that cannot be
+pickled, or that run code without a file, are not cached.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from fedraa.submodels.tracing.verify import Trial
 FORMAT = 2
 # Traces that take fewer seconds are not cached.
 MIN_TRACE_S = 1.0
-# If tracing takes longer than this number of seconds, a line reports that it is in progress.
+# If tracing takes longer than this number of seconds, a log line reports it.
 REPORT_AFTER_S = 2.0
 CACHE_VARIABLE = "FEDRAA_CACHE"
 _IMPORTED = time.time()
 
 
 def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] | None = None) -> Traced:
-    """Return the result of `trace`, from the cache if it has the same code and shapes.
+    """Return the traced module, from the cache if this has an entry with the same code and shapes.
 
     Args:
         module: The module.
@@ -85,10 +85,10 @@ def _entry_path(module: nn.Module, example: Tree) -> Path | None:
 
 
 def _cuts_hold(cached: Traced, example: Tree) -> bool:
-    """Return True if the cached cuts are right in this process.
+    """Return True if the cached groups pass a trial in this process.
 
-    The code may depend on settings that the key does not include. A trial of narrow cuts is enough, because the trace
-    that wrote the entry compared cuts with the full module.
+    The trial is needed because the module's code may depend on settings that the file name does not include. A trial of
+    narrow cuts is enough, because the trace that wrote the entry compared cuts with the full module.
     """
     groups = range(len(cached.groups))
     if not groups:
@@ -96,7 +96,7 @@ def _cuts_hold(cached: Traced, example: Tree) -> bool:
     try:
         trial = Trial(cached, map_tree(lambda part: part.cpu(), example), large=True)
         return trial.find_failure(cached, groups) is None
-    # Tracing the module again reports the problem.
+    # Any error is ignored here, because tracing the module again will report the problem.
     except Exception:
         return False
 
@@ -118,7 +118,10 @@ def _report_slow(text: str, report: Callable[[str], None] | None) -> Iterator[No
 
 @contextmanager
 def _collect_codes(codes: set[CodeType]) -> Iterator[bool]:
-    """Collect all Python code that runs in the block. Yield False if another profiler is active."""
+    """Collect the code objects of all Python functions that run in the block. Yield False if this is not possible.
+
+    It is not possible if another profiler is active.
+    """
     if sys.getprofile() is not None:
         yield False
         return
@@ -144,12 +147,12 @@ def _cache_folder() -> Path | None:
     try:
         return (Path(base) if base else Path.home() / ".cache") / "fedraa"
     except RuntimeError:
-        # There is no home directory.
+        # Without a home directory there is no default folder.
         return None
 
 
 class _Shapes(pickle.Pickler):
-    """A pickler that writes a module without the values of its parameters. Only the digest of the output is used."""
+    """A pickler that writes a module without the values of its parameters. The bytes are hashed."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
@@ -167,7 +170,7 @@ class _Shapes(pickle.Pickler):
 
 
 def _entry_name(module: nn.Module, example: Tree) -> str | None:
-    """Return the name of a module's entry, or None if the module has no unique name."""
+    """Return the file name of a module's entry, or None if the module cannot be pickled."""
     custom_rules = described_rules()
     if custom_rules is None:
         return None
@@ -182,7 +185,7 @@ def _entry_name(module: nn.Module, example: Tree) -> str | None:
 
 
 def _hash_own_code() -> str:
-    """Return a digest of the code that traces and cuts."""
+    """Return a digest of fedraa's own code that traces and cuts modules."""
     room = Path(__file__).parents[1]
     return _hash_content(b"".join(path.read_bytes() for path in sorted(room.rglob("*.py"))))
 
@@ -192,7 +195,10 @@ def _hash_content(content: Any) -> str:
 
 
 def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
-    """Return the digests of the code's files, except those of versioned packages, or None if some code has no file."""
+    """Return the digests of the files of this code, or None if some code has no file.
+
+    Files of installed packages are omitted, because the entry's name depends on their versions.
+    """
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
     library = sysconfig.get_path("stdlib")
@@ -207,7 +213,7 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
         if name == "<string>" and code.co_name.startswith(("__", "<lambda>")):
             continue
         try:
-            # The file may be newer than the code that ran.
+            # If the file has changed since the start of the process, it may not be the code that ran.
             if os.stat(name).st_mtime >= _process_start():
                 return None
             digests[name] = _hash_content(Path(name).read_bytes())
@@ -229,7 +235,7 @@ def _process_start() -> float:
 
 
 def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
-    """Write the entry atomically. A full disk is not an error of the run.
+    """Write the entry atomically. If the disk is full, ignore it, because the run does not need the cache.
 
     Args:
         path: File of the entry.
@@ -268,7 +274,7 @@ def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
 
 
 def _read_entry(path: Path, module: nn.Module) -> Traced | None:
-    """Return the entry of a file, or None if the entry is absent, damaged, or from other code."""
+    """Return the traced module from an entry, or None if the entry is missing, damaged, or of other code."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
         if digest.decode() != _hash_content(text):

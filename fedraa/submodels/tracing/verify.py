@@ -1,4 +1,4 @@
-"""The trial of a cut: its output must equal that of the full module in which the absent units are silent."""
+"""The trial of a cut: its output must equal that of the full module with zero parameters for the absent units."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_d
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Outputs above this multiple of the smallest output are values of masks (such as -1e9). Tolerances do not grow with
-# them.
+# Outputs above this multiple of the smallest output count as values of masks (such as -1e9), which do not increase the
+# tolerance.
 MASK_RATIO = 1e5
-# Outputs below this multiple of the largest output's rounding error may be zeros with a rounding error.
+# Outputs below this multiple of the largest output's rounding error may be zeros that rounding has changed.
 ROUNDING_RATIO = 1e3
-# Units of each group in a trial of a large module.
+# Number of units of each group in a trial of a large module.
 NARROW_WIDTH = 3
 
 
 class Trial:
     """Trials of one module's cuts.
 
-    Random parameters, none of which is zero, and float64 if possible make differences visible. If the module is
-    `large`, two narrow cuts are compared with each other, and the whole module only has to run the same functions as
-    they do.
+    To make differences visible, a trial uses random parameters other than zero, and float64 if possible. If the module
+    is `large`, a trial compares two narrow cuts with each other, and checks only that the whole module runs the same
+    functions as they do.
     """
 
     def __init__(
@@ -57,12 +57,11 @@ class Trial:
             traced: The traced module.
             example: A batch of at least two inputs.
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
-            large: Compare narrow cuts only.
-            fills: Also run experts that get no rows.
-            zeros: True if the code creates tensors of zeros. Their width is that of values that are written into them
-                later.
-            tries: Trials of each cut, each with other units and parameters. If there are several, their input has more
-                rows.
+            large: True to compare only narrow cuts with each other.
+            fills: True to run the experts of a mixture of experts on the first row if they get no rows.
+            zeros: True if the code creates tensors of zeros, whose width depends on values that are written later.
+            tries: Number of trials of each cut, each with other units and parameters. With more than one, the input has
+                more rows.
         """
         self._tries = tries
         self._zeros = zeros
@@ -80,8 +79,9 @@ class Trial:
     def _prepare_input(self, traced: Traced, example: Tree) -> None:
         """Find an input and a precision with which the whole module runs.
 
-        An input with more samples reveals numbers in the code that count samples. Some modules need float32, reject
-        inputs with noise (if they check that pictures are valid), or count the rows that a search returns.
+        The best input has float64 numbers, noise, and more samples than the example, which reveals code that assumes a
+        number of samples. Some modules do not run with it. They need float32, reject noise because they check that
+        images are valid, or count the rows that a search returns.
         """
         base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
@@ -96,7 +96,7 @@ class Trial:
             self._input = map_tree(partial(_repeat_rows, rows=rows, double=double, noise=noise), example)
             try:
                 outputs = self._run_module(base.to(_float_type(double)), training=False)
-            # The module's code may raise anything.
+            # The module's code may raise any exception.
             except Exception as error:
                 failure = error
                 continue
@@ -113,16 +113,16 @@ class Trial:
         self._tolerance = 1e-6 if self._double else 1e-3
 
     def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
-        """Return the problem of cuts of these groups, which are in ascending order, or None if the trials succeed.
+        """Return the problem of cuts of these groups, or None if all trials succeed. The groups are in ascending order.
 
-        The groups are cut to about half, while all other groups stay whole, and then to one unit each. One unit is a
-        separate case because code may squeeze its tensors or read their widths. It is tried only in evaluation mode. If
-        the code creates zeros, every second group is also cut separately in that mode, because zeros may get the width
-        of another group.
+        First the groups are cut to about half of their units, while all other groups stay whole. Then they are cut to
+        one unit each, only in evaluation mode. One unit is a special case, because code may squeeze tensors of size 1.
+        If the code creates zeros, a further trial cuts every second group, because zeros may get the width of another
+        group.
         """
         if not groups:
             return None
-        # The copy has no cached results.
+        # A copy of `traced` has empty caches, which the trial may fill.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
             failure = self._find_failure_once(traced, groups, number)
@@ -133,7 +133,7 @@ class Trial:
     def _find_failure_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
         """Return the problem of one trial, or None.
 
-        Every second trial keeps the half of the units that the previous one omitted.
+        Every second trial keeps those units that the trial before it has cut away.
 
         Args:
             traced: The traced module.
@@ -164,7 +164,7 @@ class Trial:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return the difference between a cut and a larger one with all other units silent, or None if there is none.
+        """Return a text about the difference between a cut and a larger cut in which the other units are 0, or None.
 
         Args:
             traced: The traced module.
@@ -190,26 +190,26 @@ class Trial:
         failure = ""
         try:
             results = self._run_modes(small, modes, back=bool(traced.sizes))
-        # The module's code may raise anything.
+        # The module's code may raise any exception.
         except Exception as error:
             failure = f"the code of the module fixes its width ({first_line(error, 80)})"
         _set_parameters(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = self._run_modes(base, modes)
-        # The code may count the rows that a search returns.
+        # The full module may fail with random parameters, for example because its code counts the rows of a search.
         except Exception as error:
             if self._fills:
                 self._fills = False
                 return self._find_difference(traced, outer, inner, number, modes)
-            return f"the whole does not run with random parameters ({first_line(error, 80)})"
+            return f"the full module does not run with random parameters ({first_line(error, 80)})"
         if failure:
             return failure
         if any(x.isnan().any() for x in expected):
             return "its output with random parameters is not a number"
         if len(results) != len(expected) or not all(map(self._is_close, results, expected)):
-            return "its cut gives another output than the full module with absent units silenced"
+            return "its cut gives another output than the full module with zero parameters for the absent units"
         if self._large and self._ran and any(self._record_names(base, mode) != self._ran[mode] for mode in modes):
-            return "its forward does something else for other widths"
+            return "its forward runs other functions for other widths"
         return None
 
     def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
@@ -235,14 +235,14 @@ class Trial:
         return noted.names
 
     def _is_close(self, result: Tensor, expected: Tensor) -> bool:
-        """Return True if the tensors are equal except for rounding, relative to the largest number outside of masks."""
+        """Return True if the tensors are equal up to rounding. Values of masks do not increase the tolerance."""
         if result.shape != expected.shape:
             return False
         apart = torch.where(result == expected, 0.0, (result - expected).abs())
         return bool((apart <= self._tolerance * _find_scales(expected)).all())
 
     def _run_modes(self, module: nn.Module, modes: Sequence[bool], *, back: bool = False) -> list[Tensor]:
-        """Return the module's outputs in all modes. With `back`, training mode also runs the backward pass."""
+        """Return the module's outputs in all these modes. With `back`, also run the backward pass in training mode."""
         results = []
         for training in modes:
             results += self._run_module(module, training, back=back and training)
@@ -253,13 +253,13 @@ class Trial:
     ) -> list[Tensor]:
         """Run the module's forward pass, and with `back` also the backward pass.
 
-        With activation checkpoints the code runs again in the backward pass, where its widths must also fit.
+        The backward pass also checks code with activation checkpoints, which runs again in the backward pass.
 
         Args:
             module: The module to run.
             training: True for training mode.
-            noted: Records the functions.
-            back: Also run the backward pass.
+            noted: Records the names of the functions; None if these are not needed.
+            back: True to run the backward pass as well.
         """
         with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
@@ -294,10 +294,10 @@ def _as_floats(x: Tensor) -> Tensor:
 
 
 def _find_scales(expected: Tensor) -> Tensor:
-    """Return the scale to which the tolerance is relative, for each place in an output.
+    """Return for each position in an output the scale to which the tolerance is relative.
 
-    The scale is the largest absolute value over all samples, or over all places without a mask's value (such as -1e9)
-    if this is larger.
+    The scale is the maximum of two values: the largest absolute value at this position over all samples, and the
+    largest absolute value over all positions that do not hold a mask's value (such as -1e9).
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
@@ -310,19 +310,19 @@ def _find_scales(expected: Tensor) -> Tensor:
 
 
 def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
-    """Return an input with `rows` rows that repeat the first two. With `noise`, rows of floats differ.
+    """Return an input with `rows` rows, which repeat the first two rows of the example.
 
     Args:
         example: The example.
         rows: Number of rows.
-        double: Use float64 for floats.
-        noise: Add noise to floats.
+        double: True to convert floats to float64.
+        noise: True to add noise to floats, so that all rows differ.
     """
     part = example[:2].repeat(rows // 2, *(1,) * (example.dim() - 1))
     if part.is_floating_point():
         part = part.double()
         if noise:
-            # More rows also cover negative numbers.
+            # The sign of further rows is changed, so that the trial includes negative numbers.
             part[4:] *= -1
             part = part + torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     if double:
@@ -331,7 +331,7 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a module made only from the cut's widths, and loaded with the cut's parameters, equals the cut.
+    """Return True if a module with the cut's widths equals the cut after the cut's parameters are loaded into it.
 
     Args:
         small: The cut.
@@ -358,7 +358,10 @@ def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _random_values(module: nn.Module, seed: int) -> Tensor:
-    """Return the module's flat vector plus noise, so that no value stays zero or one. Activations stay of order one."""
+    """Return the module's flat vector plus noise, so that no value is exactly 0 or 1.
+
+    The noise is so small that activations keep their order of magnitude.
+    """
     random = torch.Generator().manual_seed(seed)
     parts = [torch.zeros(0)]
     for p in trainable_parameters(module):

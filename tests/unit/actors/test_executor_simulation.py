@@ -12,12 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_ray import Faults, SimulatedRay, SimulatedWorker, evaluate, train
+from simulated_ray import FOREVER_S, Faults, SimulatedRay, SimulatedWorker, evaluate, simulated_runtime, train
 
-from actors.pool import executor, handles, pulse, serializer
+from actors.pool import pulse
 from actors.pool.executor import RayExecutor
 from benchmarks.system.chaos_kills import comparable_log
 from fedraa.config.experiment import Experiment
@@ -37,7 +38,7 @@ class SimulatedExecutor(RayExecutor):
     simulation: Any = None
 
     def _create_actor(self, number: int, group: int, device: str) -> Any:
-        return SimulatedWorker(self.simulation, number)
+        return self.simulation.create(SimulatedWorker(self.simulation, number=number))
 
 
 class Direct(LocalExecutor):
@@ -61,14 +62,10 @@ class Direct(LocalExecutor):
 
 @contextmanager
 def simulated(seed: int, faults: Faults) -> Iterator[SimulatedRay]:
-    """Replace Ray and the time in the modules of the executor."""
+    """Replace Ray and the time."""
     simulation = SimulatedRay(seed, faults)
-    with (
-        mock.patch.multiple(executor, ray=simulation, time=simulation),
-        mock.patch.multiple(handles, ray=simulation, time=simulation),
-        mock.patch.multiple(pulse, ray=simulation, time=simulation, load_factor=lambda: 1.0),
-        mock.patch.object(serializer, "ray", simulation),
-    ):
+    with simulated_runtime() as stage, mock.patch.object(pulse, "load_factor", return_value=1.0):
+        stage.simulation = simulation
         yield simulation
 
 
@@ -119,3 +116,22 @@ def test_any_interleaving_ends_with_the_same_bits(
         assert history.summary["model_sha256"] == case.history.summary["model_sha256"]
         if not deaths and not freezes:
             assert [line for line in history.lines() if line["kind"] == "fault"] == []
+
+
+def test_a_worker_that_freezes_without_a_task_is_replaced(case: Case) -> None:
+    """No call can be blamed for the worker's end."""
+    with simulated(0, Faults()) as simulation:
+        pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(2, {"CPU": 1}),), simulation=simulation)
+        assert pool.await_workers(10.0)
+        # The task takes so long that the pings of the other worker are missed meanwhile.
+        simulation.rng.expovariate = lambda rate: 100.0
+        _, idle = simulation.actors
+        task = Task(0, 0, 0, 0, 0, 0, (), np.ones(3, np.float32), 0.1, 1.0)
+        pool.submit(task, 0.0)
+        assert pool.wait(task.id, 10.0) is None
+        idle.freeze(FOREVER_S)
+        fault = pool.wait(task.id, 200.0)
+        assert isinstance(fault, Fault)
+        assert (fault.task, fault.worker) == (None, idle.number)
+        assert isinstance(pool.wait(task.id, 200.0), Update)
+        assert idle.is_dead

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.server import ordered_calls
+from actors import runtime
 from actors.server.ordered_calls import NumberedCall, OrderedCaller, OrderedReceiver
 from fedraa.server.stores.sharded import Shard
 
@@ -48,7 +48,7 @@ def test_every_call_is_made_once_and_in_order(events: list[tuple[int, bool] | No
     network = Network()
     caller = OrderedCaller(network)
     sent = 0
-    with mock.patch.object(ordered_calls, "ray", network):
+    with mock.patch.object(runtime, "wait", network.wait):
         for event in events:
             if event is None:
                 assert caller.call("make", sent) == sent
@@ -66,7 +66,7 @@ def test_every_call_is_made_once_and_in_order(events: list[tuple[int, bool] | No
 def test_messages_and_kept_answers_stay_few() -> None:
     network = Network()
     caller = OrderedCaller(network)
-    with mock.patch.object(ordered_calls, "ray", network):
+    with mock.patch.object(runtime, "wait", network.wait):
         for number in range(100):
             network.deliver(caller.call("make", number), answered=True)
     assert {len(calls) for calls in network.messages} == {1}

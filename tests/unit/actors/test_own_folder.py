@@ -49,7 +49,8 @@ def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp
         remove_abandoned(tmp_path)
         assert ours.exists()
     give_up = time.monotonic() + 30
-    while _runs(int(child)):  # a signal takes its time
+    # The signal may arrive later.
+    while _runs(int(child)):
         assert time.monotonic() < give_up
         time.sleep(0.01)
 

@@ -56,7 +56,8 @@ def test_as_many_travel_together_as_a_stack_holds() -> None:
     queues = Queues(1, None, lambda task: 1.0, stack=3)
     for number in range(7):
         queues.submit(task(number), 0.0)
-    assert taken(queues, places=4) == [0, 1, 2]  # though the pace is not known, and a fair share is one
+    # The call takes all three tasks although the speed is unknown and a fair share is one task.
+    assert taken(queues, places=4) == [0, 1, 2]
     queues.record_duration(1.0, 1.0)
     assert [taken(queues, places=4) for _ in range(2)] == [[3, 4, 5], [6]]
     queues.again([queues._tasks[number][0] for number in (0, 1)], alone=True)

@@ -21,7 +21,8 @@ def test_the_copy_follows_logs_that_grow_and_checkpoints_that_come_and_go(tmp_pa
     (there / "checkpoints" / "1.ckpt").unlink()
     write_all(there, {"checkpoints/2.ckpt": b"b"})
     new = read_changes(there, sync.seen)
-    assert (new.whole, new.tails) == ({"checkpoints/2.ckpt": b"b"}, {"events.jsonl": b"2\n"})  # nothing twice
+    # No byte is sent twice.
+    assert (new.whole, new.tails) == ({"checkpoints/2.ckpt": b"b"}, {"events.jsonl": b"2\n"})
     sync.apply(new)
     assert contents(here) == {"events.jsonl": "1\n2\n", "config.json": "{}", "checkpoints/2.ckpt": "b"}
 

@@ -100,7 +100,7 @@ def test_multi_krum_selects_in_the_order_of_the_fixture(count: int, selected: li
 
 
 def test_bulyan_selects_iteratively_and_not_the_best_scores_at_once() -> None:
-    # The one-shot variant selects 0, 5, 1, 2, 4, and would return (0.63333333, 1.0).
+    # A variant that selects all deltas at once takes 0, 5, 1, 2 and 4, and would return (0.63333333, 1.0).
     assert not np.allclose(combine("bulyan", X), (0.63333333, 1.0))
 
 

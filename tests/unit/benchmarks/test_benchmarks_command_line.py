@@ -1,4 +1,4 @@
-"""Mistakes in the words after `python -m benchmarks`: one sentence each, before anything is run."""
+"""Mistakes in the arguments of `python -m benchmarks`: one sentence each, before anything runs."""
 
 import sys
 

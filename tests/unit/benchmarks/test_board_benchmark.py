@@ -1,4 +1,4 @@
-"""The board stays quick with a hundred runs and a million events."""
+"""The board answers quickly with a hundred runs and a million events."""
 
 from pathlib import Path
 
@@ -10,11 +10,12 @@ from benchmarks.system.board import EVENTS_EACH, RUNS, measure_board
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_million_events_keep_nobody_waiting(tmp_path: Path) -> None:
-    """Many times what it takes on two quiet cores, and far below what reading everything first would."""
+    """The limits are many times the times on two idle cores, and far below the time to read all logs."""
     assert RUNS * EVENTS_EACH == 1_000_000
     results = measure_board(tmp_path, RUNS, EVENTS_EACH)
     assert results["until all runs and their last metrics"] < 30
-    assert results["curves of six runs"] < 5  # while the logs are read
+    # The board still reads the logs at this time.
+    assert results["curves of six runs"] < 5
     assert results["details of a run, the next"] < 2
     assert results["changes, without any"] < 0.5
     assert results["from a line to the board"] < 5

@@ -1,4 +1,4 @@
-"""The table of compatibility: the failures that its checks see, its constraints, and the lines that it keeps."""
+"""The table of compatibility: the failures that its checks detect, its constraints, and the lines that it keeps."""
 
 import sys
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ def environment(tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The combinations that were tried, each with the result that all checks passed."""
+    """Return the tested combinations, all of whose checks passed."""
     names: list[str] = []
 
     def try_quickly(name: str, combination: compat.Combination, folder: Path) -> compat.Row:

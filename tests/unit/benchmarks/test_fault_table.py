@@ -1,4 +1,4 @@
-"""The table of faults: rows are kept, only missing runs are made, and the sums are those of the rows."""
+"""The table of faults: rows are kept, only missing runs are executed, and the totals are the sums of the rows."""
 
 from pathlib import Path
 

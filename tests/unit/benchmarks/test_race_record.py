@@ -1,4 +1,4 @@
-"""What one race leaves for another: tuned values and recorded runs."""
+"""Tuned values and recorded runs of a race, with which another race continues."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ from fedraa.settings.resolve import resolve_method
 
 @pytest.fixture
 def one_recorded(tmp_path: Path) -> tuple[Race, Measured]:
-    """A race in D at FedAvg's tuned values, and its run with seed 0, as if from another machine."""
+    """Return a race in D with FedAvg's tuned values, and a recorded run with seed 0, as if from another machine."""
     setting = SETTINGS["D"]
     elsewhere = Race(
         setting, Path("/there/race"), Path("/there/data"), (0,), tuned_values={ROUNDS: {"local_steps": 20}}
@@ -65,7 +65,7 @@ def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_
 def test_a_recorded_run_of_something_else_is_made_again(
     change: dict[str, Any], one_recorded: tuple[Race, Measured]
 ) -> None:
-    """As one is that has other values, or of which the method has other defaults since."""
+    """A recorded run is repeated if its values differ, or if the defaults of its method have changed."""
     race, run = one_recorded
     assert replace(race, recorded=[replace(run, **change)]).measured() == []
 

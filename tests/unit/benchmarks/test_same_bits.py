@@ -1,4 +1,4 @@
-"""The oracle of equal bits: it sees one changed rounding, and its experiments cover every named method."""
+"""The comparison of bits detects one changed rounding, and its experiments cover every named method."""
 
 import sys
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
     def blend_with_one_rounding(params: Any, *args: Any) -> None:
         blend(params, *args)
         calls.append(args)
-        # The next mix may lose a rounding in an earlier update, because it halves it.
+        # Later mixing halves an earlier change, which may then be lost in rounding.
         if len(calls) == same_bits.UPDATES:
             params[-1] = np.nextafter(params[-1], np.float32(1))
 

@@ -1,4 +1,4 @@
-"""The figures of the structure that a redesign must not lose."""
+"""Limits on the metrics of the structure of the code."""
 
 import pytest
 

@@ -1,19 +1,30 @@
-"""Studies: what they come to, in numbers and in words, and that they survive being killed."""
+"""Studies: their tables and sentences, and their continuation after a kill."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from refusals import refuses
+from torch import nn
 
 from benchmarks.studies.commands import run_study
-from benchmarks.studies.metrics import ACCURACY, Metric, read_evaluations, to_target
+from benchmarks.studies.generalisation import (
+    FLATNESS_SAMPLES,
+    draw_direction,
+    find_largest_eigenvalue,
+    measure_flatness,
+)
+from benchmarks.studies.metrics import ACCURACY, Metric, after_rounds, at_own_time, read_evaluations, to_target
 from benchmarks.studies.options import RunOptions
 from benchmarks.studies.picture import NAMED, _choose_styles
 from benchmarks.studies.recipes import RECIPES
@@ -27,19 +38,26 @@ from benchmarks.studies.tables import (
     make_entries,
     make_frame,
 )
+from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset
 from fedraa.engine.build import build_run
-from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, MODEL, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import LOCK, lock_directory
 from fedraa.settings.resolve import resolve_method
+
+
+def linear(classes: int) -> nn.Module:
+    """Return a softmax regression on the digits."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 
 
 def study(rows: dict[str, dict[str, float]], *, metric: Metric = ACCURACY, seeds=(0, 1, 2), claims=()) -> Study:
-    """One column, the first row the reference; `rows` holds the paper's numbers."""
+    """Return a study of one column. The first row is the reference, and `rows` has the paper's numbers."""
     cells = [Cell(row, Experiment(method="fedavg"), paper=paper) for row, paper in rows.items()]
     return Study("s", "A study", cells, (metric,), next(iter(rows)), claims=claims, seeds=seeds)
 
@@ -150,6 +168,54 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
     assert to_target(0.7, "step").of(history) == float("inf")
 
 
+def test_accuracy_after_rounds_and_at_a_multiple_of_the_own_time(tmp_path: Path) -> None:
+    """The target .5 is reached at time 2, so three times its own time is 6."""
+    evals = [(0, 0.0, 0.1), (5, 2.0, 0.5), (10, 5.0, 0.6), (15, 7.0, 0.7)]
+    lines = [
+        {"seq": n, "wall": 0.0, "kind": "eval", "step": step, "t": t, "accuracy": accuracy}
+        for n, (step, t, accuracy) in enumerate(evals)
+    ]
+    (tmp_path / EVENTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history: Any = SimpleNamespace(directory=tmp_path, experiment=Experiment(dataset="digits"))
+    assert after_rounds(10).of(history) == pytest.approx(60)
+    assert after_rounds(14).of(history) == pytest.approx(60)
+    assert at_own_time({"digits": 0.5}, 3).of(history) == pytest.approx(60)
+    assert at_own_time({"digits": 0.5}, 3.5).of(history) == pytest.approx(70)
+    # It ended too early, or never reached the target.
+    assert math.isnan(at_own_time({"digits": 0.5}, 4).of(history))
+    assert math.isnan(at_own_time({"digits": 0.9}, 3).of(history))
+
+
+def test_largest_eigenvalue_is_that_of_the_largest_magnitude() -> None:
+    """The matrix [[2, 1], [1, 2]] has the eigenvalues 1 and 3, and 2 - 5 of it has 3 - 5 and 1 - 5."""
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+    start = draw_direction([torch.zeros(2)], torch.Generator().manual_seed(0))
+    assert float(start[0].norm()) == pytest.approx(1)
+    assert find_largest_eigenvalue(lambda vector: [matrix @ vector[0]], start) == pytest.approx(3, rel=1e-2)
+    shifted = matrix - 5 * torch.eye(2)
+    assert find_largest_eigenvalue(lambda vector: [shifted @ vector[0]], start) == pytest.approx(-4, rel=1e-2)
+
+
+def test_flatness_of_a_softmax_regression_is_that_of_its_hessian(tmp_path: Path) -> None:
+    experiment = Experiment(dataset="digits", model=f"{__name__}:linear", lr=0.1, method="fedavg", rounds=1, quiet=True)
+    experiment = experiment.model_copy(update={"engine": "local", "out": tmp_path / "run", "local_steps": 20})
+    run(experiment)
+    data = build_run(History(tmp_path / "run").experiment).data.dataset
+    rows = np.linspace(0, len(data.y_train) - 1, FLATNESS_SAMPLES).astype(int)
+    x = np.hstack([data.x_train[rows].reshape(len(rows), -1), np.ones((len(rows), 1))]).astype(np.float64)
+    state = torch.load(tmp_path / "run" / MODEL, weights_only=True)
+    weight, bias = (value.numpy().astype(np.float64) for value in state.values())
+    logits = x @ np.hstack([weight, bias[:, None]]).T
+    share = np.exp(logits - logits.max(1, keepdims=True))
+    share /= share.sum(1, keepdims=True)
+    # The Hessian of the cross-entropy is the mean of (diag(p) - p p^T) x (x x^T).
+    inner = share[:, :, None] * (np.eye(10) - share[:, None, :])
+    hessian = np.einsum("nij,na,nb->iajb", inner, x, x, optimize=True).reshape(10 * x.shape[1], -1) / len(rows)
+    eigenvalue, rise = measure_flatness(tmp_path / "run")
+    assert eigenvalue == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=0.02)
+    assert rise > 0
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
@@ -161,7 +227,7 @@ def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
 
 @pytest.mark.parametrize("size", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
 def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
-    """A model has units enough for the submodels that it is to be cut into."""
+    """The model of every cell has enough units for its submodels."""
     cells = list[Cell]()
     for recipe in RECIPES.values():
         cells += recipe(Scale(size, small_data)).cells
@@ -203,7 +269,7 @@ def test_a_changed_cell_is_another_directory(tmp_path: Path):
     )
 
 
-# Three runs; the middle one is long enough to be killed in its midst.
+# The study has three runs. The second run is long enough to be killed before its end.
 GRID = [Cell(row, Experiment(method="fedavg", hidden=(8,), rounds=n)) for row, n in (("a", 1), ("b", 60), ("c", 1))]
 SMALL = Study("small", "Small", GRID, (ACCURACY,), "a", seeds=(0,))
 KILLED = """
@@ -276,7 +342,7 @@ def test_a_finished_run_on_clients_of_the_data_is_not_repeated(tmp_path: Path):
 
 
 def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
-    """Its experiment is the same, but its name meant another method, as that of older code did."""
+    """The experiment is the same, but its method has changed, as between two versions of the code."""
     only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
     (first,) = execute_study(only, tmp_path, 1, lambda run, left: None)
     config = json.loads((first.directory / CONFIG).read_text())

@@ -1,4 +1,4 @@
-"""The benchmark of short tasks: its row, and what it refuses."""
+"""The benchmark of short tasks: its row, and the settings that it refuses."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the throughput benchmark refuses before it begins."""
+"""The settings that the throughput benchmark refuses before it begins."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Evaluations written as they come, and those of a run that has ended: the same, by the same callbacks."""
+"""Callbacks write the same evaluations during a run and for a run that has ended."""
 
 import sys
 from pathlib import Path
@@ -34,7 +34,7 @@ def experiment(out: Path, updates: int = 12) -> Experiment:
 
 @pytest.fixture
 def tensorboard(monkeypatch: pytest.MonkeyPatch) -> Written:
-    """What is written, by folder."""
+    """Return the written values by folder."""
     written: Written = {}
 
     class SummaryWriter:
@@ -50,14 +50,14 @@ def tensorboard(monkeypatch: pytest.MonkeyPatch) -> Written:
             self._folder.append("closed")
 
     fake = ModuleType("torch.utils.tensorboard")
-    fake.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]  # a module has what is put there
+    fake.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     return written
 
 
 @pytest.fixture
 def wandb(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The runs, by id, with what they were given."""
+    """Return the runs by id, with their arguments."""
     runs: dict[str, Any] = {}
 
     class Run:
@@ -79,13 +79,13 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             self.finished = True
 
     fake = ModuleType("wandb")
-    fake.init = Run  # type: ignore[attr-defined]  # a module has what is put there
+    fake.init = Run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return runs
 
 
 def expected(history: History) -> list[tuple[int, dict[str, float]]]:
-    """Step, and what is written of it, as evals.csv has it."""
+    """Return the expected values by step, from evals.csv."""
     rows = history.evals.to_dict("records")
     return [(int(row["step"]), {name: row[name] for name in (*METRICS, "t")}) for row in rows]
 
@@ -94,7 +94,8 @@ def test_a_csv_is_that_of_the_run_and_of_one_that_was_killed(tmp_path: Path) -> 
     history = run(experiment(tmp_path / "run"), callbacks=[CSV(tmp_path / "new" / "rows.csv")])
     text = (tmp_path / "new" / "rows.csv").read_text()
     evals = [line.split(",") for line in (history.directory / "evals.csv").read_text().splitlines()]
-    assert text == "".join(",".join((*row[:2], *row[3:])) + "\n" for row in evals)  # but for wall
+    # The column wall is not written.
+    assert text == "".join(",".join((*row[:2], *row[3:])) + "\n" for row in evals)
     with pytest.raises(Killed):
         run(experiment(tmp_path / "killed"), callbacks=[CSV(tmp_path / "killed.csv"), KillAt(8)])
     resume(tmp_path / "killed", callbacks=[CSV(tmp_path / "killed.csv")])
@@ -143,7 +144,8 @@ def test_weights_and_biases_get_a_run_that_has_ended(wandb: dict[str, Any], tmp_
     (written,) = wandb.values()
     assert [*written.rows] == [step for step, _ in expected(history)]
     sent = [line for line in history.lines() if line["kind"] == "commit"]
-    assert written.rows[12]["bytes"] > sum(int(str(line["bytes_up"])) for line in sent)  # and what went down
+    # The bytes that clients received are also written.
+    assert written.rows[12]["bytes"] > sum(int(str(line["bytes_up"])) for line in sent)
     assert written.summary == history.summary
     assert written.finished
 

@@ -1,4 +1,4 @@
-"""Callbacks in one process: what they are told, where they end a run, and what a resumed run tells them."""
+"""Callbacks in one process: the events that they receive, the step at which they end a run, and resumed runs."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def experiment(out: Path, **changes: Any) -> Experiment:
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    """The log but for real time."""
+    """Return the log without real times."""
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
@@ -37,7 +37,7 @@ def same_run(directory: Path, undisturbed: Path) -> None:
 
 
 class Records(Callback):
-    """Every call, in order; looks on."""
+    """A callback that records every call in order, and does not change the run."""
 
     blocking = False
 
@@ -70,7 +70,7 @@ class Records(Callback):
 
 
 class EndAt(Callback):
-    """Asks for the end at the n-th event of a kind."""
+    """A callback that ends the run at the n-th event of a kind."""
 
     def __init__(self, kind: str, count: int) -> None:
         self.kind, self.count = kind, count
@@ -97,11 +97,11 @@ class EndAt(Callback):
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """An exception that simulates the death of the process."""
 
 
 class RaiseAt(Callback):
-    """Raises at the n-th commit of a run."""
+    """A callback that raises at the n-th commit of a run."""
 
     def __init__(self, commit: int, error: BaseException) -> None:
         self.commit, self.error = commit, error
@@ -151,7 +151,7 @@ def test_a_run_ends_exactly_where_it_is_asked_to(kind: str, method: str, clock: 
     assert (log[-1]["reason"], log[-1]["by"]) == ("callback", "EndAt")
     assert (history.summary["reason"], history.summary["by"]) == ("callback", "EndAt")
     last = [line["seq"] for line in log if line["kind"] == kind][4]
-    # after it comes nothing but the evaluation of the final model
+    # Only the evaluation of the final model follows.
     rest = [line["kind"] for line in log if line["seq"] > last]
     assert rest in (["end"], ["eval", "end"])
     assert "ended by callback of EndAt (not checked)" in replay(history.directory)
@@ -181,7 +181,7 @@ def test_a_limit_that_came_first_is_the_reason(tmp_path: Path) -> None:
         def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
             return step == 24
 
-    # Step 24 is reached, and then evaluated.
+    # The run reaches step 24, and then evaluates it.
     assert run(experiment(tmp_path / "run", eval_every=5), callbacks=[AtTheLast]).summary["reason"] == "steps"
 
 
@@ -202,7 +202,7 @@ def test_killed_and_resumed_it_stops_where_it_would_have(share: float, tmp_path:
 
 
 def test_one_that_raises_ends_the_run_with_a_checkpoint_and_no_answer_is_lost(tmp_path: Path) -> None:
-    """At commit 7 one asks for the end and another fails: resumed, the first is asked again."""
+    """At commit 7 one callback ends the run and another raises. In the resumed run the first is called again."""
     run(experiment(tmp_path / "undisturbed"), callbacks=[EndAt("commit", 7)])
     wrong = ArithmeticError("seven")
     seen = Records()
@@ -231,7 +231,10 @@ def test_one_that_raises_while_it_looks_at_progress_ends_the_run_too(tmp_path: P
 
 
 def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> None:
-    """Who comes later to a run that waits for none is told of them later, and replay follows."""
+    """A callback that is added in a resume receives evaluations later, if the run did not wait for them.
+
+    Replay accepts it.
+    """
     with pytest.raises(Killed):
         run(experiment(tmp_path / "run", eval_every=1), callbacks=[RaiseAt(5, Killed())])
     history = resume(tmp_path / "run", callbacks=[EndAt("eval", 9)])
@@ -244,7 +247,7 @@ def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("values", "stops"),
     [
-        # patience 2: the second in a row that is not better than the best
+        # With patience 2, the second evaluation in a row that is not better than the best one ends the run.
         ([0.1, 0.2, 0.2, 0.15, 0.9], 3),
         ([0.1, 0.2, 0.1, 0.3, 0.2, 0.25], 5),
         ([0.5, nan, nan, 0.9], 2),
@@ -254,8 +257,9 @@ def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> No
 )
 def test_early_stopping_waits_for_patience(values: list[float], stops: int | None) -> None:
     for mode, sign in (("max", 1.0), ("min", -1.0)):
-        callback = EarlyStopping("loss", patience=2, mode=mode)  # type: ignore[arg-type]  # a str
-        for _ in range(2):  # on_start begins anew
+        callback = EarlyStopping("loss", patience=2, mode=mode)  # type: ignore[arg-type]
+        # on_start resets the callback.
+        for _ in range(2):
             callback.on_start(START)
             asked = [callback.on_eval(step, 0.0, {"loss": sign * value}) for step, value in enumerate(values)]
             assert (asked.index(True) if any(asked) else None) == stops

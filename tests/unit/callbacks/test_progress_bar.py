@@ -1,4 +1,4 @@
-"""The bar: what it says, and that it shows in a terminal and in a notebook, and nowhere else."""
+"""The progress bar: its text, and its display only in a terminal and in a notebook."""
 
 import re
 import sys
@@ -91,13 +91,15 @@ def test_it_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_terminal_shows_it_until_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=150))
     bar = ProgressBar()
-    for _ in range(2):  # a server that died begins again
+    # A server that died starts again from its checkpoint.
+    for _ in range(2):
         bar.on_start(START)
         bar.on_progress(QUARTER)
     bar.on_close()
     shown = capsys.readouterr().out
     assert "step 50/200 · time 2 · accuracy 0.900" in shown
-    assert shown.endswith("\x1b[2K")  # wiped
+    # The bar is removed.
+    assert shown.endswith("\x1b[2K")
 
 
 def test_a_notebook_has_one_display_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +115,9 @@ def test_a_notebook_has_one_display_that_is_updated(monkeypatch: pytest.MonkeyPa
         return Handle()
 
     fake = ModuleType("IPython.display")
-    fake.display = display  # type: ignore[attr-defined]  # a module has what is put there
+    fake.display = display  # type: ignore[attr-defined]
     package = ModuleType("IPython")
-    package.display = fake  # type: ignore[attr-defined]  # likewise
+    package.display = fake  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", package)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_jupyter=True))

@@ -33,7 +33,7 @@ def in_file(history: fl.History) -> list[tuple[int, float, float, float]]:
     """Return the same from evals.csv."""
     columns = ("step", "t", "accuracy", "loss")
     return [
-        (int(step), *(float(f"{value:.4g}") for value in rest))  # type: ignore[misc]  # of three values
+        (int(step), *(float(f"{value:.4g}") for value in rest))  # type: ignore[misc]
         for step, *rest in history.evals[list(columns)].itertuples(index=False)
     ]
 

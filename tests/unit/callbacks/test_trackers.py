@@ -24,7 +24,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def connect_here(self: socket.socket, address: object) -> None:
         if isinstance(address, tuple):
             assert address[0] in LOOPBACK, f"a tracker connects to {address}"
-        connect(self, address)  # type: ignore[arg-type]  # sockets have addresses of many types
+        connect(self, address)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket.socket, "connect", connect_here)
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -1,4 +1,4 @@
-"""What fuzz tests of the command line share."""
+"""Fixtures for fuzz tests of the command line."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from fedraa import api as front
 
 @pytest.fixture
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run ends where its first task would begin: what is refused must be so before."""
+    """End every run before its first task, because errors must appear before it."""
     monkeypatch.setattr(front, "_execute_run", lambda *args, **kwargs: None)

@@ -1,4 +1,4 @@
-"""What fuzz tests of the command line share: a way to call it, what it may say, what may become of a file."""
+"""Helpers of the fuzz tests of the command line: a call of `main`, permitted outputs, and damaged files."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from fedraa.cli.main import main
 
 
 def fuzz(examples: int) -> settings:
-    """What needs few examples, or many."""
+    """Return a decorator that tests with few examples, or with many."""
     allowed = [HealthCheck.function_scoped_fixture]
     return settings(max_examples=examples, suppress_health_check=allowed)
 
@@ -23,7 +23,7 @@ TROUBLE = ("Traceback", "Error:")
 
 
 def say(arguments: list[str]) -> tuple[int, str]:
-    """The exit code and what went to stderr; what escapes `main` fails the test."""
+    """Return the exit code and the text on stderr. An exception from `main` fails the test."""
     err = StringIO()
     with redirect_stdout(StringIO()), redirect_stderr(err):
         code = main(arguments)
@@ -31,7 +31,7 @@ def say(arguments: list[str]) -> tuple[int, str]:
 
 
 def quick(words: list[str]) -> list[str]:
-    """Return these words after the flags of QUICK that they do not have: a flag that is given twice is refused."""
+    """Return these arguments after the flags of QUICK that they lack, because a repeated flag is an error."""
     kept: list[str] = []
     for number, word in enumerate(QUICK):
         flag = word if word.startswith("--") else QUICK[number - 1]
@@ -50,7 +50,7 @@ def is_one_sentence(text: str) -> bool:
 
 
 def torn(content: bytes) -> st.SearchStrategy[bytes]:
-    """What may become of a file: nothing, an early end, other bytes somewhere."""
+    """Yield damaged contents of a file: empty, truncated, or with other bytes at some place."""
 
     def change(where: int, bytes_: bytes) -> bytes:
         return content[:where] + bytes_ + content[where + len(bytes_) :]
@@ -73,7 +73,7 @@ OTHER_KINDS: dict[str, Callable[[Path], object]] = {
 
 
 def other_kinds(path: Path) -> Iterator[str]:
-    """A file becomes, one after another, what is none; said is what."""
+    """Replace a file by things that are not files, one after another, and yield a name for each."""
     for kind, make in OTHER_KINDS.items():
         path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         make(path)

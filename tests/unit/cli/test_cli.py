@@ -18,7 +18,7 @@ DIGITS = {"x_train": (40, 8), "x_test": (10, 8)}
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with one of each kind of bad file in it."""
+    """Return a working directory with one bad file of each kind."""
     rng = np.random.default_rng(0)
     good = {name: rng.normal(size=shape).astype(np.float32) for name, shape in DIGITS.items()}
     good |= {name: np.arange(size) % 4 for name, size in (("y_train", 40), ("y_test", 10))}
@@ -34,13 +34,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# The twelve kinds of bad input of the first issue, and where a kind has several faces, each of them.
+# Twelve kinds of bad input. Some kinds have several forms.
 BAD = {
     "unknown method": ("--method fedmagic", ["method", "'fedmagic'", "fedavg"]),
     "unknown dataset": ("--dataset mnits", ["dataset", "'mnits'", "digits"]),
     "ratios not of sum 1": ("--ratios 0.5 0.6", ["ratios", "1.1", "sum to 1"]),
     "no clients": ("--clients 0", ["clients", "0", "1"]),
-    "negative capability": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "over 0"]),
+    "negative capability": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "above 0"]),
     "more fragments than neurons": ("--hidden 3 --fragments 5", ["ratios", "3 units", "fewer"]),
     "empty client": ("--clients 2000", ["clients", "2000", "1437", "fewer clients"]),
     "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),
@@ -68,11 +68,12 @@ def tree(root: Path) -> set[str]:
 
 
 COMPARE = "compare fed-raa fedavg"
-# A plan writes nothing; what compare says of methods and of foreign flags is tested with it.
+# A plan writes nothing. The messages of compare about methods and foreign flags have separate tests.
 CASES = [("run", kind) for kind in BAD]
 CASES += [("plan", kind) for kind in BAD if not kind.startswith("out ")]
 CASES += [(COMPARE, kind) for kind in BAD if kind not in ("unknown method", "foreign flag")]
-# Only these kinds are refused with the default engine of `run`, which starts a cluster before it looks at the data.
+# The other kinds need `--engine local`, because with the default engine `run` starts a cluster before it reads the
+# data.
 WITH_RAY = ("no workers", "unknown dataset")
 
 

@@ -1,4 +1,4 @@
-"""What is shown: figures while a run lasts, tables, quantities."""
+"""The display of metrics during a run, of tables and of quantities."""
 
 import json
 import re

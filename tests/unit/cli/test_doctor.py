@@ -51,7 +51,8 @@ def test_missing_package_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("shared", "is_fault"),
-    [(2.9, True), (3.1, False)],  # Ray's object store takes 3 of 10 GB
+    # Ray's object store takes 3 of 10 GB.
+    [(2.9, True), (3.1, False)],
 )
 def test_small_shared_memory_is_a_fault(monkeypatch: pytest.MonkeyPatch, shared: float, is_fault: bool) -> None:
     monkeypatch.setattr(doctor, "free_gigabytes", lambda folder: shared)

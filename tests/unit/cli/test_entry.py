@@ -1,4 +1,4 @@
-"""The command itself: Ctrl-C while it is read is one sentence."""
+"""The command `fedraa`: Ctrl-C during its imports prints one sentence."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Every error about a user's mistake says what is expected or what to do next."""
+"""Every error about a user's mistake has the expected value or the next step."""
 
 import ast
 from collections.abc import Iterator

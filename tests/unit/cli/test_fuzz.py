@@ -1,4 +1,4 @@
-"""Whatever is typed or lies in a file: it runs, or it is refused in one sentence, and then nothing was written."""
+"""Any arguments and any file: the command runs, or refuses them in one sentence and writes nothing."""
 
 import os
 from pathlib import Path
@@ -71,7 +71,7 @@ NUMBERS = st.sampled_from(["1", "0", "-1", "2.5", "nan", "inf", "", "x", "1e400"
 
 
 def table(columns: list[str]) -> st.SearchStrategy[bytes]:
-    """CSV files about right, and bytes of any kind."""
+    """Return CSV files that are nearly right, and random bytes."""
     head = st.lists(st.sampled_from([*columns, "", "colour"]), min_size=1, max_size=4)
     rows = st.lists(st.lists(NUMBERS, min_size=1, max_size=4), max_size=4)
     lines = st.builds(lambda *all_: "\n".join(",".join(line) for line in (all_[0], *all_[1])), head, rows)
@@ -158,7 +158,7 @@ def test_a_table_of_evaluations_that_is_a_named_pipe_which_nobody_reads(tmp_path
 
 
 def test_named_pipes_where_files_are_made(tmp_path: Path) -> None:
-    """Before a file is whole it has another name, which may be taken."""
+    """A file has a temporary name while it is written. Something else may have this name."""
     path = tmp_path / "summary.json"
     os.mkfifo(tmp_path / f"summary.json{PARTIAL}")
     write_text(path, "3")

@@ -1,4 +1,4 @@
-"""Whatever lies in a file of data: it is read, or refused in one sentence, and then nothing was written."""
+"""Any file of data: it is read, or it is refused in one sentence and nothing is written."""
 
 import zipfile
 from collections.abc import Callable
@@ -18,7 +18,7 @@ DTYPES = st.sampled_from(["f4", "f8", "f2", "i8", "i4", "u1", "?", "U3", "c8", "
 
 @st.composite
 def archives(draw: st.DrawFn) -> bytes:
-    """Archives of arrays about right, whole or torn."""
+    """Return archives of arrays that are nearly right, whole or truncated."""
     rows, columns = draw(st.integers(0, 12)), draw(st.sampled_from([(), (4,), (3, 2), (1, 8, 8), (0,)]))
     arrays: dict[str, Any] = {}
     for name in draw(st.sets(st.sampled_from(ARRAYS), min_size=3)):
@@ -45,7 +45,7 @@ def test_archives_of_data(content: bytes, tmp_path: Path) -> None:
 
 
 def idx(array: "np.ndarray[Any, Any]", kind: int = 8) -> bytes:
-    """As MNIST has its files: type, dimensions, sizes, values."""
+    """Return bytes in the format of MNIST's files: type, dimensions, sizes, values."""
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     return bytes([0, 0, kind, array.ndim]) + sizes + array.tobytes()
 
@@ -81,7 +81,8 @@ MNIST: dict[str, Callable[[bytes], bytes]] = {
 def test_files_of_mnist(mnist: Path, tmp_path: Path) -> None:
     flags = ["--dataset", "mnist", "--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / "run")]
     assert say(["run", *QUICK, *flags]) == (0, "")
-    (tmp_path / "data").chmod(0o555)  # or what is damaged would be fetched
+    # Otherwise the damaged file would be downloaded again.
+    (tmp_path / "data").chmod(0o555)
     for number, path in enumerate(sorted(mnist.iterdir())):
         content = path.read_bytes()
         for what, damage in list(MNIST.items())[number % 2 :: 2]:

@@ -1,4 +1,4 @@
-"""Whatever has become of the files of a run: every command says so in one sentence, or has its result."""
+"""Damaged files of a run: every command reports the damage in one sentence, or has its result."""
 
 import json
 import shutil
@@ -22,14 +22,14 @@ JSON = (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run that has ended, with its last two checkpoints."""
+    """Return the directory of a run that has ended, with its last two checkpoints."""
     out = tmp_path_factory.mktemp("fuzz") / "run"
     assert main(["run", *quick(["--updates", "6", "--checkpoint-every", "2", "--out", str(out)])]) == 0
     return out
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the values of a tree of JSON are, inner ones too."""
+    """Return the paths of all values in a JSON tree, including inner nodes."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
@@ -37,7 +37,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], Any], None]) -> Any:
-    """A copy of the tree in which `become` has changed the place `path`."""
+    """Return a copy of the tree in which `become` has changed the value at `path`."""
     copy = json.loads(json.dumps({"root": tree}))
     *way, last = ("root", *path)
     inner = copy
@@ -48,14 +48,14 @@ def changed(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], 
 
 
 def check_everything(run: Path) -> None:
-    """Every command that reads a run directory gives a result, says that the log is wrong (1), or refuses (2)."""
+    """Assert that every command on a run directory has a result, reports an inconsistent log (1), or refuses it (2)."""
     for command in (["status"], ["stop"], ["replay"], ["profile"], ["resume", "--quiet"]):
         code, said = say([*command, str(run)])
         assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (command, code, said)
 
 
 def check_report(run: Path) -> None:
-    """A report of it, and of it beside others, which is made or refused."""
+    """Assert that a report of the run, and of it with other runs, is written or refused."""
     page = run.with_name("page.html")
     for flags in ([], ["--landscape"]):
         code, said = say(["report", str(run), "--out", str(page), *flags])
@@ -63,7 +63,7 @@ def check_report(run: Path) -> None:
 
 
 def no_files(whole: Path, scratch: Path, killed: bool, most: int | None) -> None:
-    """Copies of a run in which one file is none, each with every command."""
+    """Yield copies of a run in which something else has the name of a file."""
     names = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.is_file()]
     cases = [(name, kind) for name in names for kind in OTHER_KINDS if not killed or name.name != "summary.json"]
     for place in np.random.default_rng(killed).permutation(len(cases))[:most]:
@@ -145,6 +145,6 @@ def copied(whole: Path, to: Path) -> Path:
 
 
 def ended(run: Path, data: st.DataObject) -> None:
-    """As of a run that has ended, or one that was killed."""
+    """Return the names of the files of a run that has ended, or that was killed."""
     if data.draw(st.booleans()):
         (run / "summary.json").unlink(missing_ok=True)

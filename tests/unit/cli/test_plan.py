@@ -1,4 +1,4 @@
-"""A plan foretells what a run then does, and its tables hold numbers that can be worked out by hand."""
+"""A plan predicts the run, and its tables have numbers that are computed by hand."""
 
 import re
 from pathlib import Path
@@ -83,7 +83,8 @@ def test_fragments_are_listed_with_what_they_own_and_share(capsys: pytest.Captur
     assert lines[3][:3] == ["0", "80", "6010"]
     assert lines[3][-2:] == ["6000", "10"]
     assert lines[4][:3] == ["1", "120", "9010"]
-    assert lines[3][3:5] == ["24", "kB"]  # 4 bytes each
+    # Each parameter has 4 bytes.
+    assert lines[3][3:5] == ["24", "kB"]
 
 
 def test_blocks_between_two_cut_layers_are_never_trained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +99,8 @@ def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[
     told = {words[0]: words for words in lines if words[0] in ("delay", "expected")}
     assert float(told["delay"][2]) == pytest.approx(0.5 * 160 * 9 / 1437, abs=1e-3)
     assert told["expected"][1:4] == ["90", "updates", "in"]
-    assert float(told["expected"][5]) == pytest.approx(10 * 0.5, rel=0.01)  # each client ten times
+    # Each client trains ten times.
+    assert float(told["expected"][5]) == pytest.approx(10 * 0.5, rel=0.01)
 
 
 def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM while a command waits for something is one sentence, and nothing is left."""
+"""SIGTERM while a command waits prints one sentence, and no files stay."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def data():
 
 @pytest.fixture(autouse=True)
 def as_at_the_start() -> Iterator[None]:
-    """Ray's handler may be there, of other tests in this process."""
+    """Restore the default handler, because Ray may have installed its handler in an earlier test."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""What was mistyped is told with what may be meant."""
+"""An error about a mistyped name suggests a similar name."""
 
 import re
 from importlib.metadata import version

@@ -1,9 +1,10 @@
-"""Shards that stay on the device: the same bits as from the host, and no more memory than allowed. Tested on a CPU."""
+"""Shards that stay in the memory of a GPU: the same bits as without this, and limited memory. The tests use a CPU."""
 
 import numpy as np
 import pytest
 import torch
 
+from actors import runtime
 from actors.cluster import placement
 from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
@@ -48,7 +49,8 @@ def test_the_shards_used_last_are_kept_within_the_bound() -> None:
     assert list(trainer._resident) == [0, 2]
     tight = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=x.nbytes)
     trained(spec, tight, 0)
-    assert not tight._resident  # its labels no longer fit
+    # The labels of this shard do not fit into the memory.
+    assert not tight._resident
 
 
 def test_bf16_trains_nearly_the_same_in_float32() -> None:
@@ -75,7 +77,7 @@ def test_bf16_trains_nearly_the_same_in_float32() -> None:
 def test_workers_share_gpus(
     workers: int, gpus: int, device: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
+    monkeypatch.setattr(runtime, "resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
     (group,) = placement.make_worker_groups(ClusterOptions(workers=workers), clients=8, device=device)
     assert group == WorkerGroup(workers, {"CPU": 1, "GPU": share})
 

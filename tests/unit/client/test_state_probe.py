@@ -147,7 +147,8 @@ def test_probe_leaves_generators_and_the_model_as_they_were() -> None:
         (lambda: nn.Linear(WIDTH, 3), 1, 1),
         (lambda: nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 3)), 2, 1),
         (Squeezed, 2, 2),
-        (lambda: nn.Sequential(MovingNorm(), nn.Linear(WIDTH, 3)), 2, 1),  # the variance of one sample is no number
+        # The variance of one sample is NaN.
+        (lambda: nn.Sequential(MovingNorm(), nn.Linear(WIDTH, 3)), 2, 1),
         (lambda: nn.Sequential(FakeQuantize(), nn.Linear(WIDTH, 3)), 1, 1),
     ],
 )

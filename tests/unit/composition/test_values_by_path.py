@@ -1,4 +1,4 @@
-"""Values of a method by path: which paths there are, their errors, and the shortcuts to them."""
+"""Values of a method by path: the list of paths, errors, and shortcuts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +87,7 @@ def test_a_component_comes_before_its_fields() -> None:
 
 def test_method_replace_takes_shortcuts_and_paths() -> None:
     method = fl.method("fedavg").replace(server_optimizer="momentum", **{"update.optimizer.beta": 0.5})
-    assert method.update.optimizer == Momentum(beta=0.5)  # type: ignore[union-attr]  # its update is a mean
+    assert method.update.optimizer == Momentum(beta=0.5)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_foreign_names_follow_the_components_that_are_set() -> None:
 
 @dataclass
 class Custom(ConvexMix):
-    """A custom rule with a field of its own and one that it declares again."""
+    """A custom rule with a new field, and with an inherited field that it declares again."""
 
     depth: int = 2
-    mixing: Any = 0.5  # type: ignore[assignment]  # any value is allowed
+    mixing: Any = 0.5  # type: ignore[assignment]
 
 
 def test_fields_of_a_custom_component_are_paths() -> None:

@@ -32,6 +32,7 @@ def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
         ("max_update_norm", "x", "number or 'auto'"),
         ("local_steps", 0, "from 1, or auto"),
         ("address", "nowhere", "auto, HOST:PORT or ray://HOST:PORT"),
+        ("links", 3, "a path"),
     ],
 )
 def test_experiment_with_a_wrong_value_names_the_allowed_ones(field: str, value: Any, expected: str) -> None:
@@ -98,7 +99,7 @@ def test_ratios_of_a_third_sum_to_one() -> None:
 
 def test_nothing_changes_after_construction() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Experiment().seed = 3  # type: ignore[misc]  # that is what is tried
+        Experiment().seed = 3  # type: ignore[misc]
 
 
 def test_it_survives_a_trip_through_json() -> None:

@@ -76,7 +76,7 @@ KINDS = ("fed-raa", "fedasync", "fedavg", "heterofl", "ram-fed", "splitfed", "fe
 
 
 def ran(out: Path, method: str, **fields: Any) -> tuple[str, str]:
-    """Return what came out of a run: its model and its log."""
+    """Return the model and the log of a run."""
     limit = {"updates": 10} if find_method(method).asynchronous else {"rounds": 4}
     history = fl.run(**SMALL | limit | {"method": method, "out": out} | split_paths(fields, {}))
     lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
@@ -105,7 +105,7 @@ def test_field_of_a_method_changes_the_run_or_is_refused(method: str, tmp_path: 
     ("path", "value"), [("local.scale_activations", True), ("local.full_rate", True), ("submodel.server_compute", 3.0)]
 )
 def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, path: str, value: object) -> None:
-    """Methods by the runs that came out equal with the value and without it."""
+    """The methods are those whose runs are equal with and without the value."""
     of_full_width = {name for name in METHODS if not _cuts(name)}
     ignored = method != "splitfed" if path == "submodel.server_compute" else method in of_full_width
     changes: Mapping[str, Any] = {"method": method, "override": {path: value}, "hidden": (8,)}
@@ -118,7 +118,7 @@ def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, path: st
 
 
 def _cuts(name: str) -> bool:
-    """Return True for a method that was seen to train narrower models, by name."""
+    """Return, by name, True for each method that trains narrower models in a run."""
     cutting = r"fed-quilt|fed-raa.*|heterofl.*|fedrolex.*|ist|.*-kernels|hetlora|flora|fedgmr-units"
     return re.fullmatch(cutting, name) is not None
 
@@ -210,7 +210,7 @@ def test_a_method_for_adapters_warns_about_a_model_without_any() -> None:
 
 
 def test_every_field_that_can_be_without_effect_is_listed() -> None:
-    """Fields that always have an effect, each with where a test shows it, and the ones above are all that there are."""
+    """Every field is in the list of fields without effect above, or has a test that shows its effect."""
     listed = METHOD_FIELDS.keys() | {next(iter(fields)) for fields in IGNORED}
     always = {
         *("method", "dataset", "model", "objective", "clients", "partition", "transforms", "allow_nan"),

@@ -25,7 +25,7 @@ class Holder:
 
 
 class Refusing(Holder):
-    """As handles of h5py are."""
+    """An object that refuses to be copied and pickled, like handles of h5py."""
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("cannot pickle")
@@ -91,7 +91,7 @@ def test_generators_are_found_once_and_in_order() -> None:
     numbers, python, mine = np.random.default_rng(0), random.Random(0), torch.Generator()
     state = np.random.RandomState(0)
     inner = [python, Refusing(rng=mine), numbers.bit_generator, random.SystemRandom()]
-    inner[1].again = inner[1]  # type: ignore[attr-defined, union-attr]  # a holder has any attributes
+    inner[1].again = inner[1]  # type: ignore[attr-defined, union-attr]
     held = Holder(a=numbers, b=inner, c=lambda: state.rand())
     assert inspect_contents(held).generators == [numbers.bit_generator, python, mine, state]
 

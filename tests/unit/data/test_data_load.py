@@ -31,7 +31,7 @@ def arrays(**change):
 
 
 def scaled(data):
-    """The samples as a run has them."""
+    """Return the scaled samples of a run."""
     experiment = Experiment(clients=2)
     return deal_samples(data, build.make_dealing(experiment, experiment, seed=0)).dataset
 
@@ -69,7 +69,7 @@ def test_digits_are_those_that_scikit_learn_loads_and_splits():
 
 
 def test_what_a_run_does_not_need_is_not_imported(tmp_path):
-    """Each takes a second of the start-up, or nearly."""
+    """The import of each of these packages takes nearly a second."""
     code = f"""
 import sys, fedraa, pathlib
 out = pathlib.Path({str(tmp_path / "run")!r})
@@ -187,7 +187,8 @@ def test_npz_files_that_are_none_are_refused(tmp_path, save):
         load_dataset(path, None)
     good = Path(save(**arrays()))
     content = bytearray(good.read_bytes())
-    content[200] ^= 0xFF  # inside the first array, whose checksum then fails
+    # The byte is inside the first array, so its checksum is wrong.
+    content[200] ^= 0xFF
     good.write_bytes(content)
     with refuses(f"dataset {str(good)!r}", "numpy.savez"):
         load_dataset(str(good), None)
@@ -232,7 +233,8 @@ def test_agnews_keeps_the_most_frequent_words_and_the_first_of_a_text(tmp_path):
     write_agnews(tmp_path, "label,text\n" + rows + long, "label,text\n0,w09997 w09998\n")
     data = load_dataset("agnews", tmp_path)
     assert data.x_train.max() == 9_999
-    assert (data.x_train[-1] == 2).all()  # 64 of the 70 words
+    # The vocabulary has 64 of the 70 words.
+    assert (data.x_train[-1] == 2).all()
     assert data.x_test[0, :3].tolist() == [9_999, 1, 0]
 
 
@@ -265,7 +267,7 @@ MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-image
 
 
 def mnist_files():
-    """Ten training and five test images in the IDX format: a magic number, the sizes, the bytes."""
+    """Write ten training and five test images in the IDX format: a magic number, the sizes, the bytes."""
     rng = np.random.default_rng(0)
     files = {}
     for images, marks, n in ((*MNIST_FILES[:2], 10), (*MNIST_FILES[2:], 5)):
@@ -335,12 +337,13 @@ def test_the_real_agnews():
     data = load_dataset("agnews", REAL)
     assert np.bincount(data.y_test).tolist() == [1900, 1900, 1900, 1900]  # as published
     known = data.x_test[data.x_test > 0]
-    assert (known == 1).mean() < 0.1  # few words of the test rows are unknown
+    # Few words of the test rows are unknown.
+    assert (known == 1).mean() < 0.1
 
 
 @pytest.mark.skipif(not (REAL / "cifar10-subset.npz").is_file(), reason=f"no CIFAR-10 subset in {REAL}")
 def test_the_real_cifar10_subset():
     data = load_dataset(str(REAL / "cifar10-subset.npz"), None)
     assert data.x_train.shape == (10_000, 3, 32, 32)
-    # The bytes themselves: a run scales them.
+    # The values are bytes, and the run scales them.
     assert data.x_train.std(axis=(0, 2, 3)) == pytest.approx([63.14, 62.37, 66.97], abs=0.01)

@@ -19,7 +19,7 @@ def split(y_train, y_test, clients, scheme, *, dirichlet=0.5, seed=0):
 
 
 def counts(shards, y, classes=10):
-    """Samples of each class that each client holds, `[clients, classes]`, counted shard by shard."""
+    """Return the number of samples of each class of each client, [clients, classes]."""
     runs = [shards.order[a:b] for a, b in zip(shards.offsets, shards.offsets[1:], strict=False)]
     return np.array([np.bincount(y[run], minlength=classes) for run in runs])
 
@@ -89,7 +89,8 @@ def test_label_limited_clients_hold_so_many_labels_and_labels_so_many_holders(cl
     assert ((held > 0).sum(axis=1) == per_client).all()
     holders = (held > 0).sum(axis=0)
     assert holders.max() - holders.min() <= 1
-    for label, column in enumerate(held.T):  # the holders share the 400 samples evenly
+    # The owners of a class divide its 400 samples evenly.
+    for label, column in enumerate(held.T):
         present = column[column > 0]
         assert present.max() - present.min() <= 1, label
 
@@ -144,7 +145,8 @@ def test_a_hundred_thousand_clients_cost_little(scheme):
     y = labels(200_000)
     start = time.perf_counter()
     dealt = split(y, labels(100), 100_000, scheme, dirichlet=50.0)
-    assert time.perf_counter() - start < 5  # 0.1 to 0.3 s; one Python call per client and class would take longer
+    # It takes 0.1 to 0.3 s. One Python call per client and class would take longer.
+    assert time.perf_counter() - start < 5
     assert np.diff(dealt.train.offsets).min() >= 1
 
 

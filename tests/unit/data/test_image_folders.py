@@ -1,4 +1,4 @@
-"""Folders of images as people keep them: links, hidden files, colours and sizes that differ, broken files."""
+"""Folders of images of users: links, hidden files, different colours and sizes, broken files."""
 
 import os
 import shutil
@@ -91,7 +91,7 @@ def test_image_of_another_mode_among_colours_becomes_rgb(mode: str, name: str, s
     with Image.open(path) as opened:
         colours = opened.convert("RGB")
         wanted = np.asarray(colours if size is None else colours.resize((size, size)), np.float32)
-    # The other images are alike, so that scale and shift of the channels follow from two of their pixels.
+    # The other images are equal, so that the scale and the shift of the channels follow from two of their pixels.
     plain = np.asarray(image() if size is None else image().resize((size, size)), np.float32)
     for channel in range(3):
         slope, shift = np.polyfit(plain[..., channel].ravel(), x[0, channel].ravel(), 1)

@@ -28,11 +28,11 @@ def dataset(**change: Any) -> Any:
 
 
 def made(data_dir: Path | None = None) -> fl.Dataset:
-    return dataset(name=f"in {data_dir}")  # type: ignore[no-any-return]  # it is one
+    return dataset(name=f"in {data_dir}")  # type: ignore[no-any-return]
 
 
 def sized(rows: int = 40) -> fl.Dataset:
-    return dataset(x_train=X[:rows], y_train=Y[:rows])  # type: ignore[no-any-return]  # it is one
+    return dataset(x_train=X[:rows], y_train=Y[:rows])  # type: ignore[no-any-return]
 
 
 def nothing() -> None: ...
@@ -233,8 +233,9 @@ def test_the_command_line_takes_them_all(
     assert command(*own.split(), "--compute", "my_ext:devices") == 0
     assert capsys.readouterr().err == ""
     history = fl.History(tmp_path / "run")
-    assert 0.5 < history.summary["metrics"]["sure"] <= 1  # type: ignore[index]  # a mapping
-    assert history.config["resolved"]["samples"] == [9, 8, 8]  # half of 50 rows
+    assert 0.5 < history.summary["metrics"]["sure"] <= 1  # type: ignore[index]
+    # These are half of the 50 rows.
+    assert history.config["resolved"]["samples"] == [9, 8, 8]
     assert history.config["resolved"]["compute"] == [1.0, 2.0, 3.0]
     assert history.config["experiment"]["compute"] == "my_ext:devices"
 

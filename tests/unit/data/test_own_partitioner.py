@@ -36,7 +36,7 @@ def one_class_each(labels: Any, clients: int, rng: np.random.Generator) -> list[
 
 
 def shards(partitioner: object, clients: int = 3) -> tuple[list[Any], list[Any]]:
-    """The training and the test rows of every client."""
+    """Return the training and the test rows of every client."""
     partition = divide_samples(make_partitioner(partitioner), Y, Y_TEST, clients, seed=0)
     train, test = (np.split(part.order, part.offsets[1:-1]) for part in (partition.train, partition.test))
     return train, test
@@ -48,7 +48,8 @@ def test_training_rows_are_as_assigned_and_test_rows_of_the_same_classes() -> No
     assert train[0].tolist()[:4] == [0, 2, 3, 5]
     assert [len(rows) for rows in train] == [20, 20, 20]
     assert (Y[train[2]] == 1).all()
-    assert sorted(test[2]) == list(range(20, 40))  # the test rows of label 1
+    # These are the test rows of label 1.
+    assert sorted(test[2]) == list(range(20, 40))
     assert sorted(np.concatenate(test)) == list(range(60))
     # The first 20 even rows are ten of label 0 and ten of label 2, half of each: so are its test rows.
     assert np.bincount(Y_TEST[test[0]], minlength=3).tolist() == [10, 0, 10]
@@ -69,7 +70,8 @@ def test_a_function_draws_from_the_seed() -> None:
 
 
 def test_rows_may_be_left_out_and_with_a_class_its_test_rows() -> None:
-    train, test = shards(Few(1), clients=2)  # rows 0 and 1, of labels 0 and 1
+    # Rows 0 and 1 have the labels 0 and 1.
+    train, test = shards(Few(1), clients=2)
     assert [rows.tolist() for rows in train] == [[0], [1]]
     assert [sorted(rows) for rows in test] == [list(range(20)), list(range(20, 40))]
 
@@ -86,7 +88,7 @@ def test_values_are_given_by_flags_as_text_or_as_objects() -> None:
 
 @pytest.mark.parametrize("built_in", [Iid(), Dirichlet(5.0), Labels(2)])
 def test_what_is_built_in_can_be_asked_by_an_own_one(built_in: Any) -> None:
-    class Reversed(type(built_in)):  # type: ignore[misc]  # each of the three in turn
+    class Reversed(type(built_in)):  # type: ignore[misc]
         def assign(self, labels: Any, clients: int, rng: np.random.Generator) -> Sequence[Any]:
             return list(super().assign(labels, clients, rng))[::-1]
 
@@ -130,7 +132,7 @@ def failing(labels: Any, clients: int, rng: np.random.Generator) -> Any:
 
 
 class Unable(fl.Partitioner):
-    """It assigns nothing."""
+    """A partitioner that assigns no samples."""
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ TEST = (np.zeros((6, 2), np.float32), np.arange(6) % 2)
 
 
 class Drawing(torch.utils.data.Dataset[Any]):
-    """An item is [row, draw]."""
+    """A dataset in which an item is [row, random number]."""
 
     generator = np.random.RandomState(0)
 

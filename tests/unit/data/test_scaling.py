@@ -1,4 +1,4 @@
-"""The scaling of inputs against NumPy: per channel, by the training samples, the same for every way in."""
+"""The scaling of inputs against NumPy: per channel, by the training samples, and equal for all kinds of sources."""
 
 import sys
 from collections.abc import Callable
@@ -89,7 +89,8 @@ def test_tokens_and_masks_stay_as_they_are() -> None:
     np.testing.assert_allclose(scaled["pixel"], by_hand(BYTES[:30]), atol=1e-5)
     one = features[:, 0]
     np.testing.assert_allclose(scaled["one"], (one - one.mean()) / one.std(), atol=1e-5)
-    assert measure_scaling(mask) is not None  # one input alone is scaled, as columns of 0 and 1 of a table are
+    # A single input is scaled even if its values are 0 and 1, like columns of a table.
+    assert measure_scaling(mask) is not None
 
 
 def test_inputs_that_the_training_samples_do_not_have() -> None:

@@ -23,7 +23,7 @@ OWNERS = [f"writer {row % 4}" for row in range(60)]
 
 
 class Pairs(torch.utils.data.Dataset[Any]):
-    """Map-style."""
+    """A map-style dataset."""
 
     def __init__(self, change: Callable[[int, Any, Any], Any] = lambda row, x, y: (x, y)) -> None:
         self.change = change
@@ -150,7 +150,8 @@ def test_more_clients_than_the_data_have_are_refused() -> None:
 def test_images_in_folders(tmp_path: Path) -> None:
     from PIL import Image
 
-    pixels = RNG.integers(0, 256, (2, 2, 2, 3, 6, 5, 3), dtype=np.uint8)  # split, client, class, image
+    # The levels of the path are split, client, class and image.
+    pixels = RNG.integers(0, 256, (2, 2, 2, 3, 6, 5, 3), dtype=np.uint8)
     for s, split in enumerate(("train", "test")):
         for c in range(2):
             for k, kind in enumerate(("cat", "dog")):
@@ -178,7 +179,8 @@ def test_a_csv_table(tmp_path: Path) -> None:
     path.write_text("\n".join(["price,kind,label,client", *rows]))
     data = dealt(load_dataset(str(path), None), "natural", 3)
     assert data.names == ("shop0", "shop1", "shop2")
-    assert data.dataset.x_train.shape[1] == 3  # price, and kind as two columns
+    # The features are the price and two columns for the kind.
+    assert data.dataset.x_train.shape[1] == 3
     assert len(data.dataset.y_train) == 24
     named = load_dataset(f"csv({str(path)!r}, target='client', client='label')", None)
     assert dealt(named, "natural", 2).names == ("high", "low")

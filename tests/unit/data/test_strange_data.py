@@ -18,7 +18,7 @@ X, Y = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32), np.aran
 
 
 class Items:
-    """A data set of torch's kind."""
+    """A map-style dataset of torch."""
 
     def __init__(self, item: Callable[[int], Any]) -> None:
         self._item = item
@@ -110,7 +110,8 @@ def test_losses_that_teach_nothing() -> None:
     with refuses("objective: Odd loss", "gradient"):
         describe_misfit(Odd(torch.Tensor.detach), outputs, targets, 3)
     assert describe_misfit(Odd(lambda losses: losses), outputs, targets, 3) is None
-    assert describe_misfit(Odd(lambda losses: losses), outputs * float("nan"), targets, 3) is None  # the samples' fault
+    # The samples are wrong, not the model.
+    assert describe_misfit(Odd(lambda losses: losses), outputs * float("nan"), targets, 3) is None
     wrong = type("Listed", (Odd,), {"better": ["r2"]})
     with refuses("objective: Listed.better", got=["r2"]):
         make_objective(wrong(lambda losses: losses))

@@ -1,4 +1,4 @@
-"""Tables as people and programs write them: the features and labels that are read, and the sentences of refusals."""
+"""Tables in the forms of users and programs: their features and labels, and the errors about other tables."""
 
 import bz2
 import gzip
@@ -257,7 +257,7 @@ def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
         pytest.param(table('"x" "label"', '"1" {y}'), "FILE", "semicolon", id="quotes and spaces"),
         pytest.param("a,label\n", "FILE", "no row", id="header only"),
         pytest.param('a,label\n"1,2\n', "FILE", "CSV", id="open quote"),
-        pytest.param(b"a,label\n\0\0,1\n", "FILE", "no text", id="bytes"),
+        pytest.param(b"a,label\n\0\0,1\n", "FILE", "not a text file", id="bytes"),
         pytest.param("a,a,label\n1,2,0\n", "FILE", "'a'", id="equal names"),
         pytest.param(table("5.1,3.5,setosa", "{x},1,{y}", x=X), "FILE", "5.1, 3.5, setosa", id="no header"),
         pytest.param(table(",x,label", "{x},1,{y}", x=X), "FILE", "column 1", id="unnamed feature"),

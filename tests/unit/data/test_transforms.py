@@ -1,4 +1,4 @@
-"""Transforms against NumPy, their refusal before the start, and their dependence on the run's random streams only."""
+"""Transforms against NumPy, errors about them before the start, and their random numbers from the run's seed."""
 
 from pathlib import Path
 from typing import Any

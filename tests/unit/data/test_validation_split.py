@@ -10,7 +10,7 @@ from fedraa.engine.build import build_run, make_dealing
 
 
 def dataset() -> Dataset:
-    """Samples with their row numbers as values."""
+    """Return a dataset in which the value of a sample is its row number."""
     x = np.arange(100, dtype=np.float32)[:, None]
     return Dataset("n", x[:90], np.arange(90) % 3, x[90:], np.arange(10) % 3, 3)
 
@@ -20,14 +20,15 @@ def deal(experiment: Experiment, data: Dataset | FederatedDataset) -> Federated:
 
 
 def numbers(data: object, client: int) -> set[float]:
-    return set(data.client(client)[0][:, 0].tolist())  # type: ignore[attr-defined]  # it is of that kind here
+    return set(data.client(client)[0][:, 0].tolist())  # type: ignore[attr-defined]
 
 
 def test_clients_give_their_share_and_train_on_the_rest() -> None:
     whole = deal(Experiment(standardise=False, clients=4), dataset())
     data = deal(Experiment(standardise=False, clients=4, validation=0.25), dataset())
     assert whole.sizes.tolist() == [22, 23, 22, 23]
-    assert data.sizes.tolist() == [16, 17, 16, 17]  # less 6, of 22 / 4 = 5.5 to even and of 23 / 4
+    # 6 samples are held back: 22 / 4 = 5.5 is rounded to the even 6, and 23 / 4 to 6.
+    assert data.sizes.tolist() == [16, 17, 16, 17]
     for client in range(4):
         x, y = data.test_of(client)
         held = set(x[:, 0].tolist())
@@ -36,7 +37,8 @@ def test_clients_give_their_share_and_train_on_the_rest() -> None:
         assert (y == x[:, 0].astype(int) % 3).all()
         x, y = data.client(client)
         assert (y == x[:, 0].astype(int) % 3).all()
-    assert data.dataset.x_test.max() < 90  # none of the test data
+    # No test sample is used.
+    assert data.dataset.x_test.max() < 90
     assert len(data.dataset.y_test) == 24
     assert data.labels is not None
     assert (data.labels == data.dataset.y_train).all()
@@ -54,7 +56,8 @@ def test_it_is_drawn_from_the_seed() -> None:
 def test_a_client_keeps_one_sample() -> None:
     data = deal(Experiment(clients=60, validation=0.9), dataset())
     assert data.sizes.min() == 1
-    assert data.dataset.x_test.shape == (30, 1)  # of the thirty clients that have two
+    # Thirty clients have two samples each.
+    assert data.dataset.x_test.shape == (30, 1)
     with refuses("validation", got=0.5):
         deal(Experiment(clients=90, validation=0.5), dataset())
 

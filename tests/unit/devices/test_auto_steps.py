@@ -1,4 +1,4 @@
-"""Local steps from costs, by hand, and minibatches that go on over tasks."""
+"""Numbers of local steps that follow from costs, by hand, and passes over the data that continue across tasks."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ DEVICES = "compute,downlink,uplink,latency\n1,0.5,0.25,0.1\n2,inf,inf,0\n4,0.01,
 
 
 def spec(tmp_path: Path, **flags: Any) -> RunSpec:
-    """Three clients of 20 samples, in minibatches of 8, 8 and 4; fragments of a quarter and three quarters."""
+    """Return a run of three clients of 20 samples in minibatches of 8, 8 and 4, with fragments of 1/4 and 3/4."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(70, 3)).astype(np.float32), np.arange(70) % 3
     (tmp_path / "devices.csv").write_text(DEVICES)
@@ -41,7 +41,8 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
     assert [part.widths for part in run.submodels] == [(2,), (6,)]
     for widths, size in (((2,), 2 * 7 + 3), ((6,), 6 * 7 + 3)):
         share = size / full
-        batch = 20 / 3  # samples in a minibatch, on average
+        # The mean number of samples in a minibatch.
+        batch = 20 / 3
         move = np.array([0.1 + share / 0.5 + share / 0.25, 0.0, 2 * share / 0.01])
         step = share * batch / (20 * 5) / np.array([1, 2, 4])
         steps = np.maximum(2, np.rint(move / step)).astype(int)
@@ -54,7 +55,7 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
 
 
 def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
-    """Sending takes no time, so H is 10 or, on a shard of fewer batches, all of them: three of 8, 8 and 4 samples."""
+    """If sending takes no time, H is 10, but at most the number of batches of a pass: three, of 8, 8 and 4 samples."""
     default = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1"))
     assert [default.steps((2,), client) for client in range(3)] == [3, 3, 3]
     many = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1", batch_size=1, clients=2))
@@ -81,7 +82,7 @@ def test_other_words_are_refused(steps: object) -> None:
 
 
 class Seen(Trainer):
-    """Keeps the order of samples of each task."""
+    """A trainer that records the order of samples of each task."""
 
     def order(self, task: Task, samples: int) -> list[int]:
         return np.concatenate([rows for batches in self._epochs(task, samples) for rows in batches]).tolist()
@@ -115,7 +116,7 @@ def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
 
 
 def test_minibatches_of_a_task_that_came_to_nothing_are_passed_over(tmp_path: Path) -> None:
-    """They would only fail again: the client's next task begins after them."""
+    """The minibatches of a failed task would fail again, so the client's next task begins after them."""
     run = spec(tmp_path, local_steps="auto:2:0")
     server = make_server(run, lambda kind, t, /, **fields: None)
     tasks = {client: server.assign(client, 0.0) for client in server.begin()}

@@ -22,7 +22,8 @@ def fleet(spec: str, clients: int = 10, seed: int = 0) -> Fleet:
     ("spec", "clients", "compute"),
     [
         ("1:0.5,3:0.5", 4, [1, 1, 3, 3]),
-        ("1:0.5,3:0.5", 5, [1, 1, 1, 3, 3]),  # 2.5 rounds up
+        # 2.5 is rounded up.
+        ("1:0.5,3:0.5", 5, [1, 1, 1, 3, 3]),
         ("3:0.1,1:0.9", 10, [3] + [1] * 9),
         ("2:1", 3, [2, 2, 2]),
         ("1:0.333,2:0.333,4:0.334", 3, [1, 2, 4]),
@@ -55,12 +56,12 @@ def test_distributions_have_their_moments_and_are_seeded() -> None:
     [
         ("1:0.5,3:0.6", "1.1"),
         ("-1:0.5,3:0.5", "-1"),
-        ("0:1", "speeds over 0"),
+        ("0:1", "speeds above 0"),
         ("fast", "tiers"),
         ("1:x", "'x'"),
         ("nan:1", "'nan'"),
         ("lognormal", "positive number"),
-        ("uniform:3:1", "upper end"),
+        ("uniform:3:1", "LOW not above HIGH"),
         ("zipf:1", "exponent"),
     ],
 )
@@ -142,7 +143,8 @@ def test_what_is_observed_changes_what_is_planned_but_not_what_is_simulated() ->
     costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     modelled = costs.cost(shapes[0], 1, sent, sent)
-    for times in (50, 2, 2, 4, 2):  # a slow start is forgiven: the median counts
+    # One slow first task has no effect on the median.
+    for times in (50, 2, 2, 4, 2):
         costs.observe(shapes[0], 1, times * modelled)
     assert costs.cost(shapes[0], 1, sent, sent) == modelled
     assert costs.table(shapes)[1] == pytest.approx(2 * before[1])
@@ -175,3 +177,11 @@ def test_time_that_every_task_takes_at_a_worker_is_no_slowness() -> None:
         for client, seconds in enumerate((4.0, 8.0, 4.0)):
             costs.observe(shapes[0], client, seconds, seconds)
     assert costs.table(shapes) == pytest.approx(before * [[1.0], [2.0], [1.0]])
+
+
+def test_file_of_devices_may_be_a_path(tmp_path: Path) -> None:
+    file = tmp_path / "devices.csv"
+    file.write_text("compute\n2\n")
+    experiment = Experiment(clients=1, compute=file)
+    assert experiment == Experiment(clients=1, compute=str(file))
+    assert make_fleet(experiment.compute, 1, units="relative", seed=0).compute.tolist() == [2]

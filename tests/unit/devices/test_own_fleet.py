@@ -47,7 +47,8 @@ def test_an_array_is_compute_and_a_mapping_has_columns() -> None:
 def test_objects_paths_and_mappings_are_the_same(compute: object) -> None:
     devices, expected = fleet(compute), fleet(Mobile(3))
     assert devices.compute.tolist() == expected.compute.tolist()
-    assert devices.downlink.tolist() == expected.downlink.tolist()  # drawn from the seed
+    # The values are drawn from the run's seed.
+    assert devices.downlink.tolist() == expected.downlink.tolist()
 
 
 def giving(columns: Any) -> Callable[..., Any]:

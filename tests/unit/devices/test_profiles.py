@@ -1,4 +1,4 @@
-"""The profiles of real devices: each has a source, and a fleet of them has only numbers that are known."""
+"""The profiles of real devices: each has a source, and a fleet uses only numbers that the sources state."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""When tasks are due: jitter, and devices that come and go."""
+"""The times at which tasks end: jitter, and devices that are available only at some times."""
 
 from pathlib import Path
 
@@ -26,11 +26,15 @@ def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
 
 def test_work_goes_on_when_the_device_is_back() -> None:
     availability = Availability({0: [(1.0, 2.0), (4.0, 10.0)]})
-    assert availability.finish(0, 0.0, 1.0) == 2.0  # waits for 1, is just done when it goes
-    assert availability.finish(0, 1.5, 1.0) == 4.5  # half of it before the gap, half after
+    # The device waits until 1, and ends the task when it becomes unavailable.
+    assert availability.finish(0, 0.0, 1.0) == 2.0
+    # Half of the task is done before the gap and half after it.
+    assert availability.finish(0, 1.5, 1.0) == 4.5
     assert availability.finish(0, 2.5, 3.0) == 7.0
-    assert availability.finish(0, 9.5, 1.0) == np.inf  # never comes back
-    assert availability.finish(1, 9.5, 1.0) == 10.5  # not listed: always there
+    # The device is never available again.
+    assert availability.finish(0, 9.5, 1.0) == np.inf
+    # A device that is not in the file is always available.
+    assert availability.finish(1, 9.5, 1.0) == 10.5
 
 
 @given(
@@ -68,7 +72,7 @@ def test_wrong_spans_are_refused_by_row(tmp_path: Path, text: str, place: str, g
 
 
 def test_a_run_over_days_waits_for_its_devices_and_replays(tmp_path: Path) -> None:
-    """Client 0 is there in the first half of a day of length 1, client 1 in the second; 2 always."""
+    """A day has length 1. Client 0 is available in its first half, client 1 in the second, and client 2 always."""
     spans = tmp_path / "days.csv"
     spans.write_text("client,start,end\n0,0,0.5\n1,0.5,1\n")
     experiment = Experiment(
@@ -102,5 +106,5 @@ def test_a_round_that_can_never_end_says_so(tmp_path: Path) -> None:
 
 
 def test_times_of_later_periods_are_plain_numbers() -> None:
-    """There in the first half of every two: five of work are done after 2 + 2 + 2 + 2 + 1; evals.csv has its text."""
+    """The device is available in half of every period of 2, so that 5 units of work end at 2 + 2 + 2 + 2 + 1."""
     assert repr(Availability({0: [(0.0, 1.0)]}, 2.0).finish(0, 0.0, 5.0)) == "9.0"

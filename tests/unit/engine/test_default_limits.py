@@ -1,4 +1,4 @@
-"""The limits of a run that sets none: twenty rounds, or with a target a large number of rounds."""
+"""A run without limits ends after twenty rounds, or with a target after a large number of rounds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Components that are passed as mappings, objects and classes, also with NumPy numbers, are written for a resume."""
+"""A run can be resumed if its components are mappings, objects or classes, also with NumPy numbers."""
 
 import json
 from enum import IntEnum
@@ -47,7 +47,7 @@ class Half(Sample):
 GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "transforms", ({"kind": "flip", "share": 0.1},)),
     (ROUNDS, "server_optimizer", {"kind": "momentum", "beta": 0.5}),
-    (ROUNDS, "server_optimizer", Momentum(beta=np.float32(0.5))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    (ROUNDS, "server_optimizer", Momentum(beta=np.float32(0.5))),  # type: ignore[arg-type]
     (ROUNDS, "participation", {"kind": "sample", "count": 2}),
     (ROUNDS, "compress", {"kind": "topk", "share": 0.25}),
     (ROUNDS, "submodel", Prefix(Capacities((0.5, 1.0)))),
@@ -65,14 +65,14 @@ GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
         "method",
         fl.method("fedrolex").replace(**{"submodel.stride": np.int64(2)}, polyak_fraction=np.float32(0.5)),
     ),
-    (ROUNDS, "method", Method(local=LocalTraining(steps=np.int64(2)), update=Mean(optimizer="adam(server_lr=0.1)"))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    (ROUNDS, "method", Method(local=LocalTraining(steps=np.int64(2)), update=Mean(optimizer="adam(server_lr=0.1)"))),  # type: ignore[arg-type]
     (ARRIVALS, "staleness", Polynomial(0.25)),
     (ARRIVALS, "async_rule", "ringmaster(server_lr=1)"),
     (ARRIVALS, "async_rule", FedBuffRule(Two.TWO)),
     (ROUNDS, "submodel", "adaptive-pruning(initial=1, reprune_every=2)"),
     (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
     (ARRIVALS, "async_rule", FedBuffRule(size=2)),
-    (ARRIVALS, "async_rule", FedBuffRule(size=np.int64(2))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    (ARRIVALS, "async_rule", FedBuffRule(size=np.int64(2))),  # type: ignore[arg-type]
     (ARRIVALS, "async_rule", {"kind": "buffer", "size": 2}),
 )
 
@@ -112,6 +112,6 @@ def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:
 def test_a_mapping_is_text_with_all_its_values() -> None:
     assert text_of({"kind": "flip", "share": 0.1}) == "flip(share=0.1)"
     assert text_of({"kind": "flip"}) == "flip"
-    assert text_of(FedBuffRule(size=np.int64(3))) == "FedBuffRule(size=3)"  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    assert text_of(FedBuffRule(size=np.int64(3))) == "FedBuffRule(size=3)"  # type: ignore[arg-type]
     nested = {"kind": "buffer", "optimizer": {"kind": "momentum", "beta": 0.5}}
     assert text_of(nested) == nested

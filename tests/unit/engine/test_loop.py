@@ -67,7 +67,7 @@ def test_run_to_its_limit_is_saved_before_it_drains(run: Run) -> None:
     assert run.loop.phase is LoopState.FINISHED
     assert run.loop.stop_reason == "steps"
     assert run.loop.evaluations.last_step == 4
-    # The first checkpoint is that of the start.
+    # The first checkpoint is written at the start.
     assert run.saved == [(LoopState.RUNNING, 0), (LoopState.RUNNING, 4)]
 
 

@@ -29,7 +29,8 @@ def fleet(clients: int, method: str) -> RunSpec:
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
 def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
-    fleet(10, method)  # imports and first calls of torch
+    # The first run includes imports and the first calls of torch.
+    fleet(10, method)
     started = time.process_time()
     spec = fleet(MANY, method)
     server = make_server(spec, lambda *_, **__: None)
@@ -45,7 +46,7 @@ def per_event(clients: int, learn: bool) -> float:
     """Return the CPU seconds per assignment and commit, as the minimum over batches."""
     spec = fleet(clients, "fed-raa")
     server = make_server(spec, lambda *_, **__: None)
-    server._learn = learn  # type: ignore[attr-defined]  # as on the wall clock
+    server._learn = learn  # type: ignore[attr-defined]
     best = float("inf")
     for batch in range(5):
         started = time.process_time()
@@ -64,7 +65,8 @@ def test_an_event_costs_the_same_in_a_fleet_of_any_size(learn: bool) -> None:
 
 
 def test_a_large_fleet_learns_from_several_answers_at_a_time_and_across_a_resumption() -> None:
-    spec = fleet(640, "fed-raa")  # 640 / 64: ten at a time
+    # There are 640 / 64 batches of ten.
+    spec = fleet(640, "fed-raa")
     costs, shapes = make_cost_model(spec), [spec.submodels[0].widths]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     for client in range(9):

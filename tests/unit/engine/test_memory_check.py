@@ -16,7 +16,7 @@ def test_a_small_run_fits_this_machine() -> None:
 
 
 def test_the_memory_of_ram_fed_is_one_model_per_client() -> None:
-    """Four bytes x d x (clients + 3): an update remembered per client, their mean, change and count."""
+    """The memory is four bytes times d times (clients + 3): an update per client, and their mean, change and count."""
     spec = build_run(Experiment(method="ram-fed", clients=100))
     d = spec.params.size
     assert Need.of(spec).server == 4 * d * (100 + 3) + 3 * 4 * d

@@ -27,9 +27,10 @@ def settings() -> list[Any]:
     return [
         torch.get_default_dtype(),
         torch.get_num_threads(),
+        torch.get_deterministic_debug_mode(),
         torch.get_rng_state().tolist(),
         random.getstate(),
-        numpy[1].tolist(),  # type: ignore[union-attr]  # the legacy form is a tuple
+        numpy[1].tolist(),  # type: ignore[union-attr]
     ]
 
 
@@ -54,6 +55,7 @@ def test_a_run_leaves_the_process_as_it_was_even_if_it_fails(tmp_path: Path) -> 
         def on_eval(self, *_: Any) -> None:
             torch.manual_seed(5)
             torch.set_default_dtype(torch.float64)
+            torch.use_deterministic_algorithms(True)
             raise RuntimeError("mine")
 
     before = settings()

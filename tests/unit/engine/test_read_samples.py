@@ -55,7 +55,7 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
         given = spec.evaluation_data
         assert len(given.x_train) == (
             90 if statistics == "all" and given.source is None else 0 if given.streamed else 50
-        )  # type: ignore[attr-defined]  # it is of that kind here
+        )  # type: ignore[attr-defined]
         module = make_worker_spec(spec).evaluator(given, "cpu").prepare(spec.params)
         found.append({name: value.tolist() for name, value in module.state_dict().items() if "running" in name})
     assert found[0] == found[1]
@@ -84,7 +84,7 @@ def trained_alone(steps: int | str) -> Any:
 
 @pytest.mark.parametrize(("steps", "as_many"), [("auto", 1), ("auto:3", 3)])
 def test_personalised_training_takes_the_steps_of_free_communication(steps: str, as_many: int) -> None:
-    """Check one pass, which is one minibatch here in any order."""
+    """Personalised training makes one pass, which here is one minibatch."""
     found = trained_alone(steps)
     np.testing.assert_allclose(found, trained_alone(as_many), atol=1e-5)
     assert np.abs(found - trained_alone(4 - as_many)).max() > 1e-3
@@ -97,7 +97,8 @@ def test_transforms_are_drawn_in_personalised_training_too(tmp_path: Path) -> No
             **SMALL, transforms=transforms, personalised=2, standardise=False, out=tmp_path / str(number)
         )
         evals = fl.run(experiment, dataset=data((X, Y))).evals
-        found.append(evals["personal_mean"].iloc[0])  # before any task has trained
+        # No task has trained yet.
+        found.append(evals["personal_mean"].iloc[0])
     assert found[1] == found[2] != found[0]
 
 

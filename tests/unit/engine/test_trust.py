@@ -119,7 +119,7 @@ def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> Non
     [
         ("scheduler", "module_of_mine:First"),
         ("model", "module_of_mine:net"),
-        # The text has not the form of a path, but names a model.
+        # The text does not have the form of a path, but names a model.
         ("model", "module_of_mine:1"),
         ("dataset", "module_of_mine:data"),
         ("compute", "module_of_mine:fleet"),

@@ -75,7 +75,7 @@ def test_they_are_columns_fields_and_totals(history: History) -> None:
     assert [[repr(line[name]) for name in names] for line in lines] == [row[-4:] for row in rows]
     last = history.evals.iloc[-1]
     assert history.summary["metrics"] == {name: pytest.approx(last[name]) for name in names}
-    # The mean cross-entropy in float64 of what cross_entropy adds up in float32; and none sees what another spoiled.
+    # The metric is the mean in float64. A metric that changes its arguments has no effect on other metrics.
     assert history.evals["surprise"].to_numpy() == pytest.approx(history.evals["loss"].to_numpy(), rel=1e-5)
     assert (history.evals["top2"] > history.evals["accuracy"]).all()
     assert (history.evals["spoils"] == 0).all()
@@ -179,7 +179,7 @@ def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
     plain = {*summarise_run(history)} | {*FROM_SUMMARY, *PER_CELL, *EVAL_COLUMNS} | kinds
     tables = {column.name for column in report_columns(groups, {load_groups([history.directory])[0].first: 1.0})}
     frames = {*by_run(groups, []).frame.columns, *groups[0].first.evals.columns}
-    own = set(history.summary["metrics"])  # type: ignore[call-overload]  # a mapping
+    own = set(history.summary["metrics"])  # type: ignore[call-overload]
     assert plain | (tables | frames) - own <= TAKEN
     assert {*MetricSpec().columns} <= TAKEN
 
@@ -213,7 +213,7 @@ def test_metric_that_is_none_or_has_no_free_name_is_refused(metrics: list[object
 
 def test_metric_with_an_unknown_direction_is_refused() -> None:
     sideways = named("mine")
-    sideways.better = "left"  # type: ignore[attr-defined]  # a function takes attributes
+    sideways.better = "left"  # type: ignore[attr-defined]
     with refuses("metrics.better", "mine", got="left"):
         make_metrics([sideways])
 

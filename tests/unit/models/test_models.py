@@ -58,17 +58,20 @@ def test_build_model_only_the_seed_decides_the_weights(name):
     ("name", "shape", "classes", "expected"),
     [
         ("mlp", (1, 28, 28), 10, 784 * 200 + 200 + 200 * 10 + 10),
-        ("cnn", (3, 32, 32), 10, 62_006),  # LeNet-5 of PyTorch's CIFAR-10 tutorial, which RA-Fed uses
+        # RA-Fed uses LeNet-5 from PyTorch's CIFAR-10 tutorial.
+        ("cnn", (3, 32, 32), 10, 62_006),
         ("cnn", (1, 8, 8), 10, (25 + 1) * 6 + (150 + 1) * 16 + (64 + 1) * 120 + (120 + 1) * 84 + (84 + 1) * 10),
-        ("cnn-emnist", (1, 28, 28), 62, 1_206_590),  # Reddi et al. 2021, Table 4
-        ("resnet18", (3, 32, 32), 10, 11_173_962),  # the well-known count of ResNet-18 for CIFAR-10
+        # This is the model of Reddi et al. 2021, Table 4.
+        ("cnn-emnist", (1, 28, 28), 62, 1_206_590),
+        # This is the usual number of parameters of ResNet-18 for CIFAR-10.
+        ("resnet18", (3, 32, 32), 10, 11_173_962),
         ("resnet18-bn", (3, 32, 32), 10, 11_173_962),
         # The norms have 64 + 4*64 + (4+1)*(128 + 256 + 512) channels, each with a scale and a shift.
         ("resnet18-scaler", (3, 32, 32), 10, 11_173_962 - 2 * 4_800),
         # the norms of the stem and the three shortcuts go, and where a block widens, its first norm is half as
         # wide; one more of 512 comes last
         ("preact-resnet18", (3, 32, 32), 10, 11_173_962 + 2 * (512 - 64 - 896 - 448)),
-        # outside the blocks: 8x8x3 patches, class token, 17 positions, norm, head
+        # Outside the blocks are 8x8x3 patches, the class token, 17 positions, a norm and the head.
         ("vit-small", (3, 32, 32), 10, 133_120 + 193 * 64 + 64 + 17 * 64 + 128 + 650),
         ("vit", (3, 32, 32), 100, 5_331_456 + 193 * 192 + 192 + 17 * 192 + 384 + 19_300),
         ("fasttext", (64,), 4, 640_000 + 65 * 128 + 129 * 128 + 129 * 4),
@@ -114,7 +117,8 @@ def test_the_smallest_image_for_batch_norm_trains_on_a_batch_of_one(name):
 
 def test_group_norm_can_be_cut_between_any_of_its_groups():
     x = torch.randn(2, 128, 3, 3)
-    whole, part = group_norm(128), nn.GroupNorm(3, 12)  # 32 groups of 4: keep groups 5, 6 and 7
+    # Of 32 groups of 4 channels, the cut keeps the groups 5, 6 and 7.
+    whole, part = group_norm(128), nn.GroupNorm(3, 12)
     assert torch.allclose(whole(x)[:, 20:32], part(x[:, 20:32]), atol=1e-6)
 
 

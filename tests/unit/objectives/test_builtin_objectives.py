@@ -1,4 +1,4 @@
-"""Each objective that is built in, against NumPy: loss, gradient, and metrics from sums over unequal batches."""
+"""Each built-in objective against NumPy: loss, gradient, and metrics from sums over unequal batches."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,10 @@ def onehot(y: Array, classes: int) -> Array:
 
 
 def cross_entropy(z: Array, y: Array, ignore: int = -100) -> tuple[float, Array]:
-    """Mean over all that counts, and its gradient: (softmax - onehot) / count; classes are last."""
+    """Return the mean over the targets that count, and its gradient (softmax - onehot) / count.
+
+    Classes are the last axis.
+    """
     p, seen = softmax(z, -1), y != ignore
     picked = np.take_along_axis(p, np.clip(y, 0, z.shape[-1] - 1)[..., None], -1)[..., 0]
     gradient = (p - onehot(y, z.shape[-1])) * seen[..., None] / seen.sum()
@@ -65,7 +68,8 @@ def regression() -> tuple[Any, ...]:
 
 def next_token() -> tuple[Any, ...]:
     z, y = RNG.normal(size=(11, 5, 6)), RNG.integers(0, 6, (11, 5))
-    y[2], y[3, 2:] = 9, 9  # a sample of padding alone, and one that ends early
+    # One sample has only padding, and one sample ends early.
+    y[2], y[3, 2:] = 9, 9
     loss, gradient = cross_entropy(z, y, 9)
     seen = y != 9
     metrics = {"perplexity": np.exp(loss), "accuracy": (z.argmax(-1) == y)[seen].mean()}
@@ -73,7 +77,8 @@ def next_token() -> tuple[Any, ...]:
 
 
 def segmentation() -> tuple[Any, ...]:
-    z, y = RNG.normal(size=(11, 4, 3, 5)), RNG.integers(0, 3, (11, 3, 5))  # class 3 is told, but nowhere
+    # Class 3 exists, but no sample has it.
+    z, y = RNG.normal(size=(11, 4, 3, 5)), RNG.integers(0, 3, (11, 3, 5))
     y[0, 1] = -100
     loss, gradient = cross_entropy(np.moveaxis(z, 1, -1), y)
     predicted, seen = z.argmax(1), y != -100

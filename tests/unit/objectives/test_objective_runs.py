@@ -1,4 +1,4 @@
-"""Runs that learn something else than classes: on one engine, with columns, targets, stops, resumption and refusals."""
+"""Runs with other objectives than classification: columns, targets, stops, resumption and errors."""
 
 import math
 from pathlib import Path
@@ -21,8 +21,10 @@ RNG = np.random.default_rng(1)
 X = RNG.normal(size=(120, 4)).astype(np.float32)
 Y = X @ np.array([1.0, -2.0, 0.5, 0.0])
 LINE = fl.Dataset("line", X[:90], Y[:90], X[90:], Y[90:])
-COUNT = (RNG.integers(0, 6, (120, 1)) + np.arange(7)) % 6  # every token is one more than the one before
-COUNT[::5, 5:] = 7  # some end early
+# Every token is one more than the token before it.
+COUNT = (RNG.integers(0, 6, (120, 1)) + np.arange(7)) % 6
+# Some sequences end early.
+COUNT[::5, 5:] = 7
 TOKENS = fl.Dataset("count", COUNT[:90, :-1], COUNT[:90, 1:], COUNT[90:, :-1], COUNT[90:, 1:], 6)
 
 
@@ -55,7 +57,8 @@ def test_a_regression_learns(limit: dict[str, Any], tmp_path: Path) -> None:
     names = ["mse", "mae", "r2", "loss", "client_mean", "client_std", "client_worst"]
     assert list(evals.columns) == ["step", "t", "wall", *names]
     assert evals["mse"].iloc[-1] < 0.5 * evals["mse"].iloc[0]
-    assert (evals["client_worst"] >= evals["client_mean"]).all()  # less is better
+    # Smaller values of this metric are better.
+    assert (evals["client_worst"] >= evals["client_mean"]).all()
     assert evals["loss"].to_numpy() == pytest.approx(evals["mse"].to_numpy(), rel=1e-6)
     assert history.summary["best_mse"] == evals["mse"].min()
     assert "accuracy" not in history.summary
@@ -89,7 +92,8 @@ def test_nor_is_one_whose_square_is() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        model[-1].bias[0] = 600.0  # what is not token 0 has a loss of 600
+        # Every token except 0 has a loss of 600.
+        model[-1].bias[0] = 600.0
     params = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
     metrics = make_worker_spec(spec).evaluator(spec.data, "cpu").evaluate(params).metrics
     assert 1e154 < metrics["client_worst"] < math.inf
@@ -123,7 +127,8 @@ def test_an_own_objective_by_its_path(tmp_path: Path) -> None:
     evals = history.evals
     assert list(evals.columns[3:5]) == ["covered", "loss"]
     assert evals["loss"].iloc[-1] < evals["loss"].iloc[0]
-    assert evals["client_mean"].iloc[-1] == pytest.approx(evals["loss"].iloc[-1], rel=1e-6)  # equal shares
+    # The clients have equal shares.
+    assert evals["client_mean"].iloc[-1] == pytest.approx(evals["loss"].iloc[-1], rel=1e-6)
     assert read_metric_spec(history.config).main == "loss"
     assert "consistent" in fl.replay(history.directory)
 
@@ -141,7 +146,7 @@ def test_config_of_a_classification_has_all_keys(tmp_path: Path) -> None:
 
 
 class Sides(nn.Module):
-    """Two inputs by name, one of them a mask; logits and an auxiliary head in a dict."""
+    """A model with two named inputs, one of them a mask. It returns logits and an auxiliary head in a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +243,8 @@ def test_statistics_are_estimated_on_an_even_sample(monkeypatch: pytest.MonkeyPa
     rows, share = spec.evaluation_data, 30 / 90
     held = [np.isin(rows.x_train, spec.data.client(client)[0]).sum() for client in range(3)]
     assert len(rows.x_train) == 30
-    assert min(held) > 0.5 * share * 30  # of every client, where it was the first one's alone
+    # The mean and the deviation are those of all clients, not only of the first client.
+    assert min(held) > 0.5 * share * 30
     assert len(build_run(fl.Experiment(**SMALL, statistics="all"), model, data).evaluation_data.x_train) == 90
     assert len(build_run(fl.Experiment(**SMALL, method="fedavg"), nn.Linear(1, 3), data).evaluation_data.x_train) == 0
 
@@ -259,14 +265,14 @@ def _later(task: Any) -> Any:
 
 
 def test_clients_are_evaluated_after_training_of_their_own(tmp_path: Path) -> None:
-    """With one step of one full batch the personal model is one step of gradient descent, here by hand."""
+    """With one step on one full batch, the personal model is one step of gradient descent, computed by hand."""
     model = nn.Linear(4, 1, bias=False)
     fields = {**SMALL, "objective": "regression", "method": "fedavg", "rounds": 1, "momentum": 0.0}
     fields |= {"batch_size": 128, "local_steps": 1, "local_epochs": None, "lr": 0.1, "personalised": 2}
     history = fl.run(fl.Experiment(**fields, out=tmp_path / "run"), model=model, dataset=LINE)
     spec = build_run(fl.Experiment(**fields), model, LINE)
     w, losses = model.weight.detach().numpy()[0].astype(np.float64), []
-    clients = list(spec.evaluation_data.personal)  # type: ignore[attr-defined]  # it has some
+    clients = list(spec.evaluation_data.personal)  # type: ignore[attr-defined]
     for client in clients:
         x, y = spec.data.client(client)
         rows = spec.data.test_order[spec.data.test_offsets[client] : spec.data.test_offsets[client + 1]]

@@ -1,4 +1,4 @@
-"""Objectives on federated data: tables, sources that clients read, partitions, transforms, bad rows, refusals."""
+"""Objectives on federated data: tables, sources that clients read, partitions, transforms, bad rows and errors."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ TEST = (X[:18], Y[:18])
 
 
 class Masked(nn.Module):
-    """Tokens [b, t] and their mask by name; logits of the next token."""
+    """A model with tokens [b, t] and their mask as named inputs, and logits of the next token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Masked(nn.Module):
 
 
 class Scattered(fl.Rows):
-    """Rows that workers read when they train."""
+    """A dataset whose rows workers read when they train."""
 
     def __init__(self, x: Any = X, y: Any = Y) -> None:
         self.x, self.y = x, y
@@ -58,7 +58,7 @@ class Scattered(fl.Rows):
 
 
 def tokens(client: int, count: int = 12) -> tuple[dict[str, Any], Any]:
-    """Samples of a client, in which every token is the previous one plus 1."""
+    """Return samples of a client. Every token is the previous token plus 1."""
     rows = (np.random.default_rng(client).integers(0, 7, (count, 1)) + np.arange(7)) % 7
     return {"tokens": rows[:, :-1], "mask": rows[:, :-1] != 3}, rows[:, 1:]
 
@@ -109,7 +109,7 @@ def test_clients_are_evaluated_by_themselves_on_their_own_test_samples() -> None
     data = fl.FederatedDataset("line", (X, Y), (X[rows], Y[rows]), clients=OWNERS, test_clients=own)
     spec = build_run(Experiment(**OF_MLP, objective="regression", rounds=1, personalised=2), dataset=data)
     evaluated = spec.evaluation_data
-    assert sorted(evaluated.personal) == [0, 2]  # type: ignore[attr-defined]  # it has some
+    assert sorted(evaluated.personal) == [0, 2]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(evaluated.test_of(2)[1], Y[2:18:3])
 
 
@@ -145,7 +145,8 @@ def test_a_plan_shows_counts_where_samples_have_no_classes(tmp_path: Path, capsy
 @pytest.mark.parametrize("read", [False, True])
 def test_a_client_whose_rows_are_not_finite_is_dropped_for_every_objective(read: bool, tmp_path: Path) -> None:
     x = X.copy()
-    x[4, 0] = np.nan  # of shop 1
+    # This is the row of shop 1.
+    x[4, 0] = np.nan
     data = fl.FederatedDataset("line", Scattered(x) if read else (x, Y), TEST, clients=OWNERS)
     fields = {**OF_MLP, "objective": "regression", "rounds": 3, "out": tmp_path / "run"}
     with refuses("dataset 'line': client 1: row 4" if read else "dataset 'line': x_train row 4 of client 'shop 1'"):

@@ -1,4 +1,4 @@
-"""Targets for figures that a run does not have are refused before anything is written."""
+"""Targets for metrics that a run does not have are refused before anything is written."""
 
 from pathlib import Path
 from typing import Any

@@ -270,7 +270,7 @@ def softmax_regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def test_sharpness_is_that_of_softmax_regression() -> None:
-    # The worst e moves (w0, b0) against (x, 1) and (w1, b1) along it, by rho / sqrt 2 each. It lowers the margin
+    # The worst step moves (w0, b0) against (x, 1) and (w1, b1) along it, by rho / sqrt 2 each. It lowers the margin
     # by sqrt 2 rho |(x, 1)| = sqrt 2 * 0.3 * sqrt 7. The margin is 0.4 - 2.6 - 2.2 + 0.3 = -4.1.
     rise = 4.1 + math.sqrt(2) * 0.3 * math.sqrt(7)
     expected = math.log1p(math.exp(rise)) - math.log1p(math.exp(4.1))

@@ -23,7 +23,8 @@ def test_clients_that_come_at_once_are_spread_evenly() -> None:
     equal = np.ones((12, 4))
     picks = chosen(LeastSent, equal, None, 12)
     assert [sorted(picks[start : start + 4]) for start in (0, 4, 8)] == [[0, 1, 2, 3]] * 3
-    assert len({tuple(picks[start : start + 4]) for start in (0, 4, 8)}) > 1  # ties are not broken by number
+    # Ties are broken at random, not by number.
+    assert len({tuple(picks[start : start + 4]) for start in (0, 4, 8)}) > 1
     # Gre-RAA counts applied updates, and there are none here.
     assert np.bincount(chosen(GreRAA, equal, None, 12), minlength=4).tolist() != [3, 3, 3, 3]
 

@@ -52,7 +52,7 @@ class Fixed(Scheduler):
         self.choice = choice
 
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
-        return self.choice  # type: ignore[return-value]  # the wrong choices of a user
+        return self.choice  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("choice", [True, None, 1.0, -1, 4, 3])
@@ -66,7 +66,7 @@ def test_wrong_choice_is_refused(choice: object) -> None:
     assert repr(choice) in caught.value.problem
 
 
-# K* for beta = .1 .3 .5 .7 .9, then max_n min_j c and max c at beta = .9.
+# The values are K* for beta = .1 .3 .5 .7 .9, and then max_n min_j c and max c at beta = .9.
 TABLE = {
     2: (0.400, 0.400, 0.400, 0.600, 0.600, 0.400, 0.600),
     3: (0.200, 0.200, 0.300, 0.300, 0.500, 0.200, 0.500),
@@ -94,9 +94,11 @@ def test_feasible_sets_at_half_slow(fragments: int, slow_set: list[int]) -> None
 
 def test_the_bound_is_compared_with_tolerance() -> None:
     table = np.array([[0.1 + 0.2, 0.5]])
-    assert table[0, 0] > 0.3  # by an ulp
+    # The difference is one rounding unit (ulp).
+    assert table[0, 0] > 0.3
     assert planned(GreRAA(), table, 0.3).feasible(0).tolist() == [0]
-    assert planned(GreRAA(), table, 0.3 / 1.009).feasible(0).tolist() == [0]  # one sample more in 144 is no difference
+    # One more sample in 144 is within the tolerance.
+    assert planned(GreRAA(), table, 0.3 / 1.009).feasible(0).tolist() == [0]
     assert planned(GreRAA(), table, 0.3 / 1.02).feasible(0).tolist() == []
 
 
@@ -113,7 +115,7 @@ def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
     # N = 10, M = 3: fast clients 5..9 take ceil(n 3/10) = 1 1 1 2 2 of the fragments from large to small, the
     # slow ones 2 3 3 3 3
     assert [s.tolist() for s in offline_sets(costs(3))] == [[1], [0], [0], [0], [0], [2], [2], [2], [1], [1]]
-    # N = 2 < M = 4: the fast client 1 takes the two large ones, the slow one the two small ones
+    # N = 2 < M = 4: the fast client 1 takes the two large fragments, and the slow client the two small ones.
     assert [s.tolist() for s in offline_sets(costs(4, slow=1, clients=2))] == [[1, 0], [3, 2]]
     assert [s.tolist() for s in offline_sets(costs(5, slow=0, clients=1))] == [[4, 3, 2, 1, 0]]
 
@@ -142,7 +144,8 @@ def test_gre_takes_the_least_updated_feasible_fragment_and_mp_the_least_of_all()
     table, rng = costs(4), np.random.default_rng(0)
     counts = np.array([5, 4, 1, 0])
     gre, mp = planned(GreRAA(), table), planned(MinimumPriority(), table)
-    assert choose(gre, 0, 0, counts, rng) == 1  # of 0 and 1
+    # The fragments are 0 and 1.
+    assert choose(gre, 0, 0, counts, rng) == 1
     assert choose(gre, 9, 0, counts, rng) == 3
     assert choose(mp, 0, 0, counts, rng) == 3
 
@@ -204,12 +207,13 @@ def simulate(
 @pytest.mark.parametrize(("fragments", "per_update"), [(2, 0.0250), (3, 0.0167), (4, 0.0125), (5, 0.0100)])
 @pytest.mark.parametrize("name", ["gre-raa", "minimum-priority", "random"])
 def test_throughput_is_one_over_fragments_times_capability(name: str, fragments: int, per_update: float) -> None:
-    # equal shares of updates make the mean task 1/M of the model; capabilities sum to 20: 1/(20 M) per update
+    # With equal shares of updates the mean task is 1/M of the model. The speeds sum to 20, so an update takes 1/(20 M).
     table = costs(fragments)
     seconds, staleness, counts = simulate(planned(SCHEDULERS[name](), table), table, 8000)
     assert seconds == pytest.approx(1 / (20 * fragments), rel=0.02 if name == "random" else 0.01)
     assert seconds == pytest.approx(per_update, rel=0.025)
-    assert staleness == pytest.approx(9, abs=0.05)  # N - 1: between two of its own updates every other one has one
+    # The staleness is N - 1, because every other client has one update between two updates of a client.
+    assert staleness == pytest.approx(9, abs=0.05)
     if name != "random":
         assert max(counts) - min(counts) <= 10
 

@@ -162,7 +162,7 @@ def test_losses_are_relative_to_the_submodel() -> None:
     "text", ["power-of-choice:2", "oort:2", "weighted:2", "round-robin:2", "available:2", "tifl(count=2, tiers=2)"]
 )
 def test_state_of_a_selector_is_complete(text: str) -> None:
-    """A selector that is saved and restored after each round chooses as one that is not."""
+    """A selector that is saved and restored after each round makes the same choices as an undisturbed one."""
 
     def play(interrupted: bool) -> list[list[int]]:
         selector = ClientSelector(PARTICIPATION.own(text), facts(), clients=5, seed=1)

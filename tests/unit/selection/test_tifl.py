@@ -54,3 +54,10 @@ def test_a_tier_with_a_rising_loss_gets_more_probability() -> None:
 def test_more_tiers_than_clients_are_refused() -> None:
     with refuses("participation"):
         TiFL(count=1, tiers=7).choose(stats().view(np.arange(6), 1, step=0, now=0.0), np.random.default_rng(0))
+
+
+def test_more_clients_than_the_smallest_tier_has_are_refused() -> None:
+    """Four tiers of six clients: two of them have one client."""
+    view = stats().view(np.arange(6), 2, step=0, now=0.0)
+    with refuses("participation.count", got=2):
+        TiFL(count=2, tiers=4).choose(view, np.random.default_rng(0))

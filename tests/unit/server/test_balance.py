@@ -24,7 +24,7 @@ def test_equal_clients_count_alike_and_power_0_is_exactly_1() -> None:
 
 def test_the_mean_over_all_steps_is_1() -> None:
     samples, rates = np.array([10, 30, 60]), np.array([1.0, 2.0, 5.0])
-    # shares of data .1 .3 .6, of steps .125 .25 .625; with the power 1 their quotients, of mean .1 + .3 + .6
+    # The shares of data are .1, .3, .6, and of steps .125, .25, .625. With the power 1 the weights are their quotients.
     np.testing.assert_allclose(balance_factors(samples, rates, 1.0), [0.8, 1.2, 0.96])
     half = np.sqrt([0.8, 1.2, 0.96])
     np.testing.assert_allclose(balance_factors(samples, rates, 0.5), half / (np.array([0.125, 0.25, 0.625]) @ half))
@@ -147,7 +147,7 @@ def test_the_mean_is_the_formula_and_only_steps_count() -> None:
     assert server.params.tolist() == [7, 7]
     means = []
     for _ in range(6):
-        assert server.commit(None, 0.0) == (3,)  # type: ignore[arg-type]  # it does not look
+        assert server.commit(None, 0.0) == (3,)  # type: ignore[arg-type]
         means.append(float(server.params[0]))
     # 10, then 10 + (20 - 10) / 1.5, then that + (30 - that) / 2
     second = 10 + 10 / 1.5
@@ -157,10 +157,10 @@ def test_the_mean_is_the_formula_and_only_steps_count() -> None:
 def test_the_mean_goes_on_from_its_state() -> None:
     one, other = (averaged(0.1) for _ in range(2))
     for _ in range(5):
-        one.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
+        one.commit(None, 0.0)  # type: ignore[arg-type]
     other.restore(one.state())
     for _ in range(5):
-        one.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
+        one.commit(None, 0.0)  # type: ignore[arg-type]
     for _ in range(5):
-        other.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
+        other.commit(None, 0.0)  # type: ignore[arg-type]
     assert one.params.tobytes() == other.params.tobytes()

@@ -56,7 +56,7 @@ def test_a_number_bounds_every_update() -> None:
 
 
 def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
-    """||w|| is 0 here, so the bound uses 1; for a task of norm 3 the bound is three times as large."""
+    """||w|| is 0 here, so the bound uses 1. For sent weights of norm 3 the bound is three times as large."""
     assert "over 20 times the norm of the sent weights, 1" in str(Bounds("auto").judge_update(away(20.5), TASK))
     assert Bounds("auto").judge_update(away(19.5), TASK) is None
     longer = replace(TASK, buffer=np.array([3] + [0] * (SIZE - 1), np.float32))

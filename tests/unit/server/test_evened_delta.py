@@ -12,7 +12,8 @@ from fedraa.replay.replay import replay
 from fedraa.server.async_rule import ASYNC_RULE, AsyncModel, ClientUpdate
 from fedraa.vectors.index_runs import common_places
 
-INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]  # coordinate 2 is in both
+# Coordinate 2 is in both fragments.
+INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]
 
 
 def model(size: int = 5) -> AsyncModel:

@@ -22,7 +22,7 @@ METHODS = list_methods()
 
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
     values = np.array(new, np.float32)
-    arrival = ClientUpdate(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]  # any index
+    arrival = ClientUpdate(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]
     return rule.apply_update(arrival, model).weight
 
 
@@ -47,7 +47,7 @@ def test_whole_fresh_models_of_equal_data_are_averaged() -> None:
 
 
 def test_what_no_submodel_has_keeps_its_bits() -> None:
-    """A coordinate that no last submodel covers any more stays."""
+    """A coordinate stays unchanged if none of the clients' last submodels has it."""
     model = AsyncModel(np.array([0.1, 0.2, 0.3], np.float32), 2, 1)
     rule = FedGMR().bind(model)
     for k in range(50):
@@ -62,7 +62,7 @@ def test_what_no_submodel_has_keeps_its_bits() -> None:
 
 
 def test_the_floor_rises_and_never_falls() -> None:
-    """Each density applies until its point: .05 up to .2 T, and 1 from .8 T on."""
+    """Each density applies until its time: .05 until .2 T, and 1 from .8 T on."""
     policy = Growing(until=10.0)
     assert [policy.floor(now) for now in (0, 1.99, 2, 4, 6, 7.99, 8, 99)] == [0.05, 0.05, 0.1, 0.2, 0.5, 0.5, 1, 1]
     floors = [policy.floor(now) for now in np.linspace(0, 12, 200)]
@@ -71,13 +71,16 @@ def test_the_floor_rises_and_never_falls() -> None:
 
 def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
     params = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
-    params[:200] *= 100  # one tensor whose weights are larger than all others
-    spans = [slice(0, 200), slice(300, 1000)]  # biases between them
+    # The weights of one tensor are larger than all others.
+    params[:200] *= 100
+    # There are biases between the tensors.
+    spans = [slice(0, 200), slice(300, 1000)]
     masks = [mask_largest(params, spans, density) for density in (0.05, 0.1, 0.5, 0.9)]
     for less, more in pairwise(masks):
         assert not (less & ~more).any()
     assert all(mask[200:300].all() for mask in masks)
-    assert masks[1][:200].sum() == 90  # a tenth of 900
+    # This is a tenth of 900.
+    assert masks[1][:200].sum() == 90
     # Two per cent of 700, the minimum.
     assert masks[1][300:].sum() == 14
 
@@ -86,7 +89,8 @@ def test_the_largest_are_those_that_sorting_puts_first() -> None:
     """Of equal values the first counts, and NaN is last, as in Python's stable sort."""
     rng = np.random.default_rng(2)
     for density in (0.001, 0.1, 0.5, 0.97, 1.0):
-        params = np.round(rng.standard_normal(300) * 2).astype(np.float32)  # many equals
+        # Many values are equal.
+        params = np.round(rng.standard_normal(300) * 2).astype(np.float32)
         params[rng.integers(300, size=20)] = np.nan
         params[rng.integers(300, size=20)] = -np.inf
         spans = [slice(10, 130), slice(150, 290)]
@@ -97,7 +101,8 @@ def test_the_largest_are_those_that_sorting_puts_first() -> None:
 
         kept = set(sorted(places, key=rank)[: max(1, round(density * 260))])
         for tensor in (places[:120], places[120:]):
-            kept |= set(sorted(tensor, key=rank)[:3])  # two per cent
+            # This is two per cent of the values.
+            kept |= set(sorted(tensor, key=rank)[:3])
         assert set(np.flatnonzero(~mask_largest(params, spans, density))) == set(places) - kept
 
 

@@ -20,7 +20,8 @@ from fedraa.vectors.delta_view import DeltaView
 
 @pytest.mark.parametrize("in_memory", [2**30, 0])
 def test_a_row_is_made_when_its_client_first_appears(in_memory: int) -> None:
-    size = BLOCK_BYTES // 8  # two rows in a block
+    # A block has two rows.
+    size = BLOCK_BYTES // 8
     rows = ClientRows(size, 1_000_000, lambda: np.full(size, 7, np.float32), in_memory)
     assert rows.peek_row(3)[0] == 7
     assert len(rows) == 0
@@ -50,7 +51,7 @@ def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
     assert np.shares_memory(rows.peek_row(2), first[2])
     kept = rows.peek_row(2)
     del first
-    # No checkpoint holds it any more.
+    # No checkpoint refers to the block any more.
     rows[2][:] = 5
     assert kept[0] == 5
 

@@ -89,7 +89,7 @@ def test_component_with_a_mistake_is_refused_before_the_start(
 IN_A_RUN = [
     ({"staleness": lambda staleness: 1 if staleness < 1 else 1 / 0}, "staleness: .*<lambda> .*ZeroDivision"),
     ({"async_rule": rule(fl.ApplyResult(float("nan")))}, "async_rule: .*ApplyResult"),
-    ({"async_rule": rule(fl.ApplyResult(1.0, None))}, "async_rule: .*ApplyResult"),  # type: ignore[arg-type]  # a mistake
+    ({"async_rule": rule(fl.ApplyResult(1.0, None))}, "async_rule: .*ApplyResult"),  # type: ignore[arg-type]
     ({"async_rule": rule(0.5)}, "async_rule: .*0.5"),
     (
         {"method": "fedavg", "aggregator": aggregator(lambda totals: 1 / 0)},
@@ -114,7 +114,7 @@ def test_compressor_with_a_mistake_makes_all_clients_fail_and_names_the_last(tmp
 
 
 def test_a_weight_may_be_a_number_of_numpy(tmp_path: Path) -> None:
-    own = rule(fl.ApplyResult(np.float32(0.5)))  # type: ignore[arg-type]  # as good as a float
+    own = rule(fl.ApplyResult(np.float32(0.5)))  # type: ignore[arg-type]
     history = fl.run(**SMALL, async_rule=own, updates=4, out=tmp_path / "run")
     assert "consistent" in fl.replay(history.directory)
 
@@ -135,9 +135,9 @@ def test_a_module_that_fails_as_it_is_imported(
 
 def test_choices_of_a_method_are_objects_of_their_kind() -> None:
     with refuses("method.update", "AsyncRule", "Mean", got=3):
-        fl.Method(update=3)  # type: ignore[arg-type]  # a mistake
+        fl.Method(update=3)  # type: ignore[arg-type]
     with refuses("method.schedule", "Schedule", got="random"):
-        fl.Method(schedule="random")  # type: ignore[arg-type]  # likewise
+        fl.Method(schedule="random")  # type: ignore[arg-type]
 
 
 def own_method() -> fl.Method:
@@ -146,7 +146,7 @@ def own_method() -> fl.Method:
 
 def test_own_methods_are_reported_and_compared(tmp_path: Path) -> None:
     methods = [own_method(), "fedavg", "fed-raa"]
-    frame = fl.compare(methods, time=1, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[arg-type]  # objects, too
+    frame = fl.compare(methods, time=1, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[arg-type]
     assert list(frame["method"]) == ["mine", "fedavg", "fed-raa"]
     fl.report([tmp_path / "runs"], tmp_path / "page.html", theme="light")
     assert "mine" in (tmp_path / "page.html").read_text()

@@ -49,7 +49,7 @@ def test_staleness_weight_that_is_not_finite_or_too_large_is_refused(weight: Any
     assert caught.value.got is weight
 
 
-@pytest.mark.parametrize("result", [None, 0.5, fl.ApplyResult(np.nan), fl.ApplyResult(0.5, new_version="yes")])  # type: ignore[arg-type]  # mistakes
+@pytest.mark.parametrize("result", [None, 0.5, fl.ApplyResult(np.nan), fl.ApplyResult(0.5, new_version="yes")])  # type: ignore[arg-type]
 def test_result_of_a_rule_that_is_not_taken_is_refused(result: Any) -> None:
     class Wrong(fl.AsyncRule):
         def apply_update(self, update: Any, model: Any) -> Any:
@@ -80,6 +80,6 @@ def test_choices_of_a_round_update_are_checked() -> None:
     with refuses("weights", "uniform", "samples", got="loss"):
         Mean(weights="loss")
     with refuses("auxiliary", "RoundState", got="control"):
-        Mean(auxiliary="control")  # type: ignore[arg-type]  # a mistake
+        Mean(auxiliary="control")  # type: ignore[arg-type]
     with refuses("rule", "adam", "yogi", "adagrad", got="lion"):
         Adaptive("lion")

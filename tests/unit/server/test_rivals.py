@@ -171,7 +171,8 @@ def test_ringmaster_of_limit_1_on_one_client_is_sgd() -> None:
 def test_delay_adaptive() -> None:
     """N / max(N, k): 1 up to k = N."""
     assert [DelayAdaptive(4)(k) for k in (0, 4, 5, 16)] == [1, 1, 0.8, 0.25]
-    played = Played(METHODS["delay-adaptive"].update, clients=2)  # N of the run
+    # N is the number of clients of the run.
+    played = Played(METHODS["delay-adaptive"].update, clients=2)
     assert [played.take(0, FIRST, stale).weight for stale in (0, 2, 4)] == [1, 1, 0.5]
     played.close((2, 2), (3, 2), (3.5, 2))
 

@@ -116,7 +116,7 @@ def test_a_callback_that_ends_the_process_leaves_a_checkpoint(tmp_path: Path) ->
 
 def test_what_is_no_experiment_and_no_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^experiment: got 'fedavg'"):
-        fl.run("fedavg")  # type: ignore[arg-type]  # a mistake
+        fl.run("fedavg")  # type: ignore[arg-type]
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     torch.nn.init.constant_(net[1].weight, float("nan"))
     small = {name: value for name, value in SMALL.items() if name != "hidden"}

@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local
 
 
 class Average(fl.Aggregator):
-    """A mean in which one number becomes `value` in the third round; `counts` is True if it counts as moved."""
+    """A mean in which one number becomes `value` in round 3. `counts` is True if the number counts as moved."""
 
     def __init__(self, value: float, counts: bool = True) -> None:
         self.value, self.counts = value, counts
@@ -116,7 +116,7 @@ def test_what_does_not_move_the_model_may_be_anything(tmp_path: Path) -> None:
 
 
 def test_what_is_called_no_version_is_looked_at_before_it_is_kept(tmp_path: Path) -> None:
-    """The rule spoils the model between two versions, and the run is then stopped, or its time is up."""
+    """The rule spoils the model between two versions. Then the run is stopped, or its time limit is reached."""
     model = np.zeros(6, np.float32)
     store = LocalStore(model, [Submodel((6,), None)], Late(np.nan, 1), [1, 1])
     model[2] = np.nan
@@ -127,7 +127,8 @@ def test_what_is_called_no_version_is_looked_at_before_it_is_kept(tmp_path: Path
 @pytest.mark.parametrize(("value", "sound"), [(9.9e11, True), (2e12, False), (np.nan, False), (-np.inf, False)])
 def test_one_number_among_many_is_found_wherever_it_is(value: float, sound: bool) -> None:
     for place in (0, 4999, 9999):
-        params = np.full(10_000, 1e11, np.float32)  # of which the norm is over the bound
+        # The norm of this update is over the bound.
+        params = np.full(10_000, 1e11, np.float32)
         params[place] = value
         with nullcontext() if sound else refuses("async_rule", "Rule"):
             refuse_unsound("async_rule", Rule(), params)

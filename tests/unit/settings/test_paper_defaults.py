@@ -23,18 +23,23 @@ PAPERS = {name: method.paper_settings for name, method in METHODS.items()}
 STATED = [
     ("fed-raa", "local.momentum", 0.5),
     ("fed-raa", "local.epochs", 5),
-    ("fed-raa", "local.prox_mu", 0.005),  # FedAsync's rho, as the paper gives none
-    ("fed-raa", "update.mixing", 0.6),  # FedAsync's alpha, likewise
+    # The paper has no value, so this is FedAsync's rho.
+    ("fed-raa", "local.prox_mu", 0.005),
+    # The paper has no value, so this is FedAsync's alpha.
+    ("fed-raa", "update.mixing", 0.6),
     ("fed-raa", "update.staleness", "constant"),
     ("fed-raa", "schedule.scheduler", "gre-raa"),
     ("fed-raa-random", "schedule.scheduler", "random"),
     ("fed-raa-mp", "schedule.scheduler", "minimum-priority"),
     ("fed-raa-offline", "schedule.scheduler", "offline"),
     ("fed-raa-sync", "update.optimizer.server_lr", 0.6),
-    ("fed-quilt", "update.server_gain", 1.2),  # the prototype's, as are the next
+    # This value and the next ones are from the authors' prototype.
+    ("fed-quilt", "update.server_gain", 1.2),
     ("fed-quilt", "update.participation_correction", 0.0),
-    ("fed-quilt", "local.clip", 2.0),  # of 0, 1, 2, 3 and 4, by hand, on equal and unequal data
-    ("fed-quilt", "local.logit_calibration", 0.8),  # of .5 to 1, by hand, on two kinds of unequal labels
+    # Chosen by hand from 0, 1, 2, 3 and 4 on equal and unequal data.
+    ("fed-quilt", "local.clip", 2.0),
+    # Chosen by hand from .5 to 1 on two kinds of unequal labels.
+    ("fed-quilt", "local.logit_calibration", 0.8),
     ("fed-quilt", "schedule.polyak_fraction", 0.1),
     ("fed-quilt", "schedule.scheduler", "least-sent"),
     ("fed-quilt", "submodel.ratios", (0.25, 0.25, 0.25, 0.25)),
@@ -52,7 +57,8 @@ STATED = [
     ("fadas", "update.optimizer.corrected", False),
     ("fedavg", "update.weights", "samples"),
     ("fedprox", "update.weights", "samples"),
-    ("fedprox", "local.prox_mu", 0.1),  # of its grid
+    # The value is from the paper's grid.
+    ("fedprox", "local.prox_mu", 0.1),
     ("scaffold", "local.momentum", 0.0),
     ("scaffold", "local.control", True),
     ("scaffold", "update.weights", "uniform"),
@@ -118,7 +124,8 @@ STATED_TERMS = [
     ("fed-raa", {"lr": 0.005, "momentum": 0.5, "local_epochs": 5, "batch_size": 128}),
     ("fedasync", {"lr": 0.1, "batch_size": 50, "prox_mu": 0.005, "mixing": 0.6}),
     ("fedbuff", {"lr": 0.1, "momentum": 0.0, "batch_size": 32, "local_epochs": 1, "buffer_size": 10}),
-    ("fedbuff", {"server_optimizer": "momentum(server_lr=7.0, beta=0.9)"}),  # .7 along a sum of ten
+    # The authors' rate is .7 along a sum of ten updates.
+    ("fedbuff", {"server_optimizer": "momentum(server_lr=7.0, beta=0.9)"}),
     ("ringleader", {"batch_size": 4, "local_steps": 1}),
     ("fadas", {"lr": 0.1, "local_epochs": 2, "batch_size": 50, "buffer_size": 5, "server_lr": 1e-3}),
     ("fedavg", {"local_epochs": 5, "batch_size": 10}),

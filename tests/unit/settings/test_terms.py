@@ -23,7 +23,7 @@ METHODS = list_methods()
 
 
 def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() -> None:
-    """All methods that there are, at one rate, momentum 0, no decay, no clipping, five epochs; means are uniform."""
+    """On equal terms all methods have one rate, momentum 0, no decay, no clipping, five epochs and uniform means."""
     for cell in make_experiments(tuple(METHODS), (0,), Experiment(lr=0.3, time=1.0), terms="equal"):
         method = resolve_method(cell)
         local = method.local
@@ -44,11 +44,12 @@ def test_equal_terms_are_those_of_the_flags_where_there_are_some() -> None:
     _, fifth = make_experiments(
         ("fedavg", "fedasync"), (0,), Experiment(participation="bernoulli:0.2", time=1.0), terms="equal"
     )
-    assert fifth.concurrency == 2  # a fifth of ten clients
+    # This is a fifth of ten clients.
+    assert fifth.concurrency == 2
 
 
 def test_without_terms_methods_have_their_own() -> None:
-    """As they were before there were terms."""
+    """Without terms each method has its default values."""
     fedavg, fedsam = make_experiments(("fedavg", "fedsam"), (0,), Experiment(time=1.0))
     assert (resolve_method(fedavg).local.momentum, resolve_method(fedsam).local.momentum) == (0.5, 0.0)
     assert resolve_method(fedavg).update.weights == "samples"
@@ -57,7 +58,8 @@ def test_without_terms_methods_have_their_own() -> None:
 def test_every_method_has_its_papers_terms_and_runs_on_them() -> None:
     for name in METHODS:
         experiment = on_terms(Experiment(method=name, clients=20, time=1.0), "paper")
-        assert without_foreign_flags(experiment) == experiment, name  # nothing stated is foreign to the method
+        # All values that the paper states are values of the method.
+        assert without_foreign_flags(experiment) == experiment, name
         resolve_method(Experiment(**dict(experiment)))
 
 
@@ -130,8 +132,10 @@ def test_what_differs_is_told_by_setting_value_and_methods() -> None:
     assert methods_by_value["update", "Mean"] == "fedavg, fedprox"
     assert methods_by_value["update.mixing", "0.6"] == "fed-raa"
     settings = set(rows["setting"])
-    assert "local.momentum" not in settings  # .5 for all three
-    assert "update.weights" not in settings  # by samples for both that have rounds
+    # The value is .5 for all three methods.
+    assert "local.momentum" not in settings
+    # Both methods in rounds have weights by samples.
+    assert "update.weights" not in settings
 
 
 def test_nothing_differs_between_a_method_and_itself() -> None:
@@ -149,7 +153,8 @@ def test_a_study_says_what_differs_between_rows_and_not_between_columns() -> Non
     assert equal.title == "Rates, on equal terms"
     assert "local.momentum" not in format_differences(equal)
     assert "| local.sam_rho | 0.5 | fedsam |" in format_differences(equal)
-    assert [cell.experiment.lr for cell in equal.cells] == [0.1, 0.1, 0.2, 0.2]  # what it varies stays
+    # The fields that the study varies stay.
+    assert [cell.experiment.lr for cell in equal.cells] == [0.1, 0.1, 0.2, 0.2]
     paper = apply_terms(study, "paper", None)
     assert [cell.experiment.lr for cell in paper.cells] == [0.1, 0.1, 0.2, 0.1]
     assert apply_terms(study, None, None) is study
@@ -164,8 +169,10 @@ def test_a_schedule_may_count_time_or_passes() -> None:
     assert lr_schedule("exponential:0.25@time")(0.5) == pytest.approx(0.5)
     assert lr_schedule("steps:1.5,2.5:0.1@passes")(2.0) == pytest.approx(0.1)
     half = lr_schedule("cosine:0.5@time")
-    assert half(0.25) == pytest.approx(0.5)  # (1 + cos(pi / 2)) / 2
-    assert half(9.0) == half(0.6) > 0  # methods divide by the rate
+    # The factor is (1 + cos(pi / 2)) / 2.
+    assert half(0.25) == pytest.approx(0.5)
+    # Methods divide by the rate, so it must not be 0.
+    assert half(9.0) == half(0.6) > 0
     with refuses("lr_schedule", got="constant@moon"):
         lr_unit("constant@moon")
 

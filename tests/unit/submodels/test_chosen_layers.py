@@ -86,7 +86,7 @@ def test_layers_between_chosen_ones_are_trained_in_every_fragment(layers: list[s
 def test_option_cut_layers_reaches_the_run() -> None:
     flags: dict[str, Any] = {"model": "cnn", "fragments": 3, "engine": "local", "quiet": True}
     run = build_run(fl.Experiment(method="fed-raa", cut_layers=["7"], **flags))
-    # 20, 30 and 50 % of 120 units
+    # The sizes are 20, 30 and 50 % of 120 units.
     assert [submodel.widths for submodel in run.submodels] == [(24,), (36,), (60,)]
     with refuses("cut_layers"):
         build_run(fl.Experiment(method="fedavg", cut_layers=["7"], engine="local", model="cnn"))

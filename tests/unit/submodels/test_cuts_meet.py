@@ -32,7 +32,7 @@ def multi_query(m: Net, x: Tensor) -> Tensor:
 
 
 def counted(m: Net, x: Tensor) -> Tensor:
-    """Heads of a stored number, with a width from that number and the size of a layer's output."""
+    """Attention heads whose number is an attribute. Their width follows from it and the size of a layer's output."""
     q, k, v = (y.view(*y.shape[:-1], 4, y.size(-1) // 4).transpose(1, 2) for y in m.a(x).chunk(3, -1))
     y = ((q @ k.mT).softmax(-1) @ v).transpose(1, 2)
     return m.b(y.reshape(*y.shape[:-2], y.size(-2) * y.size(-1)))

@@ -249,7 +249,7 @@ def worker(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -
 def test_cut_code_with_widths_is_exact(name: str) -> None:
     mix, parts, sizes = CASES[name]
     torch.manual_seed(0)
-    module = Block(mix, **parts)  # type: ignore[arg-type]  # one of them is a width
+    module = Block(mix, **parts)  # type: ignore[arg-type]
     traced = trace_module(module, SEQUENCE)
     assert [group.size for group in traced.groups] == sizes
     rng = np.random.default_rng(0)
@@ -268,7 +268,7 @@ def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:
     mix, parts, _ = CASES["placed by a network"]
     torch.use_deterministic_algorithms(True)
     try:
-        recorder, _ = _light_record(Block(mix, **parts), SEQUENCE)  # type: ignore[arg-type]  # one of them is a width
+        recorder, _ = _light_record(Block(mix, **parts), SEQUENCE)  # type: ignore[arg-type]
         assert recorder is not None
         recorder.ties.resolve()
     finally:

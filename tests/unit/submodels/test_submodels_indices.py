@@ -41,7 +41,8 @@ def lists(indices: IndexSet) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     ("ratios", "sizes"),
-    [  # the fragments of Fed-RAA's Table 4 on its 200 neurons
+    # These are the fragments of Fed-RAA's Table 4 on its 200 neurons.
+    [
         ((0.4, 0.6), [80, 120]),
         ((0.2, 0.3, 0.5), [40, 60, 100]),
         ((0.1, 0.2, 0.3, 0.4), [20, 40, 60, 80]),
@@ -72,8 +73,10 @@ def test_more_fragments_than_neurons_are_refused() -> None:
 def test_prefix_and_window_round_up() -> None:
     # The sizes are ceil(2.5) and ceil(1.5).
     assert lists(take_prefix(TWO, 0.25)) == [[0, 1, 2], [0, 1]]
-    assert lists(take_window(TWO, 0.25, start=9)) == [[0, 1, 9], [3, 4]]  # 9 modulo 10 and 6
-    assert lists(take_prefix(TWO, 0.3)) == [[0, 1, 2], [0, 1]]  # 0.3 * 10 is 3, not 3.0000000000000004
+    # The start is 9 modulo 10 and modulo 6.
+    assert lists(take_window(TWO, 0.25, start=9)) == [[0, 1, 9], [3, 4]]
+    # 0.3 * 10 counts as 3, not as 3.0000000000000004.
+    assert lists(take_prefix(TWO, 0.3)) == [[0, 1, 2], [0, 1]]
     with refuses("ratio", got=0):
         take_prefix(TWO, 0)
 

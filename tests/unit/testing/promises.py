@@ -1,10 +1,10 @@
-"""An assertion that the tests of the kit share."""
+"""An assertion for the tests of `fedraa check`."""
 
 import fedraa as fl
 
 
 def only(part: object, promise: str, *names: str, as_: str | None = None) -> None:
-    """Assert that exactly this promise is broken, in one sentence with these names."""
+    """Assert that exactly this check fails, and that its sentence has these names."""
     findings = fl.check(part, as_=as_)
     assert len(findings.failures) == 1, repr(findings)
     assert dict(findings.lines)[promise] == findings.failures[0]

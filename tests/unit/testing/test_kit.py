@@ -1,4 +1,4 @@
-"""Every built-in part keeps the promises; six kinds of broken parts are each caught with one sentence."""
+"""Built-in components pass `fedraa check`, and six kinds of broken components fail with one sentence each."""
 
 import re
 from collections.abc import Callable
@@ -30,13 +30,13 @@ VALUES = {
     ("compressor", "randomk"): "randomk:0.2",
     ("compressor", "qsgd"): "qsgd:4",
 }
-# partitioners that need images, or data with client ids; data that need files
+# These partitioners need images or data with client ids, and these data need files.
 OF_DATA = {"rotation", "colour", "natural", "folder", "csv", "npy", "hf"}
 BUILT_IN = [
     *(
         (name, VALUES.get((name, each), each))
         for name, kind in KINDS.items()
-        for each in kind.seam.names()
+        for each in kind.registry.names()
         if each not in OF_DATA
     ),
     *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
@@ -79,7 +79,7 @@ def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
 
 @pytest.fixture
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other processes, which take seconds to start."""
+    """Start no other processes, because their start takes seconds."""
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
 
 
@@ -102,7 +102,7 @@ def test_unseeded_random() -> None:
 
 
 class Forgetful(fl.Scheduler):
-    """Takes the fragments in turn."""
+    """A scheduler that takes the fragments in turn, and does not save its state."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -116,7 +116,7 @@ class Forgetful(fl.Scheduler):
 
 
 class HalfMomentum(fl.ServerOptimizer):
-    """Saves its momentum and does not take it back."""
+    """A server optimizer that saves its momentum and does not restore it."""
 
     def start(self, size: int) -> None:
         self.m = np.zeros(size, np.float32)
@@ -143,7 +143,8 @@ class Unfit(Forgetful):
 def test_forgotten_state() -> None:
     only(Forgetful(), STATE, "Forgetful ", " decision ")
     only(HalfMomentum(), STATE, "HalfMomentum ", "restore()")
-    only(Unfit(), RUNS, "Unfit ", " set")  # no run begins with it
+    # No run begins with this component.
+    only(Unfit(), RUNS, "Unfit ", " set")
 
 
 SET = """
@@ -157,7 +158,7 @@ class FirstOfASet(fl.Scheduler):
 
 
 class Counting(fl.Compressor):
-    """Sends every other delta of all clients, as they come."""
+    """A compressor that sends every other delta over all clients, in the order of calls."""
 
     calls = 0
 
@@ -194,7 +195,7 @@ def test_hidden_order_of_calls() -> None:
 
 
 class Median(fl.Aggregator):
-    """Keeps all deltas of a round, and claims next to nothing."""
+    """An aggregator that stores all deltas of a round, and declares almost no memory."""
 
     def start(self, size: int, clients: int) -> None:
         self.rows, self.size = [], size
@@ -339,7 +340,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
     code, out, err = said("parts_on_their_own:Careless")
-    assert (code, err) == (1, "fedraa: Careless: it breaks 1 promise\n")
+    assert (code, err) == (1, "fedraa: Careless: it fails 1 check\n")
     assert re.search(r"Careless .*ValueError: .*read-only", out)
     assert said("parts_on_their_own:slow")[0] == 2
     assert said("parts_on_their_own:slow", "--as", "staleness")[0] == 0

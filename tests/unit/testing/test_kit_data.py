@@ -1,4 +1,4 @@
-"""Checks of objectives, transforms and data: the built-in ones keep all promises, and each kind of mistake is found."""
+"""Checks of objectives, transforms and data: the built-in ones pass, and each kind of mistake is detected."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ X, Y = RNG.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3
 
 @pytest.fixture(autouse=True)
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other processes, which take seconds to start."""
+    """Start no other processes, because their start takes seconds."""
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
 
 
@@ -40,7 +40,7 @@ class Quantile(fl.Objective):
 
 
 class Centred(Quantile):
-    """Looks at the whole batch."""
+    """An objective in which the loss of a sample depends on the whole batch."""
 
     def losses(self, outputs: Any, targets: Any) -> Any:
         return (targets - outputs.squeeze(1) + outputs.mean()).square()
@@ -79,7 +79,7 @@ class Spoils(Quantile):
 
 
 class Pairs(fl.Objective):
-    """A mean and a logarithm of the variance for every target."""
+    """An objective with a mean and a logarithm of the variance for every target."""
 
     def losses(self, outputs: Any, targets: Any) -> Any:
         mean, log = outputs.unbind(1)
@@ -114,7 +114,7 @@ class Dim(fl.Transform):
 
 
 class Scale(fl.Transform):
-    """As large as the largest of the batch."""
+    """A transform that divides by the largest value of the batch."""
 
     random = False
 

@@ -1,0 +1,254 @@
+"""Many short runs of ten methods, each with one kind of fault or three kinds at once.
+
+`python -m benchmarks chaos` adds rows to `benchmarks/results/chaos_runs.csv`, one for each run, until every method has
+`--runs` rows for each kind of fault and for each mixture of three kinds. A run has the server in this process and two
+workers on a private cluster. Every run must end with the bits and the log of the undisturbed one, except for faults:
+
+    kill      a worker dies in a task
+    hang      a worker stays in a task and answers pings
+    freeze    a worker is stopped in a task (SIGSTOP)
+    torn      the run is killed, its newest checkpoint or its log is truncated, and the run is resumed
+    disk      the disk is full within a line of the log, then it is free, and the run is resumed
+    messages  Ray loses requests and answers of calls
+"""
+
+import logging
+import os
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import combinations
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from actors.cluster.own_cluster import own_cluster
+from actors.pool.handles import HangDetector
+from actors.pool.pulse import Heartbeat
+from benchmarks.system.chaos_files import full_disk
+from benchmarks.system.chaos_kills import (
+    CHOSEN,
+    FREEZE,
+    HANG,
+    KILL,
+    doomed_worker,
+    judge_runs,
+    log_size,
+    make_experiment,
+    tear_file,
+)
+from benchmarks.system.chaos_table import count_commits, print_line
+from benchmarks.system.faults import PUSH, lose_messages
+from benchmarks.system.killing import KillAt, Killed
+from benchmarks.system.rows import add_row, read_rows
+from benchmarks.system.warm_workers import PooledExecutor, WorkerPool
+from fedraa.api import run
+from fedraa.callbacks.callback_list import CallbackList
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build_run
+from fedraa.engine.session import RunSession
+from fedraa.errors import InputError, Unwritable
+from fedraa.rundir.file_names import SUMMARY
+from fedraa.rundir.history import History
+
+RESULTS = Path(__file__).parents[1] / "results" / "chaos_runs.csv"
+TORN, DISK, MESSAGES = "torn", "disk", "messages"
+FAULTS = (KILL, HANG, FREEZE, TORN, DISK, MESSAGES)
+CELLS = tuple("+".join(faults) for size in (1, 3) for faults in combinations(FAULTS, size))
+# The number of tasks at which a worker is disturbed.
+COUNTS = {KILL: 1, HANG: 1, FREEZE: 1}
+# Rounds of six tasks.
+ROUNDS = 6
+# Share of lost calls in per cent.
+LOST_PERCENT = 3
+# A cluster serves this many runs.
+RUNS_PER_CLUSTER = 40
+# The log must be this long before the disk is full, because a run needs its first checkpoint to continue.
+MIN_LOG_BYTES = 600
+SHORT = Heartbeat(every=0.5, bound=3.0)
+HUNG_AFTER_S = 6.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: `resumed` counts its resumptions, and `faults` the lines of this kind in its log."""
+
+    method: str
+    cell: str
+    number: int
+    equal: bool
+    lost: int
+    doubled: int
+    resumed: int
+    faults: int
+    seconds: float
+
+
+def main(
+    runs: int = 2,
+    methods: tuple[str, ...] = CHOSEN,
+    cells: tuple[str, ...] = CELLS,
+    out: Path = RESULTS,
+) -> None:
+    """Run until each method has enough rows for each cell, and print a table.
+
+    Args:
+        runs: The number of rows for each method and cell.
+        methods: The methods.
+        cells: The faults, or mixtures such as kill+hang+torn.
+        out: The CSV file to which rows are added.
+    """
+    for field, got, known in (("methods", methods, CHOSEN), ("cells", cells, CELLS)):
+        for name in got:
+            if name not in known:
+                raise InputError(field, got=name, expected=", ".join(known))
+    keys = [(number, cell, method) for number in range(runs) for cell in cells for method in methods]
+    present = {(row.number, row.cell, row.method) for row in read_rows(out, Row)}
+    for has_messages in (False, True):
+        pending = [key for key in keys if key not in present and (MESSAGES in key[1]) == has_messages]
+        for start in range(0, len(pending), RUNS_PER_CLUSTER):
+            _make_rows_in_child(pending[start : start + RUNS_PER_CLUSTER], has_messages, out)
+    rows = read_rows(out, Row)
+    Console().print(make_table(rows))
+
+
+def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool, out: Path) -> None:
+    """Execute runs in another process, because Ray reads the lost share of messages once per process."""
+    with _variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
+        process = get_context("spawn").Process(target=make_rows, args=(keys, out))
+        process.start()
+    process.join()
+    if process.exitcode:
+        raise ChildProcessError(f"the process of {len(keys)} runs ended with exit code {process.exitcode}")
+
+
+@contextmanager
+def _variables(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for child processes."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+def make_rows(keys: Iterable[tuple[int, str, str]], out: Path) -> None:
+    """Execute runs on one cluster and add their rows."""
+    logging.getLogger("fedraa").setLevel(logging.ERROR)
+    logging.getLogger("actors").setLevel(logging.ERROR)
+    with TemporaryDirectory(prefix="fedraa-chaos-") as name, own_cluster(4):
+        undisturbed: dict[str, Path] = {}
+        pool = WorkerPool()
+        for number, cell, method in keys:
+            if method not in undisturbed:
+                folder = Path(name) / method
+                undisturbed[method] = run(make_experiment(method, folder, "local", ROUNDS), quiet=True).directory
+            with TemporaryDirectory(prefix="fedraa-chaos-") as folder_name:
+                row = make_run(pool, Path(folder_name), undisturbed[method], method, cell, number)
+            add_row(out, row)
+            print_line(row)
+
+
+def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cell: str, number: int) -> Row:
+    """Execute a run under faults and compare it with the undisturbed run. Ray must have been started.
+
+    Args:
+        pool: The workers.
+        folder: An empty folder.
+        undisturbed: The directory of the undisturbed run.
+        method: The name of the method.
+        cell: The names of the faults, with + between them.
+        number: The number of the run, a part of its seed.
+    """
+    started = time.monotonic()
+    rng = np.random.default_rng([number, zlib.crc32(f"{cell} {method}".encode())])
+    directory = folder / "run"
+    directory.mkdir()
+    marks = folder / "marks"
+    marks.mkdir()
+    faults = cell.split("+")
+    worker = doomed_worker(_draw_tasks(faults, undisturbed, rng), marks)
+    resumed = -1
+    for attempt in _attempts(faults, undisturbed, rng):
+        spec = build_run(make_experiment(method, directory, "ray", ROUNDS))
+        executor = PooledExecutor.of(
+            spec,
+            pool=pool,
+            groups=(WorkerGroup(2, {"CPU": 1}),),
+            worker=worker,
+            hang_detector=HangDetector(min_seconds=HUNG_AFTER_S, factor=0.0, unseen=HUNG_AFTER_S),
+            heartbeat=SHORT,
+        )
+        resumed += 1
+        try:
+            with attempt as callbacks, suppress(Killed, Unwritable):
+                session = RunSession(spec, directory, executor, threading.Event(), CallbackList(callbacks))
+                session.execute(resume=resumed > 0)
+        finally:
+            executor.close()
+        if TORN in faults and not (directory / SUMMARY).exists():
+            tear_file(directory, rng)
+    tally = judge_runs(1, [directory], undisturbed)
+    return Row(
+        method,
+        cell,
+        number,
+        equal=tally.right == 1,
+        lost=tally.lost,
+        doubled=tally.doubled,
+        resumed=resumed,
+        faults=sum(line["kind"] == "fault" for line in History(directory).lines()),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generator) -> dict[int, str]:
+    """Return the tasks at which a worker is disturbed. They are some tasks apart."""
+    disturbances = [fault for fault in faults for _ in range(COUNTS.get(fault, 0))]
+    last = max(int(str(task)) for task in count_commits(undisturbed))
+    places = np.linspace(0, last - 3, len(disturbances) + 1).astype(int)
+    tasks = places[:-1] + rng.integers(0, 3, len(disturbances))
+    return dict(zip(rng.permutation(tasks).tolist(), disturbances, strict=True))
+
+
+def _attempts(
+    faults: Sequence[str], undisturbed: Path, rng: np.random.Generator
+) -> Iterator[AbstractContextManager[list[KillAt]]]:
+    """Yield the contexts of the attempts, each with its callbacks. Only the last one reaches the end of the run."""
+    if DISK in faults:
+        room = int(rng.integers(MIN_LOG_BYTES, log_size(undisturbed) - MIN_LOG_BYTES))
+        yield _on_full_disk(room, int(rng.integers(1, 200)))
+    if TORN in faults:
+        commits = count_commits(undisturbed).total()
+        yield nullcontext([KillAt(int(rng.integers(commits // 3, commits - 2)))])
+    yield nullcontext([])
+
+
+@contextmanager
+def _on_full_disk(room: int, largest_write: int) -> Iterator[list[KillAt]]:
+    with full_disk(room, largest_write):
+        yield []
+
+
+def make_table(rows: Sequence[Row]) -> Table:
+    """Return a table with a line for each cell."""
+    table = Table("faults", "methods", "runs", "equal bits", "lost", "doubled", "resumed", "fault lines", "s, mean")
+    for cell in dict.fromkeys(row.cell for row in rows):
+        of_cell = [row for row in rows if row.cell == cell]
+        sums = Counter[str]()
+        for row in of_cell:
+            for name in ("equal", "lost", "doubled", "resumed", "faults", "seconds"):
+                sums[name] += getattr(row, name)
+        numbers = [len({row.method for row in of_cell}), len(of_cell)]
+        numbers += [sums[name] for name in ("equal", "lost", "doubled", "resumed", "faults")]
+        table.add_row(cell, *map(str, numbers), f"{sums['seconds'] / len(of_cell):.1f}")
+    return table

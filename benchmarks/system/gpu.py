@@ -1,0 +1,293 @@
+"""Training on a GPU: the tests marked `cuda`, and the seconds of a round beside bare PyTorch and pfl-research.
+
+`python -m benchmarks gpu` takes at most 8 minutes and writes `benchmarks/results/gpu.csv`. It trains rounds of FedAvg
+in this process, with stacks of several tasks (`--vmap-batch`), and on Ray with several workers on the GPU. The floor is
+a loop in bare PyTorch with the same number of SGD steps and the data on the device. In this process each configuration
+trains twice, and the column `same_bits` compares the trained models. On Ray it compares the model with that of this
+process. Without a GPU the command measures smaller workloads on the CPU, and runs no tests.
+"""
+
+import csv
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Literal
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from actors.cluster.placement import gpu_share
+from actors.pool.executor import RayExecutor
+from benchmarks.system.gpu_work import LR, WORKLOADS, BareLoop, Workload, time_pfl
+from benchmarks.system.throughput import start_cluster
+from benchmarks.system.trials import CORES
+from fedraa.callbacks import Callback, Progress
+from fedraa.callbacks.callback_list import CallbackList
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build_run
+from fedraa.engine.executor import Executor, LocalExecutor
+from fedraa.engine.factories import make_worker_spec
+from fedraa.engine.process_guard import exclusive_process
+from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.session import RunSession
+from fedraa.engine.worker_spec import choose_device
+from fedraa.errors import InputError, RunFailed
+from fedraa.rundir.history import History
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "gpu.csv"
+STACKS = (1, 8, 32, 128)
+WORKERS = (1, 2, 4)
+# The workload that is also measured on Ray.
+SHARED = "mlp-100"
+
+
+def main(
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    workloads: tuple[str, ...] = tuple(WORKLOADS),
+    stacks: tuple[int, ...] = STACKS,
+    workers: tuple[int, ...] = WORKERS,
+    tests: bool = True,
+    out: Path = RESULTS,
+) -> None:
+    """Run the tests of CUDA, measure every workload, print a table, and write it.
+
+    Args:
+        device: The device.
+        workloads: The workloads, by name.
+        stacks: The numbers of tasks that are trained together.
+        workers: The numbers of workers on Ray.
+        tests: Run the tests of CUDA first, if the device is a GPU.
+        out: The CSV file to write.
+    """
+    chosen = choose_device(device)
+    failed = tests and chosen == "cuda" and not run_tests()
+    rows: list[dict[str, str]] = []
+    for name in workloads:
+        if name not in WORKLOADS:
+            raise InputError("workloads", got=name, expected=f"some of {', '.join(WORKLOADS)}")
+    for name in workloads:
+        work = WORKLOADS[name] if chosen == "cuda" else shrink(WORKLOADS[name])
+        for row in measure_workload(work, chosen, stacks, workers if work.name == SHARED else ()):
+            Console().print(", ".join(f"{name} {value}" for name, value in row.items() if value))
+            rows.append(row)
+            with out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
+    Console(width=140).print(table)
+    if failed:
+        raise RunFailed("tests", "some tests of CUDA failed", hint="their output is above")
+
+
+def run_tests() -> bool:
+    """Run the tests marked `cuda`, in eight processes. Return True if all passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--numprocesses", "8", "--dist", "loadgroup"]
+    return subprocess.run([*command, "tests/cuda"], cwd=ROOT, check=False).returncode == 0
+
+
+def shrink(work: Workload) -> Workload:
+    """Return a workload of the same kind that one CPU core trains in about a second."""
+    cohort = min(work.cohort, 10)
+    return replace(work, clients=2 * cohort, cohort=cohort, samples=2 * work.batch, batch=min(work.batch, 10), rounds=1)
+
+
+def measure_workload(
+    work: Workload, device: str, stacks: tuple[int, ...], workers: tuple[int, ...]
+) -> Iterator[dict[str, str]]:
+    """Yield the rows of a workload. The bare loop is measured before and after the other measurements.
+
+    Args:
+        work: The workload.
+        device: The device.
+        stacks: The numbers of tasks that are trained together.
+        workers: The numbers of workers on Ray.
+    """
+    loop = BareLoop(work, device)
+    loop.round()
+    bare = [loop.round() for _ in range(work.rounds)]
+    floor = statistics.median(bare)
+    yield make_row(work, device, "bare PyTorch", bare, floor)
+    if not work.bf16:
+        pfl = time_pfl(work, work.rounds)
+        if pfl:
+            yield make_row(work, device, "pfl-research", pfl, floor)
+    digests: dict[int, str] = {}
+    for stack in stacks:
+        if stack <= work.cohort:
+            runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
+            digests[stack] = runs[0].digest
+            yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
+    if workers:
+        with start_cluster():
+            for count, stack in product(workers, (min(digests), max(digests))):
+                runs = [run_rounds(work, device, count, stack)]
+                system = f"fedraa, {count} on Ray"
+                yield make_fedraa_row(work, device, system, stack, runs, floor, digests[stack])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run: the seconds of its rounds after the first, its model's digest, and the GPU memory at its end in MB."""
+
+    seconds: list[float]
+    digest: str
+    gpu_mb: float
+
+
+def make_fedraa_row(
+    work: Workload,
+    device: str,
+    system: str,
+    stack: int,
+    runs: list[Measured],
+    floor: float,
+    expected: str | None = None,
+) -> dict[str, str]:
+    """Return the row of one configuration of fedraa.
+
+    Args:
+        work: The workload.
+        device: The device.
+        system: The name of the configuration.
+        stack: The number of tasks that are trained together.
+        runs: The runs of this configuration.
+        floor: The seconds of a round in the bare loop.
+        expected: The digest of the same model, trained in another configuration.
+    """
+    digests = {run.digest for run in runs} | ({expected} if expected else set())
+    return make_row(work, device, system, [lap for run in runs for lap in run.seconds], floor) | {
+        "vmap_batch": str(stack),
+        "gpu_mb": f"{max(run.gpu_mb for run in runs):.0f}" if device == "cuda" else "",
+        "same_bits": "yes" if len(digests) == 1 else "no",
+    }
+
+
+def make_row(work: Workload, device: str, system: str, seconds: list[float], floor: float) -> dict[str, str]:
+    """Return a row with the median of the rounds and their range.
+
+    Args:
+        work: The workload.
+        device: The device.
+        system: The system that trained.
+        seconds: The seconds of each round.
+        floor: The seconds of a round in the bare loop.
+    """
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "workload": work.name,
+        "system": system,
+        "vmap_batch": "",
+        "round_ms": f"{1000 * statistics.median(seconds):.1f}",
+        "fastest_ms": f"{1000 * min(seconds):.1f}",
+        "slowest_ms": f"{1000 * max(seconds):.1f}",
+        "ratio": f"{statistics.median(seconds) / floor:.2f}",
+        "gpu_mb": "",
+        "same_bits": "",
+    }
+
+
+def run_rounds(work: Workload, device: str, workers: int, stack: int) -> Measured:
+    """Train, and measure the run. Its GPU memory is what all its processes hold at the end.
+
+    Args:
+        work: The workload.
+        device: The device.
+        workers: The number of workers on Ray, or 0 for training in this process.
+        stack: The number of tasks that are trained together.
+    """
+    laps = Laps()
+    experiment = Experiment(
+        method="fedavg",
+        clients=work.clients,
+        partition="iid",
+        participation=f"sample:{work.cohort}",
+        local_epochs=1,
+        batch_size=work.batch,
+        lr=LR,
+        momentum=0.0,
+        rounds=work.rounds + 1,
+        eval_every=work.rounds + 1,
+        checkpoint_every=work.rounds + 1,
+        engine="ray" if workers else "local",
+        workers=workers or None,
+        device=device,
+        vmap_batch=stack,
+        bf16=work.bf16,
+        quiet=True,
+    )
+    torch.manual_seed(0)
+    spec = build_run(experiment, work.make_model(), work.dataset())
+    free_before = free_gpu_bytes(device)
+    with exclusive_process(), open_executor(spec, device, workers) as executor, TemporaryDirectory() as directory:
+        callbacks = CallbackList([laps], progress_seconds=0.0)
+        RunSession(spec, Path(directory), executor, Event(), callbacks).execute()
+        used = free_before - free_gpu_bytes(device)
+        digest = str(History(directory).summary["model_sha256"])
+    return Measured(laps.seconds(), digest, used / 1e6)
+
+
+@contextmanager
+def open_executor(spec: RunSpec, device: str, workers: int) -> Iterator[Executor]:
+    """Yield the executor of a run, and close it at the end.
+
+    Args:
+        spec: The run.
+        device: The device.
+        workers: The number of workers on Ray, or 0 for training in this process.
+    """
+    if not workers:
+        worker_spec = make_worker_spec(spec)
+        evaluator = worker_spec.evaluator(spec.evaluation_data, device)
+        yield LocalExecutor(worker_spec.trainer(device), evaluator, spec.data, spec.experiment.vmap_batch)
+        if device == "cuda":
+            torch.cuda.empty_cache()
+        return
+    # The cluster of the measurements has two cores.
+    needs = {"CPU": CORES / workers, "GPU": gpu_share(device, workers)}
+    executor = RayExecutor.of(spec, groups=(WorkerGroup(workers, needs),))
+    try:
+        executor.await_workers(120)
+        yield executor
+    finally:
+        executor.close()
+
+
+def free_gpu_bytes(device: str) -> int:
+    """Return the free memory of the GPU in bytes, or 0 for a CPU."""
+    if device != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    return int(torch.cuda.mem_get_info()[0])
+
+
+class Laps(Callback):
+    """A callback that records when each round ends."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self._ends: dict[int, float] = {}
+
+    def on_progress(self, progress: Progress) -> None:
+        if progress.step not in self._ends:
+            self._ends[progress.step] = time.perf_counter()
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of the rounds after the first."""
+        ends = [end for step, end in sorted(self._ends.items()) if step]
+        return [after - before for before, after in pairwise(ends)]

@@ -1,0 +1,289 @@
+"""Runs on two hosts whose link is cut, slow or lossy: equal bits, lost tasks, and the time until the run continues.
+
+`python -m benchmarks link_faults` needs root on Linux: it makes two network namespaces, starts a Ray cluster over them,
+and adds rows to `benchmarks/results/link_faults.csv`. The driver is on the first host, which has one core. The second
+host has one core too. The server is `near`, on the first host, or `far`, on the second.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.system.chaos_table import lost_and_doubled, print_line
+from benchmarks.system.processes import list_descendants
+from benchmarks.system.rows import add_row, read_rows
+from benchmarks.system.two_hosts import Host, Link, two_hosts
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
+from fedraa.rundir.file_names import EVENTS, SUMMARY
+from fedraa.rundir.history import History
+
+RESULTS = Path(__file__).parents[1] / "results" / "link_faults.csv"
+UPDATES = 400
+FIELDS: dict[str, Any] = {
+    "hidden": (8,),
+    "clients": 4,
+    "local_epochs": 1,
+    "checkpoint_every": 20,
+    "updates": UPDATES,
+    "quiet": True,
+}
+FLAGS = (
+    *("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", str(UPDATES)),
+    *("--quiet", "--workers", "2", "--placement", "spread"),
+)
+# The cut begins after this many commits.
+COMMITS_BEFORE = 40
+PORT = 6390
+START_S, END_S = 300.0, 300.0
+POLL_INTERVAL_S = 0.1
+RESUME = "fedraa resume "
+MAX_COMMANDS = 6
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of the link: a cut of some seconds, or a delay and a share of lost packets during the whole run."""
+
+    cut_s: float = 0.0
+    delay_s: float = 0.0
+    loss: float = 0.0
+
+
+FAULTS = {
+    "cut of 5 s": Fault(cut_s=5.0),
+    "cut of 15 s": Fault(cut_s=15.0),
+    "cut of 30 s": Fault(cut_s=30.0),
+    "cut of 60 s": Fault(cut_s=60.0),
+    "delay of 20 to 40 ms": Fault(delay_s=0.02),
+    "1 % of packets lost": Fault(loss=0.01),
+    "delay of 20 to 40 ms, 1 % lost": Fault(delay_s=0.02, loss=0.01),
+}
+SERVERS = ("near", "far")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run: `commands` are those needed until its end.
+
+    `silence` is the time in seconds from the end of the cut to the next commit. `last_line` is the last line of output.
+    """
+
+    fault: str
+    server: str
+    number: int
+    ended: bool
+    equal: bool
+    lost: int
+    doubled: int
+    commands: int
+    silence: float
+    seconds: float
+    dropped: int
+    last_line: str = ""
+
+
+def main(
+    runs: int = 1,
+    faults: tuple[str, ...] = tuple(FAULTS),
+    servers: tuple[str, ...] = SERVERS,
+    out: Path = RESULTS,
+) -> None:
+    """Run until each fault has enough rows for each place of the server, and print a table.
+
+    Args:
+        runs: The number of rows for each fault and place.
+        faults: The faults.
+        servers: near, far, or both.
+        out: The CSV file to which rows are added.
+    """
+    for option, got, known in (("faults", faults, tuple(FAULTS)), ("servers", servers, SERVERS)):
+        for name in got:
+            if name not in known:
+                raise InputError(option, got=name, expected=", ".join(known))
+    with TemporaryDirectory(prefix="fedraa-link-") as name:
+        undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
+        for number in range(runs):
+            for fault in faults:
+                for server in servers:
+                    present = {(row.fault, row.server, row.number) for row in read_rows(out, Row)}
+                    if (fault, server, number) not in present:
+                        row = make_run(fault, server, number, undisturbed)
+                        add_row(out, row)
+                        print_line(row)
+    Console().print(make_table(read_rows(out, Row)))
+
+
+def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
+    """Execute the run on two hosts under a fault, and compare it with the undisturbed run."""
+    what = FAULTS[fault]
+    started = time.monotonic()
+    with ExitStack() as stack:
+        near, far, link = stack.enter_context(two_hosts())
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="fl-", ignore_cleanup_errors=True)))
+        cluster = stack.enter_context(_cluster(near, far, folder))
+        link.delay_s = link.jitter_s = what.delay_s
+        link.loss = what.loss
+        out = folder / "run"
+        node = {"near": near, "far": far}[server]
+        command = ["run", *FLAGS, "--out", str(out)]
+        command += ["--address", f"{near.address}:{PORT}", "--server-node", node.address]
+        commands = 0
+        silence = 0.0
+        last_line = ""
+        while commands < MAX_COMMANDS and not (out / SUMMARY).exists():
+            commands += 1
+            process = _start(near, command, cluster.variables, folder)
+            if commands == 1 and what.cut_s:
+                silence = _cut_link(link, what.cut_s, process, out)
+            last_line = _await_end(process, folder)
+            if RESUME not in last_line:
+                break
+            cluster.start_stopped()
+            command = ["resume", str(out), "--quiet"]
+        seconds = round(time.monotonic() - started, 1)
+        ended = (out / SUMMARY).exists()
+        lost = doubled = 0
+        equal = False
+        if ended:
+            lost, doubled = lost_and_doubled(out, undisturbed)
+            equal = History(out).summary["model_sha256"] == History(undisturbed).summary["model_sha256"]
+        return Row(
+            fault, server, number, ended, equal, lost, doubled, commands, silence, seconds, link.dropped, last_line
+        )
+
+
+@dataclass
+class Cluster:
+    """Ray on two hosts, each with one core, and the environment variables of its users."""
+
+    near: Host
+    far: Host
+    folder: Path
+    variables: Mapping[str, str]
+    _processes: "dict[Host, subprocess.Popen[bytes]]" = field(default_factory=dict)
+
+    def start_stopped(self) -> None:
+        """Start Ray on the hosts where it does not run. Ray ends on a host that counts as dead."""
+        head = ("--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", str(self.folder / "r"))
+        for host, flags in ((self.near, head), (self.far, ("--address", f"{self.near.address}:{PORT}"))):
+            if host in self._processes and self._processes[host].poll() is None:
+                continue
+            log = self.folder / f"{host.name}.log"
+            with log.open("wb") as stream:
+                process = subprocess.Popen(
+                    host.command(sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *self._flags(host)),
+                    env=self.variables,
+                    stdout=stream,
+                    stderr=stream,
+                )
+            self._processes[host] = process
+            _await(partial(_has_started, log), process, START_S)
+
+    def kill(self) -> None:
+        """End all processes of Ray."""
+        for process in self._processes.values():
+            _kill_tree(process)
+
+    def _flags(self, host: Host) -> tuple[str, ...]:
+        memory = ("--object-store-memory", "200000000")
+        return ("--node-ip-address", host.address, "--num-cpus", "1", *memory, "--block", "--disable-usage-stats")
+
+
+@contextmanager
+def _cluster(near: Host, far: Host, folder: Path) -> Iterator[Cluster]:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "HOME": str(folder),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OMP_NUM_THREADS": "1",
+    }
+    cluster = Cluster(near, far, folder, variables)
+    try:
+        cluster.start_stopped()
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def _has_started(log: Path) -> bool:
+    return "Ray runtime started" in log.read_text()
+
+
+def _start(host: Host, command: list[str], variables: Mapping[str, str], folder: Path) -> "subprocess.Popen[bytes]":
+    """Start a command of fedraa on a host. Its output goes to a file in the folder."""
+    with (folder / "output").open("wb") as stream:
+        return subprocess.Popen(
+            host.command(sys.executable, "-m", "fedraa", *command), env=variables, stdout=stream, stderr=stream
+        )
+
+
+def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
+    """Wait for the end of a command and return its last line of output."""
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        _kill_tree(process)
+        return f"no end within {END_S:g} s"
+    lines = (folder / "output").read_text().strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
+    """Cut the link after some commits, and return the time in seconds from its return to the next commit."""
+    _await(lambda: _count_commits(out) >= COMMITS_BEFORE, process, START_S)
+    with link.cut() if seconds else nullcontext():
+        time.sleep(seconds)
+    healed = time.monotonic()
+    commits = _count_commits(out)
+    while _count_commits(out) == commits and process.poll() is None:
+        time.sleep(POLL_INTERVAL_S)
+    return round(time.monotonic() - healed, 1)
+
+
+def _count_commits(out: Path) -> int:
+    path = out / EVENTS
+    if not path.exists():
+        return 0
+    return path.read_text().count('"commit"')
+
+
+def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Wait for a condition. Raises TimeoutError if it does not hold in time, or if the process has ended."""
+    give_up = time.monotonic() + seconds
+    while not happened():
+        if process.poll() is not None or time.monotonic() > give_up:
+            raise TimeoutError(f"the command ended with {process.poll()}, or took over {seconds:g} s: {process.args!r}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
+    for target in (*list_descendants(process.pid), process.pid):
+        # The process may have ended meanwhile.
+        with suppress(ProcessLookupError):
+            os.kill(target, 9)
+    process.wait()
+
+
+def make_table(rows: list[Row]) -> Table:
+    """Return a table with a line for each run."""
+    table = Table("fault", "server", "equal bits", "lost", "doubled", "commands", "s until the next commit", "s")
+    for row in rows:
+        numbers = (row.lost, row.doubled, row.commands, row.silence, row.seconds)
+        table.add_row(row.fault, row.server, "yes" if row.equal else "no", *(f"{number:g}" for number in numbers))
+    return table

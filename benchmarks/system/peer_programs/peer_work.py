@@ -1,0 +1,79 @@
+"""What the programs of all frameworks share: the workload, its data, the model, and the report to the benchmark.
+
+The programs run in environments without fedraa and its dependencies.
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rounds of FedAvg with plain SGD. The clients have equal numbers of samples, split in order."""
+
+    folder: str
+    """The folder of the arrays."""
+    clients: int
+    cohort: int
+    samples: int
+    batch: int
+    epochs: int
+    lr: float
+    rounds: int
+    hidden: tuple[int, ...]
+
+    @classmethod
+    def read(cls) -> "Work":
+        """Return the workload in the file that is this program's first argument."""
+        fields: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+        return cls(**fields | {"hidden": tuple(fields["hidden"])})
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """Return `x_train`, `y_train`, `x_test` or `y_test`. Processes share the memory of the file."""
+        array: npt.NDArray[Any] = np.load(Path(self.folder) / f"{name}.npy", mmap_mode="c")
+        return array
+
+    def client(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the inputs [n, ...] and the labels [n] of a client."""
+        rows = slice(client * self.samples, (client + 1) * self.samples)
+        return torch.from_numpy(self.array("x_train")[rows]), torch.from_numpy(self.array("y_train")[rows])
+
+    def make_model(self) -> nn.Sequential:
+        """Return the model: linear layers with ReLU between them."""
+        torch.manual_seed(0)
+        layers: list[nn.Module] = [nn.Flatten()]
+        before = int(np.prod(self.array("x_train").shape[1:]))
+        for width in self.hidden:
+            layers += [nn.Linear(before, width), nn.ReLU()]
+            before = width
+        return nn.Sequential(*layers, nn.Linear(before, 10))
+
+    def accuracy(self, model: nn.Module) -> float:
+        """Return the share of the test samples that a model classifies correctly."""
+        with torch.no_grad():
+            predicted = model(torch.from_numpy(self.array("x_test"))).argmax(1).numpy()
+        return float((predicted == self.array("y_test")).mean())
+
+    def draw_cohort(self, rng: np.random.Generator) -> list[int]:
+        """Return the clients of one round."""
+        drawn: list[int] = rng.choice(self.clients, self.cohort, replace=False).tolist()
+        return drawn
+
+
+def report(ends: list[float], accuracy: float) -> None:
+    """Print the times at which rounds ended (Unix time, s) and the final accuracy, for the benchmark."""
+    sys.stdout.write("\n" + json.dumps({"ends": ends, "accuracy": accuracy}) + "\n")
+
+
+def now() -> float:
+    """Return the Unix time in seconds."""
+    return time.time()

@@ -1,0 +1,51 @@
+"""The rounds of fedraa. The second argument is the engine, and the third is `--vmap-batch`."""
+
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+import fedraa as fl
+from benchmarks.system.peer_programs.peer_work import Work, report
+
+
+def main() -> None:
+    """Train all rounds and report them."""
+    work = Work.read()
+    engine, stack = sys.argv[2], int(sys.argv[3])
+    x_train, y_train, x_test, y_test = (
+        np.asarray(work.array(name)) for name in ("x_train", "y_train", "x_test", "y_test")
+    )
+    dataset = fl.Dataset("peers", x_train, y_train, x_test, y_test, classes=10)
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        history = fl.run(
+            method="fedavg",
+            model=work.make_model(),
+            dataset=dataset,
+            clients=work.clients,
+            partition="iid",
+            participation=f"sample:{work.cohort}",
+            local_epochs=work.epochs,
+            batch_size=work.batch,
+            lr=work.lr,
+            momentum=0.0,
+            rounds=work.rounds,
+            eval_every=work.rounds,
+            checkpoint_every=work.rounds,
+            engine=engine,
+            workers=2 if engine == "ray" else None,
+            vmap_batch=stack,
+            quiet=True,
+            out=out,
+        )
+        # The log has real seconds since the start of the run.
+        walls = [line["wall"] for line in history.lines() if line["kind"] == "round"]
+        ended = time.time()
+        report([ended - (walls[-1] - wall) for wall in walls], work.accuracy(history.load_model(work.make_model())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The rounds of Flower's simulation, with two clients at a time on Ray."""
+
+from typing import Any
+
+import torch
+from flwr.client import ClientApp, NumPyClient
+from flwr.common import Context, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg
+from flwr.simulation import run_simulation
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.system.peer_programs.peer_work import Work, now, report
+
+
+def load(model: nn.Module, arrays: list[Any]) -> None:
+    """Set the values of a model."""
+    model.load_state_dict(dict(zip(model.state_dict(), map(torch.tensor, arrays), strict=True)))
+
+
+class Client(NumPyClient):  # type: ignore[misc]
+    """A client that trains with plain SGD."""
+
+    def __init__(self, work: Work, client: int) -> None:
+        self._work = work
+        self._client = client
+
+    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+        """Train one task.
+
+        Args:
+            parameters: The model.
+            config: The settings of the server.
+        """
+        torch.set_num_threads(1)
+        work = self._work
+        model = work.make_model()
+        load(model, parameters)
+        optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
+        x, y = work.client(self._client)
+        for _ in range(work.epochs):
+            for rows in torch.split(torch.randperm(len(y)), work.batch):
+                optimizer.zero_grad()
+                torch.autograd.backward([F.cross_entropy(model(x[rows]), y[rows])])
+                optimizer.step()
+        return [value.numpy() for value in model.state_dict().values()], len(y), {}
+
+
+class Timed(FedAvg):  # type: ignore[misc]
+    """FedAvg that records when rounds end, and keeps the last model."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ends: list[float] = []
+        self.last: list[Any] = []
+
+    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
+        """Average the models of a round.
+
+        Args:
+            server_round: The round.
+            results: The models.
+            failures: The tasks that failed.
+        """
+        parameters, metrics = super().aggregate_fit(server_round, results, failures)
+        assert parameters is not None
+        assert not failures
+        self.last = parameters_to_ndarrays(parameters)
+        self.ends.append(now())
+        return parameters, metrics
+
+
+def main() -> None:
+    """Train all rounds and report them."""
+    work = Work.read()
+    model = work.make_model()
+    strategy = Timed(
+        fraction_fit=work.cohort / work.clients,
+        fraction_evaluate=0.0,
+        min_fit_clients=work.cohort,
+        min_available_clients=work.clients,
+        initial_parameters=ndarrays_to_parameters([value.numpy() for value in model.state_dict().values()]),
+    )
+
+    def make_client(context: Context) -> Any:
+        return Client(work, int(context.node_config["partition-id"])).to_client()
+
+    def make_server(context: Context) -> ServerAppComponents:
+        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=work.rounds))
+
+    run_simulation(
+        ServerApp(server_fn=make_server),
+        ClientApp(client_fn=make_client),
+        num_supernodes=work.clients,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": {"num_cpus": 2}},
+    )
+    load(model, strategy.last)
+    report(strategy.ends, work.accuracy(model))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The rounds of pfl-research, in one process or in several that torchrun starts."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.hyperparam import NNTrainHyperParams
+from pfl.internal.ops.selector import get_default_framework_module
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.system.peer_programs.peer_work import Work, now, report
+
+
+class WithLoss(nn.Module):
+    """A model with the methods that pfl-research asks for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(x), y)
+
+    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
+        return {}
+
+
+class Ends(TrainingProcessCallback):  # type: ignore[misc]
+    """A callback that records when rounds end."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def after_central_iteration(self, metrics: Any, model: Any, *, central_iteration: int) -> Any:
+        self.ends.append(now())
+        return False, Metrics()
+
+
+def main() -> None:
+    """Train all rounds and report them."""
+    torch.set_num_threads(1)
+    work = Work.read()
+    model = WithLoss(work.make_model())
+    data = {client: PyTorchTensorDataset(work.client(client)) for client in range(work.clients)}
+    # The sampler of pfl-research asks for one client at a time.
+    rng = np.random.default_rng(0)
+    queue: list[int] = []
+
+    def next_client() -> int:
+        if not queue:
+            queue.extend(work.draw_cohort(rng))
+        return queue.pop()
+
+    ends = Ends()
+    pfl_model = PyTorchModel(model, torch.optim.SGD, torch.optim.SGD(model.parameters(), lr=1.0))
+    FederatedAveraging().run(
+        NNAlgorithmParams(work.rounds, 10**9, work.cohort, None),
+        SimulatedBackend(training_data=FederatedDataset(lambda client: data[client], next_client), val_data=None),
+        pfl_model,
+        NNTrainHyperParams(work.batch, work.epochs, work.lr),
+        callbacks=[ends],
+        send_metrics_to_platform=False,
+    )
+    if get_default_framework_module().distributed.global_rank == 0:
+        report(ends.ends, work.accuracy(model.model))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""fedraa beside bare PyTorch, pfl-research, Flower and fluke: the same rounds of FedAvg on the same data.
+
+`python -m benchmarks peers` makes a virtual environment for each framework, runs every workload several times with all
+systems in turn, and writes `benchmarks/results/peers.csv`. A process of a system trains all rounds of a workload.
+
+The time of a round is the median without the first round. The start-up is the time from the start of the process to
+the end of the first round, minus the time of a round. The memory is the peak of the private memory of the process and
+of all processes below it. The floor is `bare`: two processes of plain PyTorch. All systems take the same number of SGD
+steps on the same samples, and the table has the final accuracy of each. The order of samples and the cohorts differ.
+"""
+
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.system.peer_programs.peer_work import Work
+from benchmarks.system.processes import list_descendants, unique_bytes
+from fedraa.errors import InputError, RunFailed
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "peers.csv"
+PROGRAMS = Path(__file__).parent / "peer_programs"
+SECONDS_BETWEEN_LOOKS = 0.2
+LONGEST_S = 900
+
+
+@dataclass(frozen=True)
+class System:
+    """A system: its program with arguments, and the requirements of its environment, if it has a separate one."""
+
+    program: tuple[str, ...]
+    requirements: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> str:
+        return self.requirements[0].partition("==")[0].partition("[")[0] if self.requirements else ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One process: median seconds of a round, seconds of the start-up, peak memory (MB), and final accuracy."""
+
+    round_s: float
+    start_s: float
+    memory_mb: float
+    accuracy: float
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1")
+PFL = ("pfl==0.6.0",)
+SYSTEMS = {
+    "bare": System(("run_bare.py",)),
+    "fedraa-local": System(("run_fedraa.py", "local", "1")),
+    "fedraa-local-stacked": System(("run_fedraa.py", "local", "10")),
+    "fedraa-ray": System(("run_fedraa.py", "ray", "1")),
+    "pfl": System(("run_pfl.py",), PFL),
+    "pfl-2": System((*TORCHRUN, "run_pfl.py"), PFL),
+    "flower": System(("run_flower.py",), ("flwr[simulation]==1.42.0",)),
+    "fluke": System(("run_fluke.py",), ("fluke-fl==0.8.1",)),
+}
+# The shape of a sample, and the fields of the workload.
+MNIST = (1, 28, 28)
+WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
+    # FLUTE's comparison of frameworks.
+    "lr-mnist": (MNIST, {"clients": 1000, "cohort": 10, "samples": 60, "batch": 10, "rounds": 100, "hidden": ()}),
+    "mlp-10": (MNIST, {"clients": 10, "cohort": 10, "samples": 6000, "batch": 32, "rounds": 4, "hidden": (200,)}),
+    "mlp-100": (MNIST, {"clients": 100, "cohort": 100, "samples": 600, "batch": 32, "rounds": 4, "hidden": (200,)}),
+    "mlp-1000": (MNIST, {"clients": 1000, "cohort": 1000, "samples": 60, "batch": 32, "rounds": 4, "hidden": (200,)}),
+    "clients-10000": (
+        (1, 8, 8),
+        {"clients": 10_000, "cohort": 1000, "samples": 10, "batch": 10, "rounds": 6, "hidden": (32,)},
+    ),
+    "clients-100000": (
+        (1, 8, 8),
+        {"clients": 100_000, "cohort": 1000, "samples": 10, "batch": 10, "rounds": 6, "hidden": (32,)},
+    ),
+}
+COLUMNS = (
+    *("workload", "system", "version", "runs", "round_ms", "fastest_ms", "slowest_ms", "ratio"),
+    *("start_s", "memory_mb", "accuracy"),
+)
+
+
+def main(
+    workloads: tuple[str, ...] = tuple(WORKLOADS),
+    systems: tuple[str, ...] = tuple(SYSTEMS),
+    repeats: int = 3,
+    environments: Path = ROOT / "build" / "peers",
+    out: Path = RESULTS,
+) -> None:
+    """Measure all systems, print a table, and write it. Rows of other workloads and systems in the file are kept.
+
+    Args:
+        workloads: The workloads.
+        systems: The systems; `bare` is always measured.
+        repeats: The processes per system and workload.
+        environments: The folder of the environments of other frameworks, which are made if they are missing.
+        out: The CSV file to write.
+    """
+    for field, chosen, known in (("workloads", workloads, WORKLOADS), ("systems", systems, SYSTEMS)):
+        for name in chosen:
+            if name not in known:
+                raise InputError(field, got=name, expected=f"some of {', '.join(known)}")
+    if repeats < 1:
+        raise InputError("repeats", got=repeats, expected="at least 1")
+    names = list(dict.fromkeys(["bare", *systems]))
+    pythons = {name: find_python(SYSTEMS[name], environments) for name in names}
+    rows = read_rows(out)
+    for workload in workloads:
+        for row in measure_workload(workload, pythons, repeats):
+            rows[row["workload"], row["system"]] = row
+        write_rows(out, list(rows.values()))
+    table = Table(*COLUMNS)
+    for row in rows.values():
+        table.add_row(*(row[column] for column in COLUMNS))
+    Console(width=160).print(table)
+
+
+def find_python(system: System, environments: Path) -> Path:
+    """Return the interpreter of a system. If the system needs an environment that does not exist, make it.
+
+    Args:
+        system: The system.
+        environments: The folder of the environments.
+    """
+    if not system.requirements:
+        return Path(sys.executable)
+    folder = environments / system.environment
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        Console().print(f"installing {', '.join(system.requirements)} in {folder}")
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "torch==2.13.0", *system.requirements]
+        subprocess.run(install, check=True)
+        (folder / "ready").touch()
+    return python
+
+
+def measure_workload(name: str, pythons: dict[str, Path], repeats: int) -> Iterator[dict[str, str]]:
+    """Yield one row per system. The systems take turns, so that disturbances of the machine hit all of them.
+
+    Args:
+        name: The workload.
+        pythons: The interpreter of each system.
+        repeats: The processes per system.
+    """
+    shape, fields = WORKLOADS[name]
+    with TemporaryDirectory() as folder:
+        work = Work(folder=folder, lr=0.05, epochs=1, **fields)  # type: ignore[arg-type]
+        write_data(work, shape)
+        measured: dict[str, list[Measured]] = {system: [] for system in pythons}
+        for repeat in range(repeats):
+            for system, python in pythons.items():
+                result = run_program(system, python, work)
+                measured[system].append(result)
+                Console().print(
+                    f"{name}, {system}, {repeat + 1} of {repeats}: {1000 * result.round_s:.1f} ms per round, "
+                    f"start-up {result.start_s:.1f} s, {result.memory_mb:.0f} MB, accuracy {result.accuracy:.3f}"
+                )
+    floor = statistics.median(one.round_s for one in measured["bare"])
+    for system, results in measured.items():
+        seconds = [one.round_s for one in results]
+        yield {
+            "workload": name,
+            "system": system,
+            "version": find_version(SYSTEMS[system]),
+            "runs": str(repeats),
+            "round_ms": f"{1000 * statistics.median(seconds):.1f}",
+            "fastest_ms": f"{1000 * min(seconds):.1f}",
+            "slowest_ms": f"{1000 * max(seconds):.1f}",
+            "ratio": f"{statistics.median(seconds) / floor:.2f}",
+            "start_s": f"{statistics.median(one.start_s for one in results):.1f}",
+            "memory_mb": f"{statistics.median(one.memory_mb for one in results):.0f}",
+            "accuracy": f"{statistics.median(one.accuracy for one in results):.3f}",
+        }
+
+
+def write_data(work: Work, shape: tuple[int, ...]) -> None:
+    """Write samples of ten classes that a small model can separate only in part.
+
+    Args:
+        work: The workload.
+        shape: The shape of a sample.
+    """
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((10, *shape), np.float32)
+    # The distance between centers grows with the root of the number of inputs.
+    noise = 0.35 * np.sqrt(np.prod(shape))
+    for part, count in (("train", work.clients * work.samples), ("test", 2000)):
+        labels = rng.integers(0, 10, count)
+        inputs = (centers[labels] + noise * rng.standard_normal((count, *shape), np.float32)) / np.float32(noise)
+        np.save(Path(work.folder) / f"x_{part}.npy", inputs.astype(np.float32))
+        np.save(Path(work.folder) / f"y_{part}.npy", labels)
+
+
+def run_program(system: str, python: Path, work: Work) -> Measured:
+    """Run a system's program for a workload, and measure it.
+
+    Args:
+        system: The system.
+        python: Its interpreter.
+        work: The workload.
+    """
+    description = Path(work.folder) / "work.json"
+    description.write_text(json.dumps(asdict(work)))
+    words = SYSTEMS[system].program
+    program = next(number for number, word in enumerate(words) if word.endswith(".py"))
+    script = str(PROGRAMS / words[program])
+    command = [str(python), *words[:program], script, str(description), *words[program + 1 :]]
+    # A thread per process, and no calls to the outside.
+    variables = {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "WANDB_MODE": "disabled"}
+    variables |= {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    log = Path(work.folder) / "log"
+    with log.open("w") as file:
+        started = time.time()
+        process = subprocess.Popen(
+            command, cwd=work.folder, env=os.environ | variables, stdout=file, stderr=subprocess.STDOUT
+        )
+        peak = watch_memory(process, started + LONGEST_S)
+    answers = [line for line in log.read_text().splitlines() if line.startswith('{"ends"')]
+    if process.returncode or not answers:
+        raise RunFailed(system, f"its program failed: {log.read_text()[-2000:]}")
+    answer = json.loads(answers[-1])
+    ends: Sequence[float] = answer["ends"]
+    round_s = statistics.median(np.diff(ends).tolist())
+    return Measured(round_s, ends[0] - started - round_s, peak / 1e6, answer["accuracy"])
+
+
+def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
+    """Wait for a process, and return the peak memory of its process tree in bytes.
+
+    Args:
+        process: The process.
+        deadline: The Unix time at which it is killed.
+    """
+    peak = 0.0
+    while process.poll() is None:
+        family = [process.pid, *list_descendants(process.pid)]
+        peak = max(peak, sum(map(unique_bytes, family)))
+        if time.time() > deadline:
+            process.kill()
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    return peak
+
+
+def find_version(system: System) -> str:
+    """Return the version of another framework, or an empty text."""
+    return system.requirements[0].partition("==")[2] if system.requirements else ""
+
+
+def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the rows of an earlier table by workload and system; none if there is no table."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {(row["workload"], row["system"]): row for row in csv.DictReader(file)}
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write the table."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,122 @@
+"""Runs on a simulated cluster: driver, follower, relay, placement, pulses and executor under all kinds of faults.
+
+One seed is one interleaving of deaths, delays, losses, duplicates and freezes; `run_seeds.py` tries many of them. Every
+run must end with the model, the log and the events of callbacks of a run without faults.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from simulated_ray import FOREVER_S, Faults, HostActor, SimulatedWorker
+from simulated_run import FAR, OTHER, Plan, SimulatedRun, play, simulated_cluster
+
+from fedraa.errors import RunFailed
+
+
+@pytest.fixture(autouse=True)
+def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.CRITICAL)
+    with simulated_cluster():
+        yield
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_seeds_end_with_the_same_run(first: int) -> None:
+    for seed in range(first, first + 50):
+        play(seed)
+
+
+@pytest.mark.slow
+def test_many_seeds_end_with_the_same_run() -> None:
+    for seed in range(200, 5000):
+        play(seed)
+
+
+def test_the_loss_of_the_server_s_node_ends_the_run_with_the_command_that_continues_it() -> None:
+    run = SimulatedRun(0, Faults(), Plan(is_far=True))
+    try:
+        run.advance(6.0)
+        run.kill_node(FAR)
+        run.simulation.block(lambda: run.driver.is_done, 100.0)
+        assert isinstance(run.driver.error, RunFailed)
+        assert "fedraa resume" in str(run.driver.error)
+        run.finish()
+    finally:
+        run.close()
+
+
+PROBABLE = st.sampled_from([0.0, 0.0, 0.1])
+KINDS = st.sampled_from([SimulatedWorker, SimulatedWorker, HostActor])
+
+
+class ClusterMachine(RuleBasedStateMachine):
+    """A run, and a tester who disturbs it between two moments."""
+
+    run: SimulatedRun | None = None
+
+    @initialize(
+        seed=st.integers(0, 2**32 - 1),
+        faults=st.builds(
+            Faults,
+            lost=st.sampled_from([0.0, 0.05, 0.3]),
+            copied=PROBABLE,
+            deaths=PROBABLE,
+            freezes=PROBABLE,
+            max_delay_s=st.sampled_from([0.02, 0.5]),
+        ),
+        plan=st.builds(
+            Plan,
+            is_far=st.booleans(),
+            workers=st.integers(1, 2),
+            groups=st.integers(1, 2),
+            ends_at=st.sampled_from([None, 10]),
+            fails_at=st.sampled_from([None, 5]),
+        ),
+    )
+    def begin(self, seed: int, faults: Faults, plan: Plan) -> None:
+        self.run = SimulatedRun(seed, faults, plan)
+
+    @rule(seconds=st.floats(0.0, 12.0))
+    def let_time_pass(self, seconds: float) -> None:
+        self.run.advance(seconds)
+
+    @rule(kind=KINDS)
+    def kill(self, kind: type) -> None:
+        self.run.kill(kind)
+
+    @rule(kind=KINDS, seconds=st.sampled_from([1.0, 5.0, FOREVER_S]))
+    def freeze(self, kind: type, seconds: float) -> None:
+        self.run.freeze(kind, seconds)
+
+    @rule(name=st.sampled_from([FAR, OTHER]))
+    def kill_node(self, name: str) -> None:
+        self.run.kill_node(name)
+
+    @rule(name=st.sampled_from([FAR, OTHER]))
+    def join_node(self, name: str) -> None:
+        self.run.join_node(name)
+
+    @precondition(lambda self: self.run is not None and not self.run.simulation.is_lost)
+    @rule()
+    def lose_cluster(self) -> None:
+        self.run.lose_cluster()
+
+    @rule()
+    def ask_to_stop(self) -> None:
+        self.run.ask_to_stop()
+
+    def teardown(self) -> None:
+        if self.run is not None:
+            try:
+                self.run.finish()
+            finally:
+                self.run.close()
+
+
+def test_any_sequence_of_faults_ends_with_the_same_run() -> None:
+    ClusterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+    ClusterMachine.TestCase().runTest()
