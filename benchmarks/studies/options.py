@@ -27,7 +27,7 @@ class RunOptions:
         tuned: The file that `fedraa tune` wrote, for tuned terms; for the race, the tuned values of an earlier race.
         setting: The settings of the race (default: all).
         methods: The methods of the race (default: all).
-        parts: The parts of the race, tuned, untuned or long (default: all, in that order).
+        parts: The parts of the race, tuned, untuned, long or long-untuned (default: all, in that order).
         extend: The folder of an earlier race's results. Its tuned values and runs are reused and shown again.
     """
 
