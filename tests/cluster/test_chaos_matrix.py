@@ -11,10 +11,10 @@ from benchmarks.system.rows import read_rows
 from benchmarks.system.warm_workers import WorkerPool
 from fedraa.api import run
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 # Together they have each kind of fault except lost messages, which need a cluster of their own.
-MIXTURES = [("fedavg", "kill+torn+disk"), pytest.param("fed-raa", "kill+hang+freeze", marks=pytest.mark.slow)]
+MIXTURES = [("fedavg", "kill+torn+disk"), ("fed-raa", "kill+hang+freeze")]
 
 
 @pytest.mark.usefixtures("cluster")
@@ -31,7 +31,6 @@ def test_a_mixture_of_faults_changes_no_bit(
     assert row.faults >= 3 * ("hang" in cell)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if MESSAGES in cell])
 def test_lost_messages_and_other_faults_change_no_bit(cell: str, tmp_path: Path) -> None:
     main(runs=1, methods=("fed-raa",), cells=(cell,), out=tmp_path / "rows.csv")
