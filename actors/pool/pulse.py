@@ -124,8 +124,9 @@ class LivenessProbe:
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process used CPU time in the last `seconds` seconds, and then reset its silence to 0.
+        """Return True if the process used CPU time in the last `seconds` seconds.
 
+        The time since its last message is then counted from 0 again.
         Only processes on this node can be inspected; for others the result is False.
         """
         works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds

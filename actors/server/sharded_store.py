@@ -28,7 +28,7 @@ from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
-# Maximum number of calls of shards that the server may have sent without waiting for their end.
+# The server waits for the oldest call to a shard if this number of calls has not ended.
 MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
 CHECK_SECONDS = 1.0

@@ -27,7 +27,7 @@ class RunOptions:
         tuned: The file that `fedraa tune` wrote, for tuned terms; for the race, the tuned values of an earlier race.
         setting: The settings of the race (default: all).
         methods: The methods of the race (default: all).
-        parts: The parts of the race, tuned, untuned or long (default: all, in that order).
+        parts: The parts of the race, tuned, untuned, long or long-untuned (default: all, in that order).
         extend: The folder of an earlier race's results. Its tuned values and runs are reused and shown again.
     """
 
@@ -63,5 +63,7 @@ class RunOptions:
         """Raise InputError for options that the race does not have."""
         if self.standard or self.paper or self.terms is not None:
             raise InputError(
-                "study", "the race has other sizes and terms", hint="leave out --standard, --paper and --terms"
+                "study",
+                "the race has one size, and its methods have their own settings",
+                hint="leave out --standard, --paper and --terms",
             )

@@ -244,7 +244,11 @@ def _widen_axis(axes: Axes, metric: Metric) -> None:
 
 
 def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
-    """Return the position of the paper's number. In other units it is scaled by the ratio of the reference rows."""
+    """Return the paper's number in our units, or None if it cannot be converted.
+
+    If the paper has other units, its number is divided by the paper's number of the reference method, and multiplied by
+    our number of that method.
+    """
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper
     base = next((e for e in numbers if (e.row, e.column) == (study.reference, entry.column)), None)

@@ -18,7 +18,9 @@ def is_accuracy(metric: str) -> bool:
 
 
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
-    """Return the numbers that cannot differ much, by row, column and metric, each with `SATURATED` or `AT_CHANCE`.
+    """Return the numbers that cannot compare methods, because all are near 100 % (`SATURATED`) or one is at chance.
+
+    The keys are the row, the column and the metric of a number.
 
     Args:
         means: The mean accuracies.

@@ -183,7 +183,7 @@ def drive_run(trial: Experiment, restarts: int) -> None:
 
 @contextmanager
 def short_bounds() -> Iterator[None]:
-    """Provide a private cluster in which processes soon count as frozen."""
+    """Provide a private cluster with a short timeout, after which a silent process counts as frozen."""
     usual = engine.HEARTBEAT, engine.START_SECONDS
     engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
     try:

@@ -187,7 +187,7 @@ def run_checks(environment: Environment, row: Row) -> None:
 
 
 def describe_row(row: Row) -> str:
-    """Return a sentence about a combination."""
+    """Return a sentence that says what was run with a combination of versions, and whether it passed."""
     failed = [name for name in CHECKS if row[name] == NO]
     if failed:
         return f"{row['combination']}: {', '.join(failed)} failed: {row['problem']}"

@@ -18,7 +18,7 @@ from fedraa.submodels.cost import Cost
 Widths = tuple[int, ...]
 # Number of bytes of one float32 parameter.
 BYTES = 4
-# Number of recent observed durations of a client, of which the median counts. A median ignores outliers.
+# Number of a client's latest observed durations whose median estimates its speed. A median ignores outliers.
 REMEMBERED = 5
 # While every client is observed once, the table of costs is recomputed at most this number of times. Each computation
 # covers all clients, so it is expensive.

@@ -51,7 +51,10 @@ def _step_unit(run: Run) -> str:
 
 
 def _describe_time(run: Run) -> str:
-    """Compare the run's time and staleness with a dry run or, without a dry run, the tasks' times with their costs."""
+    """Compare the run's time and staleness with a dry run.
+
+    Without a dry run, compare the times of its tasks with their costs.
+    """
     done = run.tasks[run.tasks["done"]]
     predicted = forecast_run(run)
     if predicted is None:

@@ -373,7 +373,11 @@ def _settings_table(
 
 
 def _flatten_config(run: Run) -> dict[str, str]:
-    """Return flags, the method's settings by dotted names, the number of parameters, and versions, as text."""
+    """Return the configuration of a run as texts.
+
+    It has the command-line flags, the method's settings under dotted names, the model's number of parameters, and the
+    versions of packages.
+    """
     config = run.config
     flat = {name: value_text(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():

@@ -54,8 +54,8 @@ class ClientStates(Stateful):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the extra buffers of the client's task.
 
-        Values outside of the task's mask are 0, or NaN in buffers that start from the received weights. If the task is
-        a mask of the whole model, a personal model has its own values there.
+        Outside of the task's mask the values are 0. In buffers that start from the received weights they are NaN. If
+        the task has the whole model and a mask, a personal model keeps the client's values outside of the mask.
         """
         return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -116,7 +116,7 @@ class ClientStates(Stateful):
         return values
 
     def _split(self, key: str, assignment: Assignment) -> tuple[Index, Index]:
-        """Find the submodel's coordinates that the buffer has. Return their positions in the submodel and in a row."""
+        """Return the positions, in the submodel and in the buffer, of the coordinates that both have."""
         places = self._places[key]
         if assignment.submodel.index is not None:
             places = places[assignment.submodel.index]

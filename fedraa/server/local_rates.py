@@ -15,6 +15,8 @@ from fedraa.messages import Update
 MAX_FACTOR = 1e4
 # A client's loss has risen if it exceeds its lowest value by this share of its first value.
 RISE = 0.1
+# A client is recent if one of the last updates is from it: this multiple of the number of clients at work.
+RECENT = 5
 # After the rate has fallen for the first time because of the losses, its logarithm grows by at most this amount during
 # one update of each client.
 CAUTIOUS_GROWTH = 0.1
@@ -25,8 +27,12 @@ class AdaptiveFactor(Stateful):
 
     After each client update, with the median c of the last N cosines:
         factor <- factor * exp((c - target) / N)
-    If the losses of most of the last N updates have risen:
+    If the losses of most of the last N updates and of most recent clients have risen:
         factor <- half of the smaller of factor and the factor at which the losses were lowest
+
+    A client is recent if one of the last 5 N updates is from it (`RECENT`), and its last loss counts. Without this
+    second condition, noisy losses of a few fast clients with little data, which send most updates, let the rate fall
+    to 0.
 
     The cosine of a task compares the model's change in the first half of its steps with the change in the second half
     (`HalfwayCosine`). Its expectation decreases as the rate grows, so this is hypergradient descent (Baydin et al.
@@ -49,6 +55,8 @@ class AdaptiveFactor(Stateful):
         "_cosines",
         "_relative_losses",
         "_rises",
+        "_updates",
+        "_recent",
         "_first",
         "_lowest",
         "_best_loss",
@@ -65,6 +73,10 @@ class AdaptiveFactor(Stateful):
         self._relative_losses: list[float] = []
         # For each of the last N updates since the last fall of the rate: 1 if its loss has risen, otherwise 0.
         self._rises: list[int] = []
+        self._updates = 0
+        # For each recent client: the client, the number of its last update, and 1 if the loss of this update has risen
+        # since the last fall of the rate, otherwise 0.
+        self._recent: list[tuple[int, int, int]] = []
         # The first loss of each client, and its lowest loss since the last fall of the rate. NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
@@ -83,9 +95,11 @@ class AdaptiveFactor(Stateful):
             return
         self._cosines = [*self._cosines, cosine][-self._at_work :]
         self._record_loss(client, loss)
-        if sum(self._rises) > self._at_work / 2:
+        clients_risen = sum(risen for _, _, risen in self._recent)
+        if sum(self._rises) > self._at_work / 2 and clients_risen > len(self._recent) / 2:
             self._has_fallen = True
             self._rises = []
+            self._recent = [(other, number, 0) for other, number, _ in self._recent]
             self._lowest[:] = np.nan
             self._log_factor = min(self._log_factor, self._best_log_factor) - math.log(2)
             return
@@ -103,7 +117,12 @@ class AdaptiveFactor(Stateful):
             self._lowest[client] = loss
         self._lowest[client] = lowest = min(self._lowest[client], loss)
         first = abs(float(self._first[client]))
-        self._rises = [*self._rises, int(loss > lowest + RISE * first)][-self._at_work :]
+        has_risen = int(loss > lowest + RISE * first)
+        self._rises = [*self._rises, has_risen][-self._at_work :]
+        self._updates += 1
+        oldest = self._updates - RECENT * self._at_work
+        others = [entry for entry in self._recent if entry[0] != client and entry[1] > oldest]
+        self._recent = [*others, (client, self._updates, has_risen)]
         self._relative_losses = [*self._relative_losses, loss / (first or 1.0)][-self._at_work :]
         if len(self._relative_losses) < self._at_work:
             return

@@ -35,7 +35,7 @@ class ServerOptimizer(Stateful, ABC):
     keeps: ClassVar[str] = ""
 
     def bind(self, size: int, tensors: Shapes = ()) -> Self:
-        """Return a copy for one run of a model with `size` parameters.
+        """Return a copy of this optimizer for one run, whose model has `size` parameters.
 
         An optimizer that needs the shapes of the tensors overrides this method. `tensors` is empty if they are unknown.
         """

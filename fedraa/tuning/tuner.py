@@ -284,7 +284,7 @@ class _Plan:
 
 
 def _refuse_fixed(space: Space, experiment: Experiment) -> None:
-    """Raise InputError if the experiment also sets a field of the space."""
+    """Raise InputError if the experiment itself sets a field that the search varies."""
     for name in space:
         value = chosen_value(experiment, name)
         default = Experiment.model_fields[name].default if name in Experiment.model_fields else None

@@ -15,7 +15,7 @@ from tiny import LR, SEED, WIDTHS, minibatches, spec, start
 import fedraa as fl
 from fedraa.client import Trainer
 from fedraa.client.halfway_cosine import HalfwayCosine
-from fedraa.server.local_rates import RISE, AdaptiveFactor, LocalRates
+from fedraa.server.local_rates import RECENT, RISE, AdaptiveFactor, LocalRates
 
 RUN = spec("fedavg", lr_schedule="adaptive", momentum=0.0)
 DIGITS: dict[str, Any] = {"dataset": "digits", "hidden": (32,), "clients": 6, "engine": "local", "quiet": True}
@@ -79,6 +79,20 @@ def test_the_factor_falls_if_most_losses_have_risen() -> None:
     receive(0, 2.0)
     receive(1, 2.0)
     assert np.diff(logs[-3:]) == pytest.approx([0.1 / 2, 0.1 / 2])
+
+
+def test_the_factor_does_not_fall_if_only_one_fast_client_has_risen_losses() -> None:
+    factor = AdaptiveFactor(0.0, 3, 3)
+    for client in range(3):
+        factor.receive(client, 0.6, 1.0)
+    # Client 0 sends all following updates. Client 2 is the last of the others that is recent.
+    before = math.log(factor.value)
+    for number in range(1, RECENT * 3):
+        factor.receive(0, 0.6, 2.0)
+        assert math.log(factor.value) == pytest.approx(before + number * 0.6 / 3)
+    highest = factor.value
+    factor.receive(0, 0.6, 2.0)
+    assert factor.value < highest / 2
 
 
 def test_the_factor_is_bounded() -> None:

@@ -12,7 +12,7 @@ from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.page import read_race, write_page
 from benchmarks.studies.race.record import SUFFIX, read_record
-from benchmarks.studies.race.runs import PARTS, Part, Race
+from benchmarks.studies.race.runs import LONG, PARTS, UNTUNED, Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.study import Finished
 from fedraa.cli.console import print_line
@@ -137,7 +137,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
             hint="give all recorded seeds",
         )
     again = {entrant.name for entrant in entrants}
-    has_long = any(run.part == "long" for run in race.recorded)
+    has_long = any(run.part in LONG for run in race.recorded)
     if has_long and race.long_time() is None and not (ROUNDS in again and "tuned" in parts):
         raise InputError(
             "seeds",
@@ -177,15 +177,16 @@ def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part],
         log_progress(f"{run.cell.row}, {run.cell.column}, seed {run.seed}: {result}; {left} runs of this part to go")
 
     for group in _split_entrants(entrants):
-        if parts != ["untuned"]:
+        if not set(parts) <= set(UNTUNED):
             for entrant in group:
                 race.tune(entrant, log_progress)
         for part in parts:
-            if part != "long":
+            if part not in LONG:
                 race.run(group, part, log_run)
                 write_page(race, out, command)
-    if "long" in parts:
-        race.run(entrants, "long", log_run)
+    for part in parts:
+        if part in LONG:
+            race.run(entrants, part, log_run)
     for sentence in write_page(race, out, command):
         print_line(sentence)
     print_line(f"written to {out / ('race_' + race.setting.name)}.md, and beside it as .csv, .png, .toml and {SUFFIX}")

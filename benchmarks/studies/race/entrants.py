@@ -131,9 +131,18 @@ LATER: tuple[Entrant, ...] = (
     Entrant("fed-raa-random", _RAA),
     Entrant("fed-raa-mp", _RAA),
     Entrant("fed-raa-offline", _RAA),
+    Entrant("area", {"buffer_size": _SIZES}),
+    Entrant("mr-asyncfl", {"update.gamma": [0.5, 0.8, 0.95]}),
+    Entrant("heloco", {"server_lr": _ARRIVAL}),
+    Entrant("ringmaster-lmo", {"server_lr": "0.001:0.1:log"}),
+    Entrant("generalized-asyncsgd", {"server_lr": _ARRIVAL}),
+    Entrant("cgad", {"server_lr": "0.0003:0.03:log"}),
+    Entrant("fedasmu", {"update.mu": "0.3:3:log"}),
+    Entrant("delta-sgd", {"server_lr": _STEP}),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
-# These entrants run only if they are named. They show if parts that any method can have explain our method's speed.
+# These entrants run only if they are named. They add parts of our method to other methods, to show how much of its
+# speed these parts explain.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }

@@ -1,10 +1,12 @@
 """The files of a race in one setting: page, table, picture, tuned values and record."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.studies.race.comparison import compare_defaults, format_ratio, format_times
 from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, parts_of_ours
+from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import draw_race
 from benchmarks.studies.race.record import SUFFIX, write_record
@@ -42,16 +44,18 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
     if lent_to:
         source += f", and with `--methods {' '.join(lent_to)}`"
     source += f", commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
-    sentences = describe_findings(setting, runs, long)
+    sentences = [*_describe_defaults(setting, runs), *describe_findings(setting, runs, long)]
     parts = [f"# The race, {setting.title}", _bullets(sentences)]
     headings = {"tuned": "Tuned, each with the same number of trials", "untuned": "Not tuned, with the default values"}
     for part, heading in headings.items():
         by_entrant = group_by_entrant(runs, part)
         if by_entrant:
             parts += [f"## {heading}", format_table(make_columns(setting), by_entrant)]
-    if long:
-        heading = f"## Tuned, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
-        parts += [heading, format_table(end_columns(setting), group_by_entrant(long, "long"))]
+    for part, heading in (("long", "Tuned"), ("long-untuned", "Defaults")):
+        by_entrant = group_by_entrant(long, part)
+        if by_entrant:
+            heading = f"## {heading}, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
+            parts += [heading, format_table(end_columns(setting), by_entrant)]
     notes = list(_format_notes(race))
     if lent_to:
         notes.append(_explain_lent(setting))
@@ -69,6 +73,17 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
         draw_race(setting, runs, base.with_suffix(".png"))
     write_text(directory / "race.md", format_overview(directory))
     return sentences
+
+
+def _describe_defaults(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
+    """Yield the sentence that compares our method with its defaults with the best other method, tuned."""
+    comparison = compare_defaults(setting, runs)
+    if comparison is not None:
+        yield (
+            f"{setting.target(setting.targets[-1])}: {OURS} with its defaults takes "
+            f"{format_times(comparison.our_times, setting)}, and the best other method, tuned, "
+            f"{comparison.rival}, {format_times(comparison.rival_times, setting)}: ratio {format_ratio(comparison)}."
+        )
 
 
 def _bullets(sentences: Iterable[str]) -> str:

@@ -24,8 +24,11 @@ from fedraa.settings.tuned import read_tuned
 from fedraa.tuning import tuner
 from fedraa.tuning.journal import Trial
 
-Part = Literal["tuned", "untuned", "long"]
+Part = Literal["tuned", "untuned", "long", "long-untuned"]
 PARTS: tuple[Part, ...] = get_args(Part)
+# The parts in which methods have their default values.
+UNTUNED: tuple[Part, ...] = ("untuned", "long-untuned")
+LONG: tuple[Part, ...] = ("long", "long-untuned")
 # The seed of all trials. The runs on the page of results have other seeds.
 TUNING_SEED = 1000
 # The length of a long run, as a multiple of the mean time that FedAvg needs to its last target.
@@ -111,12 +114,12 @@ class Race:
         """Return the entrant's experiment in this part; None if it has none, or if other runs must end first."""
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
-        values = {} if part == "untuned" else self.values(entrant)
+        values = {} if part in UNTUNED else self.values(entrant)
         if values is None:
             return None
         fields = _merge_values(entrant.fields(self.setting), values)
         fields["eval_every"] = self._evaluation_interval(entrant, fields)
-        if part != "long":
+        if part not in LONG:
             fields |= {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
             return Cell(entrant.name, self._make_experiment(fields), part)
         fields["time"] = self.long_time()
@@ -162,7 +165,8 @@ class Race:
         return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:
-        return self._load_measured("long")
+        """Return every long run that has ended, first those with tuned values."""
+        return [*self._load_measured("long"), *self._load_measured("long-untuned")]
 
     def _cells(self, entrants: Iterable[Entrant], part: Part) -> list[Cell]:
         cells = (self.cell(entrant, part) for entrant in entrants)

@@ -66,6 +66,13 @@ def _mnist_fields(**more: Any) -> dict[str, Any]:
     return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "compute": "1:0.5,3:0.5"} | more
 
 
+def _table_fields(table: str, **more: Any) -> dict[str, Any]:
+    """Return the fields of a generated table and an MLP of 64 hidden units."""
+    dataset = f"benchmarks.studies.race.generated_tables:{table}"
+    return {"dataset": dataset, "hidden": (64,), "batch_size": 32, "compute": "1:0.5,3:0.5"} | more
+
+
+_TABLE_TUNING: dict[str, Any] = {"lengths": (2, 5, 10), "whole": 7, "lr": "0.03:1:log", "trials": 8, "between": 20}
 _THIRDS = {"compute": "1:0.5,3:0.5"}
 # The share of the day in which devices of diurnal.csv are available.
 _DAY = 0.6
@@ -218,6 +225,35 @@ SETTINGS: dict[str, Setting] = {
                 "The accuracy is the share of correct next characters.",
                 "The clients are the ten roles with the most text.",
             ),
+        ),
+        Setting(
+            "rare",
+            "generated table of numbers and words, two classes 9 : 1, half of the devices 3x as fast",
+            _table_fields("rare"),
+            (0.92, 0.93, 0.94),
+            3.0,
+            **_TABLE_TUNING,
+        ),
+        Setting(
+            "customers",
+            "generated table of numbers and words, four unequal classes, Dirichlet 0.1, log-normal speeds (sigma 1)",
+            _table_fields("customers", partition="dirichlet", dirichlet=0.1, compute="lognormal:1"),
+            (0.56, 0.60, 0.64),
+            4.0,
+            compute=1.65,
+            **_TABLE_TUNING,
+        ),
+        Setting(
+            "clients1000",
+            "generated table of numbers and words, four unequal classes, 1,000 clients, half of the devices 3x as fast",
+            _table_fields("many", clients=1000, batch_size=10),
+            (0.80, 0.85, 0.88),
+            0.5,
+            lengths=(2, 4, 8),
+            whole=2,
+            lr="0.03:1:log",
+            trials=6,
+            between=2000,
         ),
     )
 }

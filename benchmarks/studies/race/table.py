@@ -103,7 +103,7 @@ def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measur
     lines = []
     for part, shown, by_entrant in _iterate_parts(setting, runs, long):
         for entrant, runs_of_entrant in by_entrant.items():
-            text_of_values = format_values(values.get(entrant, {})) if part != "untuned" else ""
+            text_of_values = format_values(values.get(entrant, {})) if part in ("tuned", "long") else ""
             for column in shown:
                 numbers = [column.of(run) for run in runs_of_entrant]
                 reached = sum(map(math.isfinite, numbers))
@@ -118,7 +118,8 @@ def _iterate_parts(
 ) -> Iterator[tuple[str, list[Column], dict[str, list[Measured]]]]:
     for part in ("tuned", "untuned"):
         yield part, make_columns(setting), group_by_entrant(runs, part)
-    yield "long", end_columns(setting), group_by_entrant(long, "long")
+    for part in ("long", "long-untuned"):
+        yield part, end_columns(setting), group_by_entrant(long, part)
 
 
 def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:

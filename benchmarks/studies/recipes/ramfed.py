@@ -222,7 +222,7 @@ def _table_study(
 
 
 def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
-    """Return the field with which PruneFL prunes ten times in a run that is too short to prune every fifty rounds."""
+    """Return a field that makes PruneFL prune ten times in a short run. By default it prunes every fifty rounds."""
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
     return {}

@@ -80,7 +80,7 @@ PARTITIONERS: ComponentRegistry[Any] = ComponentRegistry("partition", (), _BUILT
 
 @dataclass(frozen=True)
 class _Called(Partitioner):
-    """A partitioner that calls a function or the method `assign` of an object. Errors contain the name."""
+    """A partitioner that calls a user's function. Error messages contain `name`, the name that the user gave."""
 
     name: str
     function: Assign

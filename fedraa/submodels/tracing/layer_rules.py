@@ -136,7 +136,7 @@ def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a GLU: tie each value to its gate."""
+    """Trace a gated linear unit: a unit of its first half and the gate of this unit can only be removed together."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge_labels(value, gate))

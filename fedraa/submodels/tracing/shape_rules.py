@@ -83,7 +83,7 @@ def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a new tensor with constant values."""
+    """Note that a new tensor with constant values has no units that can be cut."""
     r.track_uncut(out)
 
 

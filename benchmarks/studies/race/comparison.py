@@ -1,0 +1,129 @@
+"""The comparison of the race: our method with its defaults against the best other method, tuned."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS
+from benchmarks.studies.race.measures import Measured
+from benchmarks.studies.race.settings import Setting
+from benchmarks.studies.race.table import group_by_entrant
+from fedraa.report.statistics import half_interval95, mean_or_nan
+
+WITHIN_NOISE = "within the noise"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our method with its defaults and the best other method, tuned, in one setting.
+
+    Attributes:
+        setting: The setting.
+        rival: The name of the best other method.
+        our_times: Our time to the last target by seed; infinite if a run did not reach it.
+        rival_times: The time of the best other method by seed.
+        endings: The mean accuracy at the end of the long runs, by the name of the method.
+    """
+
+    setting: Setting
+    rival: str
+    our_times: Mapping[int, float]
+    rival_times: Mapping[int, float]
+    endings: Mapping[str, float]
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """The logarithm of rival time / our time for each seed of both. A run without the target has the horizon."""
+        seeds = sorted(self.our_times.keys() & self.rival_times.keys())
+        return [math.log(self._bounded(self.rival_times[seed]) / self._bounded(self.our_times[seed])) for seed in seeds]
+
+    def _bounded(self, time: float) -> float:
+        return min(time, self.setting.horizon)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the geometric mean of the ratios; None with fewer than two seeds."""
+        half = half_interval95(self.log_ratios)
+        if half is None:
+            return None
+        middle = mean_or_nan(self.log_ratios)
+        return math.exp(middle - half), math.exp(middle + half)
+
+    @property
+    def faster(self) -> str:
+        """The name of the faster method, or WITHIN_NOISE if the interval contains 1."""
+        if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
+            return WITHIN_NOISE
+        return OURS if self.interval[0] > 1 else self.rival
+
+
+def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:
+    """Return the comparison in a setting; None without untuned runs of ours or without tuned runs of other methods.
+
+    Args:
+        setting: The setting.
+        runs: The runs of all parts.
+    """
+    ours = group_by_entrant(runs, "untuned").get(OURS)
+    tuned = group_by_entrant(runs, "tuned")
+    rivals = {name: of_name for name, of_name in tuned.items() if name not in (OURS, LIMIT, *LENT_TO)}
+    if not ours or not rivals:
+        return None
+    rival = min(rivals, key=lambda name: _rank_key(setting, rivals[name]))
+    return Comparison(
+        setting, rival, _times_by_seed(setting, ours), _times_by_seed(setting, rivals[rival]), _mean_endings(runs)
+    )
+
+
+def _rank_key(setting: Setting, runs: Sequence[Measured]) -> tuple[int, float]:
+    """Return the number of runs without the target, then the mean time of the others."""
+    times = list(_times_by_seed(setting, runs).values())
+    reached = [time for time in times if math.isfinite(time)]
+    return len(times) - len(reached), mean_or_nan(reached) if reached else math.inf
+
+
+def _times_by_seed(setting: Setting, runs: Sequence[Measured]) -> dict[int, float]:
+    return {run.seed: run.times[setting.targets[-1]] for run in runs}
+
+
+def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
+    """Return the mean accuracy of the long runs by method: of ours with its defaults, and of the others tuned."""
+    endings = group_by_entrant(runs, "long")
+    endings.pop(OURS, None)
+    endings |= {name: of_name for name, of_name in group_by_entrant(runs, "long-untuned").items() if name == OURS}
+    return {name: mean_or_nan([run.accuracy for run in of_name]) for name, of_name in endings.items()}
+
+
+def format_times(times: Mapping[int, float], setting: Setting) -> str:
+    """Return the mean time, or the number of runs that reached the target; `> horizon` if no run did."""
+    values = np.array(list(times.values()))
+    reached = int(np.isfinite(values).sum())
+    if not reached:
+        return f"> {setting.horizon:g}"
+    if reached < len(values):
+        return f"{reached} of {len(values)}"
+    return f"{values.mean():.3f}"
+
+
+def format_ratio(comparison: Comparison) -> str:
+    """Return the mean ratio with its interval, after `<` or `>` if a run did not reach the target."""
+    bound = ""
+    if any(map(math.isinf, comparison.our_times.values())):
+        bound = "< "
+    elif any(map(math.isinf, comparison.rival_times.values())):
+        bound = "> "
+    text = f"{bound}{math.exp(mean_or_nan(comparison.log_ratios)):.2f}"
+    if comparison.interval is None:
+        return text
+    return f"{text} [{comparison.interval[0]:.2f}, {comparison.interval[1]:.2f}]"
+
+
+def format_endings(comparison: Comparison) -> str:
+    """Return the accuracies of our method and of the best other method in the long runs."""
+    others = {name: accuracy for name, accuracy in comparison.endings.items() if name != OURS}
+    if OURS not in comparison.endings or not others:
+        return "–"
+    best = max(others, key=others.__getitem__)
+    return f"{100 * comparison.endings[OURS]:.2f} %, {best} {100 * others[best]:.2f} %"

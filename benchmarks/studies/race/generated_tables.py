@@ -1,0 +1,68 @@
+"""Two generated tables of numbers and words with unequal classes. The label follows from a random network."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.data.sources.federated_dataset import FederatedDataset
+
+NUMBERS = 8
+# The number of different words in each column of words.
+WORDS = (4, 6, 10)
+TEACHER_UNITS = 4
+TEST_ROWS = 3_000
+
+
+def rare(data_dir: Path | None) -> FederatedDataset:
+    """Return 2,000 rows of two classes, 9 : 1."""
+    return _make_table("rare", rows=2_000, shares=(0.9, 0.1), seed=48)
+
+
+def customers(data_dir: Path | None) -> FederatedDataset:
+    """Return 2,000 rows of four classes with the shares .5, .3, .15 and .05."""
+    return _make_table("customers", rows=2_000, shares=(0.5, 0.3, 0.15, 0.05), seed=49)
+
+
+def many(data_dir: Path | None) -> FederatedDataset:
+    """Return 20,000 rows of four classes with the shares .5, .3, .15 and .05."""
+    return _make_table("many", rows=20_000, shares=(0.5, 0.3, 0.15, 0.05), seed=50)
+
+
+def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -> FederatedDataset:
+    """Return a table of numbers and of words as columns of 0 and 1.
+
+    Args:
+        name: The name of the data set.
+        rows: The number of training rows.
+        shares: The share of each class.
+        seed: The seed of the rows and of the labels.
+    """
+    rng = np.random.default_rng(seed)
+    total = rows + TEST_ROWS
+    columns: list[npt.NDArray[Any]] = [rng.normal(size=(total, NUMBERS))]
+    for count in WORDS:
+        frequencies = 1 / np.arange(1, count + 1)
+        words = rng.choice(count, size=total, p=frequencies / frequencies.sum())
+        columns.append(np.eye(count)[words])
+    x = np.concatenate(columns, axis=1)
+    y = _label_rows(x, shares, rng)
+    x = x.astype(np.float32)
+    return FederatedDataset(name, (x[:rows], y[:rows]), (x[rows:], y[rows:]), classes=len(shares))
+
+
+def _label_rows(x: npt.NDArray[Any], shares: tuple[float, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Return the class of each row: the rows in the order of a random network's output, divided by the shares.
+
+    Args:
+        x: The rows.
+        shares: The share of each class.
+        rng: The source of the network's weights.
+    """
+    first = rng.normal(size=(x.shape[1], TEACHER_UNITS)) / 2
+    second = rng.normal(size=TEACHER_UNITS)
+    score = np.tanh(x @ first) @ second
+    limits = np.quantile(score, np.cumsum(shares)[:-1])
+    labels: npt.NDArray[np.int64] = np.searchsorted(limits, score).astype(np.int64)
+    return labels
