@@ -144,7 +144,7 @@ def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], names: list[
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("statistics", "said"), [(True, "vmap cannot run"), (False, "normalisation")])
+@pytest.mark.parametrize(("statistics", "said"), [(True, "vmap cannot run"), (False, "batch norm")])
 def test_models_that_mix_samples_are_refused(statistics: bool, said: str) -> None:
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=statistics), nn.ReLU(), nn.Linear(8, 10)

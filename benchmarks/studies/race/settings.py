@@ -161,7 +161,7 @@ SETTINGS: dict[str, Setting] = {
             alone={"availability": None},
             without={
                 name: f"availability: dropouts.csv has no period, and {name} waits for every client"
-                for name in ("ace", "ringleader")
+                for name in ("ace", "generalized-asyncsgd", "ringleader")
             },
             notes=("The limit has devices that never leave.",),
         ),

@@ -21,7 +21,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     rows = [make_row(), make_row(number=1, ended=False, equal=False, last_line="a, b"), make_row(engine="shards")]
     for row in rows:
         add_row(out, row)
-    assert read_rows(out) == rows
+    assert read_rows(out, Row) == rows
     assert has_row(out, FAULT, "plain", 1)
     assert not has_row(out, OTHER, "plain", 1)
 

@@ -200,7 +200,7 @@ def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
     assert [member["p"] for member in cells] == ["–", "–"]
     assert "one seed" in table.note
     alone = by_method(groups[1:], table_metrics(groups[1:], {}))
-    assert alone.note.startswith("One seed ")
+    assert alone.note.startswith("Each method has one seed, so there is no interval")
 
 
 def test_command_of_every_run_reproduces_it(runs: Path) -> None:
