@@ -213,4 +213,5 @@ class BatchedModule:
         """Compute the gradients of the losses [height], and store each in its row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
         for piece, gradient in zip(self._pieces, gradients, strict=True):
-            self.gradient[:, piece] = gradient.flatten(1)
+            # In PyTorch 2.9 the zeros for a parameter without influence on the loss require gradients.
+            self.gradient[:, piece] = gradient.detach().flatten(1)

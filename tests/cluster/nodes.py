@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mortal import with_its_parent
+from ray.scripts.scripts import start as start_command
 from running import PATIENCE, until
 
 # Ray's default settings are for large clusters, and would delay the tests.
@@ -22,6 +23,10 @@ QUICK = {
     "health_check_period_ms": 1000,
     "health_check_failure_threshold": 4,
 }
+# An option of newer versions of Ray.
+WITHOUT_LOG_MONITOR = ("--include-log-monitor", "false")
+if not any(WITHOUT_LOG_MONITOR[0] in option.opts for option in start_command.params):
+    WITHOUT_LOG_MONITOR = ()
 
 
 @dataclass
@@ -42,7 +47,7 @@ class Nodes:
 
     def start(self, name: str, *flags: str, **environment: str) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *flags]
-        command += ["--dashboard-agent-listen-port", str(free_port()), "--include-log-monitor", "false"]
+        command += ["--dashboard-agent-listen-port", str(free_port()), *WITHOUT_LOG_MONITOR]
         with (self.folder / f"{name}.log").open("wb") as log:
             self.started[name] = subprocess.Popen(
                 command,

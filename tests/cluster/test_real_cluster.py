@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 from nodes import Nodes, nodes
+from ray import _raylet
 from running import until
 from same_run import same
 
@@ -111,6 +112,7 @@ WRONG, NONE = {"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}
 COMMANDS = "import sys; from fedraa.cli.main import main; print(*(main(words.split()) for words in sys.argv[1:]))"
 
 
+@pytest.mark.skipif(not hasattr(_raylet, "AuthenticationTokenLoader"), reason="Ray before 2.52 has no tokens")
 @pytest.mark.parametrize("ours", [WRONG, NONE])
 def test_a_wrong_token_or_none(ours: dict[str, str], joined: Nodes) -> None:
     host = "127.0.0.1"

@@ -225,6 +225,8 @@ PICTURES: dict[str, tuple[nn.Module, list[int]]] = {
 @pytest.mark.parametrize("name", STACKS)
 def test_cut_stacks_of_matrices_is_exact(name: str) -> None:
     call, parts, sizes = STACKS[name]
+    if call is sorted_by_expert and not hasattr(F, "grouped_mm"):
+        pytest.skip("this PyTorch has no grouped_mm")
     check_case(Net(call, **parts), TOKENS, sizes)
 
 
