@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
 from fedraa.data.tree import Tree, list_leaves, map_tree
 from fedraa.errors import InputError
@@ -21,6 +23,31 @@ from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.recorder import iterate_tensors
+
+
+@contextmanager
+def _without_triton() -> Iterator[None]:
+    """Let imports in this block fail to find Triton, unless it is loaded already.
+
+    Torch's formulas import Triton, although they need it only for kernels that are written in it. Newer versions of
+    Triton print pages of warnings when the process ends.
+    """
+    if "triton" in sys.modules:
+        yield
+        return
+    log = logging.getLogger("torch.utils.flop_counter")
+    # Torch logs a warning that Triton is missing.
+    log.disabled = True
+    sys.modules["triton"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["triton"]
+        log.disabled = False
+
+
+with _without_triton():
+    from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
 # Bytes of one float32.
 _BYTES = 4

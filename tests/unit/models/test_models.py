@@ -90,8 +90,11 @@ def test_the_transformers_are_those_of_subdismo():
     for model, depth, width, flops in ((small, 4, 64, 336.102e6), (large, 12, 192, 11.876e9)):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(CIFAR.repeat(32, 1, 1, 1))
-        # The counter has two per multiply-add, and no attention on the CPU: two products over 17 x 17 tokens.
-        counted = counter.get_total_flops() / 2 + 128 * depth * 2 * 17**2 * width
+        # The counter has two per multiply-add.
+        counted = counter.get_total_flops() / 2
+        if torch.ops.aten._scaled_dot_product_flash_attention_for_cpu not in counter.flop_registry:
+            # Attention: two products over 17 x 17 tokens. Newer versions of PyTorch count it themselves.
+            counted += 128 * depth * 2 * 17**2 * width
         assert counted == pytest.approx(flops, rel=0.025)
 
 
