@@ -70,7 +70,12 @@ def main() -> None:
         callbacks=[ends],
         send_metrics_to_platform=False,
     )
-    if get_default_framework_module().distributed.global_rank == 0:
+    rank = get_default_framework_module().distributed.global_rank
+    if torch.distributed.is_initialized():
+        # A process that ends before the others aborts.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    if rank == 0:
         report(ends.ends, work.accuracy(model.model))
 
 
