@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.system.bare import build_mlp
+from benchmarks.system.peer_programs.peer_work import WithLoss
 from fedraa.data import Dataset
 from fedraa.models import build_model
 
@@ -143,7 +144,7 @@ def time_pfl(work: Workload, rounds: int) -> list[float]:
 
     device = get_default_device()
     torch.manual_seed(0)
-    module = _WithLoss(work.make_model())
+    module = WithLoss(work.make_model())
     loop = BareLoop(work, device.type)
     data = {client: PyTorchTensorDataset((loop.x[client], loop.y[client])) for client in range(work.clients)}
     rng = np.random.default_rng(0)
@@ -158,20 +159,6 @@ def time_pfl(work: Workload, rounds: int) -> list[float]:
         send_metrics_to_platform=False,
     )
     return [float(seconds) for seconds in np.diff(laps.ends)]
-
-
-class _WithLoss(nn.Module):
-    """A model with the methods that pfl-research asks for."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.model(x), y)
-
-    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        return {}
 
 
 def synchronize(device: str) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,20 @@ class Work:
         """Return the clients of one round."""
         drawn: list[int] = rng.choice(self.clients, self.cohort, replace=False).tolist()
         return drawn
+
+
+class WithLoss(nn.Module):
+    """A model with the methods that pfl-research asks for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(x), y)
+
+    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
+        return {}
 
 
 def report(ends: list[float], accuracy: float) -> None:

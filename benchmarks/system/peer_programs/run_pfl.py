@@ -14,24 +14,8 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.internal.ops.selector import get_default_framework_module
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from benchmarks.system.peer_programs.peer_work import Work, now, report
-
-
-class WithLoss(nn.Module):
-    """A model with the methods that pfl-research asks for."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.model(x), y)
-
-    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        return {}
+from benchmarks.system.peer_programs.peer_work import WithLoss, Work, now, report
 
 
 class Ends(TrainingProcessCallback):  # type: ignore[misc]
