@@ -356,7 +356,7 @@ def _run_command(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _prestart_ray(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
-    """Start a private Ray cluster, if the run needs one, while the block imports PyTorch, because both take seconds."""
+    """If the run needs a private Ray cluster, start it while the block imports PyTorch. Both take seconds."""
     if options.engine == "local" or cluster_address(options) is not None:
         yield
         return
