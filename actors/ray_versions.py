@@ -150,7 +150,7 @@ def hidden_tips() -> Iterator[None]:
 def on_loopback() -> Iterator[None]:
     """Make a Ray cluster that starts in the block listen only on loopback.
 
-    Ray itself has this mode for systems whose firewall asks the user about every open port. The mode is used here.
+    Ray has such a mode for systems with a firewall that asks the user about every open port.
     """
     with _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False):
         yield

@@ -26,7 +26,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 
 @dataclass
 class GreRAA(Scheduler):
-    """The scheduler Gre-RAA. It chooses the least updated of the fragments whose cost is within the delay bound.
+    """The scheduler Gre-RAA. It chooses the least updated of all fragments within the delay bound.
 
     The paper counts only updates that have arrived. Therefore several clients that become idle before the next update
     arrives get the same fragment, and their updates partly overwrite each other. The option `in_flight` avoids this.

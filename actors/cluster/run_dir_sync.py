@@ -13,7 +13,7 @@ from fedraa.rundir.atomic_files import PARTIAL, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, Hold, this_process
 
-# Files whose existing lines never change. The server only appends lines to them.
+# Files to which the server only appends lines. Existing lines never change.
 GROWING = (EVENTS, EVALS, CLIENTS)
 Stamp = tuple[int, int]
 """The size of a file in bytes, and the time of its last change in nanoseconds."""

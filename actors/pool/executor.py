@@ -54,11 +54,10 @@ class RayExecutor:
     Responsibilities:
       - It starts the workers of every worker group. A worker that waits for resources gets no work until it starts.
       - It puts the tasks of client n into the queue of worker group `group_of[n]`.
-      - It replaces a worker that dies, hangs or freezes. The call in progress counts as failed. The tasks of calls that
-        this worker had not begun are given to other workers.
+      - It replaces a worker that dies, hangs or freezes. Its call in progress fails; its waiting calls go to other
+        workers.
       - If a call with several tasks fails, any of them may be the cause. Each task is sent again in a separate call.
-      - It does not replace a worker that died `MAX_DEATHS` times without finishing a call. If a group has no worker
-        left, it raises RunFailed.
+      - After `MAX_DEATHS` such failures a worker is not replaced. A group without a worker raises RunFailed.
 
     Args:
         worker_spec: A reference of the WorkerSpec in the object store.
@@ -272,8 +271,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker has died. It executes its calls in order, so the first call in the list either was running at
-            # this time or has succeeded. Therefore the end of the first call is handled first.
+            # The worker has died. Its first call in the list was running or has succeeded, so its end is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:

@@ -27,7 +27,7 @@ DEPENDENCIES = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-# Names of packages whose code is not the user's.
+# Names of packages that the user did not write.
 LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 

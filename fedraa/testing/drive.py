@@ -25,12 +25,12 @@ SEED = 20
 
 
 def make_rng(*index: int) -> np.random.Generator:
-    """Return a random generator whose seed is the numbers `index`."""
+    """Return a random generator that is seeded with the numbers `index`."""
     return np.random.default_rng([SEED, *index])
 
 
 def draw_numbers(size: int, *index: int) -> Vector:
-    """Return normally distributed numbers [size] from a generator whose seed is `index`."""
+    """Return normally distributed numbers [size] from a generator that is seeded with `index`."""
     return make_rng(*index).standard_normal(size, np.float32)
 
 

@@ -9,7 +9,7 @@ from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
-# Methods by which a component is recognised, for kinds of components whose registry does not list required methods.
+# Some kinds of components have a registry without required methods. Their components are recognised by these methods.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),

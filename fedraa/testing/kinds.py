@@ -58,7 +58,7 @@ class Kind:
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
         drive: The class of the drive, which calls a component with synthetic inputs.
-        usual: A built-in component of this kind, with whose cost the cost of a custom component is compared.
+        usual: A built-in component of this kind. The cost of a custom component is compared with its cost.
         fields: A function that takes a component and returns the fields of an experiment with this component.
         arguments: The arguments of a plain function that may replace a component; empty if a function cannot.
         maker: A function that makes a component from its description; None to use the registry.
