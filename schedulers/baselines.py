@@ -35,7 +35,7 @@ class MinimumPriority(Scheduler):
 
 @dataclass
 class Offline(Scheduler):
-    """A scheduler with a fixed assignment of fragments to clients, which is computed from the costs (`offline_sets`).
+    """A scheduler with a fixed assignment of fragments to clients, which `offline_sets` computes from the costs.
 
     A client with several fragments trains them in turn, and after the last one begins again with the first.
     """

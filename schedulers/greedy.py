@@ -10,8 +10,8 @@ from schedulers.protocol import Ints, Scheduler, SchedulingContext
 def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> int:
     """Return the candidate fragment with the fewest updates. Ties are broken uniformly at random.
 
-    The text of the Fed-RAA paper says so. The paper's pseudocode scans the fragments from a random start and keeps the
-    first with the smallest count, which does not break ties uniformly.
+    This follows the text of the Fed-RAA paper. The paper's pseudocode differs: it scans the fragments from a random
+    start and keeps the first with the smallest count, which does not break ties uniformly.
 
     Args:
         candidates: The fragments to choose from.

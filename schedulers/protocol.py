@@ -54,7 +54,7 @@ class Scheduler(ABC):
                 return max(view.feasible, key=view.losses.__getitem__)
 
     A checkpoint holds all attributes of the scheduler: `state` returns them, and `restore` sets them. Override both
-        methods if an attribute is not a number, text, list, dict with text keys or NumPy array.
+    methods if an attribute is not a number, text, list, dict with text keys or NumPy array.
 
     Attributes:
         bounded: True if the scheduler chooses only from `view.feasible`. If a client then has no feasible fragment, the

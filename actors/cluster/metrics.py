@@ -104,7 +104,7 @@ def write_json_line(event: str, /, **fields: object) -> None:
 
 
 def log_as_lines() -> None:
-    """Write the JSON lines of this actor to its log file without a prefix, so that programs can read them."""
+    """Let this actor's log file contain its JSON lines without a prefix, so that programs can read them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     own = logging.getLogger(__name__)

@@ -187,11 +187,11 @@ def _ended_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         with ignore_interrupts():
-            # If Ray did not start or is lost, a regular shutdown would wait for processes that cannot answer. They are
-            # killed first.
+            # If Ray did not start or is lost, a regular shutdown would wait for processes that cannot answer. Therefore
+            # all processes are killed before.
             if not ray.is_initialized() or watch.lost():
                 kill_all_of(folder)
-            # If a process of Ray is dead, `shutdown` can raise any exception.
+            # If a process of Ray is dead, `ray.shutdown` can raise any exception.
             with suppress(Exception):
                 ray.shutdown()
             kill_all_of(folder)

@@ -66,7 +66,7 @@ def carry_by_value(parts: Iterable[object]) -> None:
 
     The nodes of the cluster then need not have these modules.
 
-        Raises InputError if the objects cannot be pickled.
+    Raises InputError if the objects cannot be pickled.
     """
     parts = list(parts)
     while True:

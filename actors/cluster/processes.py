@@ -8,7 +8,7 @@ from pathlib import Path
 PROC = Path("/proc")
 STDOUT = "1"
 STDERR = "2"
-# The command line of a process of Ray begins with these bytes, if Ray has set the title of the process.
+# Ray gives many of its processes a title in place of the command line. The title begins with these bytes.
 RAYS = b"ray::"
 
 

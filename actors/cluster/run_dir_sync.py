@@ -49,7 +49,7 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
 
     Args:
         directory: The directory.
-        seen: The stamps of the files when they were copied last.
+        seen: The size and the time of the last change of each file when it was copied last.
     """
     stamps = _read_stamps(directory)
     whole = {}
@@ -78,7 +78,7 @@ class RunDirSync:
 
     Attributes:
         directory: The user's directory, which holds the copy.
-        seen: The stamps of the files that were copied last.
+        seen: The size and the time of the last change of each file when it was copied last.
     """
 
     directory: Path
@@ -122,13 +122,13 @@ def register_writer(directory: Path) -> Iterator[None]:
 
 
 def _size(stamps: Mapping[str, Stamp], name: str) -> int:
-    """Return the size of a file, or 0 if it has no stamp."""
+    """Return the recorded size of a file in bytes, or 0 if no size is recorded."""
     size, _ = stamps.get(name, (0, 0))
     return size
 
 
 def _read_stamps(directory: Path) -> dict[str, Stamp]:
-    """Return the stamps of all files by relative path, except temporary files and the lock."""
+    """Return the size and the time of the last change of all files, except temporary files and the lock, by path."""
     stamps = {}
     for folder, _, names in os.walk(directory):
         for name in names:

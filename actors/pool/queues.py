@@ -38,7 +38,7 @@ class Queues:
         self._alone: set[int] = set()
         # The ids of cancelled tasks that were already sent to a worker. Their outcomes are discarded.
         self._cancelled: set[int] = set()
-        # Seconds per unit of work in the last call.
+        # The seconds of the last call divided by its amount of work.
         self._pace = math.inf
 
     def submit(self, task: Task, due: float) -> None:

@@ -198,7 +198,7 @@ class ParameterServer:
                 self._filled = True
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
-        """Return the changes of the run directory since the last copy, when its files had the stamps `seen`."""
+        """Return the changes of the run directory since its files had the sizes and times in `seen`."""
         return read_changes(self._directory, seen)
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def _chance_level(study: str, size: str) -> float:
 
 
 def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
-    """Return the table cells whose accuracies are too near the maximum or chance to differ much, with the reason."""
+    """Return the cells with accuracies so near to 100 % or to chance that they can hardly differ, with the reason."""
     means = mean_accuracies(result)
     if not means:
         return {}
@@ -166,7 +166,7 @@ def format_row(
 
 
 def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
-    """Describe each comparison. If there are many, name only how many hold and describe the weakest one."""
+    """Describe each comparison. If there are many, state how many hold, and describe only the weakest one."""
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
@@ -179,7 +179,7 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
 
 
 def lower_margin(comparison: Advantage) -> float:
-    """Return how far the lower end of the advantage's interval is above no advantage; -inf if it is unknown."""
+    """Return the lower end of the advantage's interval minus the value for equality; -inf if it is unknown."""
     if math.isnan(comparison.mean):
         return -math.inf
     return comparison.low - comparison.least

@@ -209,9 +209,10 @@ def _escape_tex(text: str) -> str:
 
 
 def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
-    """Return sentences that say if the paper's orders of methods and its claims hold in our study.
+    """Return sentences on whether methods have the same order in our study as in the paper, and on the paper's claims.
 
-    For a study without orders and claims, the sentences describe the differences from its reference row.
+    If the paper has neither numbers nor claims for the study, the sentences describe the differences from the reference
+    row.
     """
     sentences: list[str] = []
     for group in _paper_groups(study, numbers):

@@ -241,7 +241,7 @@ def never_reached(line: Line) -> bool:
 
 
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
-    """Return mean, interval and p-value of the comparison of two times to a target that some runs did not reach.
+    """Compare two times to a target that some runs did not reach. Return the mean, its interval and the p-value.
 
     The order is clear only if one row reached the target with every seed and the other with none. The p-value is then
     that of Fisher's exact test.
@@ -324,8 +324,8 @@ def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values of several claims after Holm's correction for their number. None stays None.
 
-    The k-th smallest of m values (k from 0) is multiplied by m - k. Then a value that is below the value before it is
-    raised to it.
+    The k-th smallest of m values (k from 0) is multiplied by m - k. Then each value is raised to the largest value
+    before it, if that is larger.
     """
     known = {number: p for number, p in enumerate(p_values) if p is not None}
     order = sorted(known, key=known.__getitem__)

@@ -238,7 +238,7 @@ def _judge_run(directory: Path, expected: object) -> str:
 
 
 def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """Damage a finished run in different ways, check its log with `fedraa replay`, and yield the outcomes.
+    """Damage a finished run in different ways, and yield for each damage if the check of the log notices it.
 
     Args:
         method: The name of the method.

@@ -42,7 +42,7 @@ Trial = Callable[[Path, np.random.Generator], Tally]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of disturbance. It has a trial for each method or process; all run within the context `around`."""
+    """A kind of disturbance. It has a trial for each method or process. `around` is a context for all its trials."""
 
     name: str
     trials: Mapping[str, Trial]

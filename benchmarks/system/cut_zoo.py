@@ -108,7 +108,7 @@ def _import_torchvision() -> Any:
 def _from_torchvision(name: str) -> tuple[nn.Module, Tensor]:
     options: dict[str, Any] = {"weights": None}
     if name in ("googlenet", "inception_v3"):
-        # The weights of these two models are not initialised, because this would take half a minute.
+        # The random initialisation of these two models would take half a minute, so it is switched off.
         options["init_weights"] = False
     architecture = name.split("_")[0]
 

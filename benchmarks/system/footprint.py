@@ -37,8 +37,8 @@ def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields
     """Return the peak memory that a large model adds to the server and to a worker, compared with a small model.
 
     Each number has a lower bound. For the server it is the estimate of `fedraa plan`: three times the model, and the
-        method's state. For the worker it is the size of the largest submodel, its gradient and its momentum, without
-        activations.
+    method's state. For the worker it is the size of the largest submodel, its gradient and its momentum, without
+    activations.
 
     Args:
         dataset: The data.

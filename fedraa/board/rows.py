@@ -90,7 +90,7 @@ def _share_done(run: WatchedRun, about: About) -> float | None:
 def compare_flags(runs: Sequence[WatchedRun]) -> dict[str, Any]:
     """Return the options in which the runs differ, and the command that repeats each run.
 
-    Options that say nothing about a method, such as the seed, are not compared.
+    Options that may differ between repetitions of one experiment, such as the seed, are not compared.
     """
     from fedraa.board.of_reports import PER_RUN, value_text
 

@@ -42,7 +42,7 @@ def thin_curve(y: Floats, points: int = POINTS) -> Places:
     """
     if len(y) <= points:
         return np.arange(len(y))
-    # The first and the last point are always selected. They take the place of one piece.
+    # The first and the last point are always selected. Therefore the curve is cut into one piece fewer.
     edges = np.linspace(0, len(y), points // 2).astype(np.int64)
     low = [first + int(np.argmin(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, np.inf), edges)]
     high = [first + int(np.argmax(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, -np.inf), edges)]

@@ -202,7 +202,7 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
 
 
 def _energy_text(group: pd.DataFrame) -> str:
-    """Return the mean energy of a method's runs in joules; a dash if the devices of some run have no watts set."""
+    """Return the mean energy of a method's runs in joules; a dash if some run has devices without a given power."""
     energy = group["energy"]
     if energy.isna().any():
         return "–"

@@ -155,7 +155,7 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
 
 def choice_text(choice: object) -> str:
-    """Return one of a method's four choices, such as its schedule, as text: its class and its changed settings."""
+    """Describe one of a method's four choices, such as its schedule, by its class and its non-default settings."""
     assert is_dataclass(choice)
     texts = []
     for item in fields(choice):

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-# This module of tyro is private, but only here are the parser's errors objects with fields. Therefore pyproject.toml
-# limits the version of tyro.
+# This module of tyro is private. It is used because only its error objects have fields, such as the invalid argument.
+# Because it may change, pyproject.toml limits the version of tyro.
 from tyro import _errors
 
 from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help

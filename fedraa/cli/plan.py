@@ -144,7 +144,7 @@ def task_lines(spec: RunSpec) -> list[str]:
 def task_energies(spec: RunSpec, table: Floats) -> list[float]:
     """Return the energy of a task in joules, for each pair of a client and a fragment that fits in its memory.
 
-    If there are many clients, a sample of them is used. The list is empty if the devices have no watts set.
+    If there are many clients, a sample of them is used. The list is empty if the power of the devices is not given.
 
     Args:
         spec: The run.

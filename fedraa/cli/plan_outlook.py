@@ -64,14 +64,14 @@ def spread_by_rank(costs: Floats, count: int) -> Ints:
 
 
 def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
-    """Do a dry run of an asynchronous run, and return a sentence about its expected steps, time and staleness."""
+    """Simulate an asynchronous run without training. Return a sentence on its expected steps, time and staleness."""
     limits = spec.limits
     rule: Any = spec.method.update
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
         sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
-    # The real run has `times` times as many clients and updates as the sample. Its staleness is also `times` times as
-    # large.
+    # The real run has more clients and updates than the sample by the factor `times`. Its staleness is larger by the
+    # same factor.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))

@@ -206,5 +206,5 @@ class _ComponentCheck:
 
 
 def _format_error(error: Exception) -> str:
-    """Return the error on one line."""
+    """Return the type and the text of an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

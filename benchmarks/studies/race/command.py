@@ -26,8 +26,8 @@ def run_race(options: RunOptions) -> None:
     """Execute the missing runs of the race. Write the page of a setting whenever a part of its runs has ended.
 
     The option `tuned` names the file of tuned values of an earlier race. The methods in this file are not tuned again.
-        The option `extend` names the folder of an earlier race's pages. The runs on these pages are not repeated, and
-        appear on the new pages.
+    The option `extend` names the folder of an earlier race's pages. The runs on these pages are not repeated, and
+    appear on the new pages.
     """
     settings, entrants, parts = _select(options)
     data_dir = options.data_dir and options.data_dir.absolute()

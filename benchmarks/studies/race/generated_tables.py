@@ -21,12 +21,12 @@ def rare(data_dir: Path | None) -> FederatedDataset:
 
 
 def customers(data_dir: Path | None) -> FederatedDataset:
-    """Return 2,000 rows of four classes with the shares .5, .3, .15 and .05."""
+    """Return 2,000 rows of four classes with the shares 0.5, 0.3, 0.15 and 0.05."""
     return _make_table("customers", rows=2_000, shares=(0.5, 0.3, 0.15, 0.05), seed=49)
 
 
 def many(data_dir: Path | None) -> FederatedDataset:
-    """Return 20,000 rows of four classes with the shares .5, .3, .15 and .05."""
+    """Return 20,000 rows of four classes with the shares 0.5, 0.3, 0.15 and 0.05."""
     return _make_table("many", rows=20_000, shares=(0.5, 0.3, 0.15, 0.05), seed=50)
 
 

@@ -1,4 +1,4 @@
-"""The results of a run of the race, read from its directory or from the record of an earlier race."""
+"""The results of one run of the race, which are read from its directory or from the record of an earlier race."""
 
 import math
 from collections.abc import Mapping

@@ -190,7 +190,7 @@ def _mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, fille
         colour: The entrant's colour.
         filled: True for runs with tuned values.
     """
-    # The grey of the curves is too light for marks.
+    # Grey entrants get darker marks, because the light grey of their curves would be hard to see.
     edge = {GREY: "0.5"}.get(colour, colour)
     face = "white"
     half = None

@@ -68,7 +68,7 @@ class LettersBatchNorm(Letters):
 
 
 def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
-    """Return training and test samples by role, and the number of different letters."""
+    """Return training and test samples by role, and the number of different characters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
         raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each ROLE: and its lines")

@@ -75,10 +75,11 @@ def _build_mlp(features: int, classes: int, *, blocks: int = 2) -> nn.Sequential
 
 
 def small_resnet(classes: int) -> nn.Sequential:
-    """Return a small residual CNN for 32x32 images with three channels. The signal passes by a masked block.
+    """Return a small CNN for 32x32 images with three channels. It has residual connections around its blocks.
 
-    It has a patch convolution of stride 4 and 32 channels, two residual blocks, a mean over the image and a dense
-    layer. With 10 classes it has 39,082 parameters, 37,120 of them in blocks.
+    If a block is masked, the signal still passes through its residual connection. The CNN has a patch convolution of
+    stride 4 and 32 channels, two residual blocks, a mean over the image and a dense layer. With 10 classes it has
+    39,082 parameters, 37,120 of them in blocks.
     """
     return _build_resnet(3, 4, classes)
 

@@ -322,7 +322,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Fix the clients per region, the trained regions and the longest wait of a region: Figures 3 and 4."""
+    """Prescribe how many clients train a region, how many regions are trained, and how long one waits: Figures 3, 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,

@@ -75,7 +75,7 @@ def _robust_study(
     Args:
         scale: The scale.
         name: The study's name.
-        title: Its title.
+        title: The study's title.
         aggregators: The aggregators by row.
         attacks: The attacks by column.
         metrics: The metrics.

@@ -12,7 +12,7 @@ WRONG = 0.3
 
 
 def digits(data_dir: Path | None) -> Dataset:
-    """Return the data set digits, in which the share `WRONG` of the training labels is changed in the same way always.
+    """Return the data set digits with the share `WRONG` of its training labels changed. Every run has the same changes.
 
     Args:
         data_dir: The folder of a study's data sets. It is unused, because digits is built in.
