@@ -271,8 +271,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker has died. Its first call was in progress or has succeeded, so the end of this call is handled
-            # first.
+            # The worker has died. Its first call was in progress or has succeeded, so this call is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
