@@ -52,6 +52,7 @@ from fedraa.engine.run_warnings import (
     find_added_outputs,
     find_large_inputs,
     find_probabilities,
+    find_stacked_convolutions,
     find_unused_labels,
     issue_warnings,
 )
@@ -218,6 +219,7 @@ def build_run(
             find_unused_labels(data),
             probabilities,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
+            find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
             *warn_of_no_adapters(spec),

@@ -157,6 +157,28 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
     )
 
 
+def find_stacked_convolutions(model: nn.Module, stack: int, device: str) -> str | None:
+    """Return a warning if a GPU trains convolutions of several tasks as one batched computation.
+
+    We measured on an H200 that the bits of such a task depend on the tasks that are trained with it. Which tasks these
+    are depends on the number of workers, and on where a resumed run continues.
+
+    Args:
+        model: The model.
+        stack: The number of tasks that are trained together.
+        device: The device of the run: `auto`, `cpu` or `cuda`.
+    """
+    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    if stack == 1 or not on_gpu or not any(isinstance(part, convolutions) for part in model.modules()):
+        return None
+    return (
+        f"vmap_batch: got {stack}; on a GPU, the rounding of convolutions depends on the tasks that are trained "
+        "together, so runs with another number of workers and resumed runs can have other bits; set it to 1 for equal "
+        "bits"
+    )
+
+
 def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
     sums = outputs.double().sum(dimension)
     return outputs.shape[dimension] > 1 and bool(((sums - 1).abs() < 1e-3).all())
