@@ -15,7 +15,8 @@ from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
-# Names of torch's error classes that do not come from the client. The modules of these classes differ by version.
+# Names of torch's error classes for which the worker is the cause, not the client. The classes are compared by name,
+# because their modules differ between versions of torch.
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",
@@ -116,10 +117,10 @@ class _Dropped(BaseException):
 
 
 class LocalExecutor:
-    """An executor in this process. It trains one task, or up to `stack` tasks at once, when the loop waits.
+    """An executor in this process. When the loop waits for a task, it trains this task, or up to `stack` tasks at once.
 
-    On the virtual clock the executor also trains short tasks before the loop waits for them. It trains first those that
-    are due first.
+    On the virtual clock the executor also trains short tasks before the loop waits for them, in the order of their due
+    times.
     """
 
     workers = 1
@@ -130,10 +131,10 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        # A heap of tasks that may be trained ahead.
+        # A heap of tasks that may be trained before the loop waits for them.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # If several tasks that are trained together fail, each of them is trained alone, to find the one that fails.
+        # Tasks that failed when they were trained together. Each is then trained alone, which shows the one that fails.
         self._alone: set[int] = set()
         self._training = False
 
@@ -170,7 +171,7 @@ class LocalExecutor:
         return outcome
 
     def _train_ahead(self, end: float) -> None:
-        """Train the tasks that are due next, until the time `end` or until their updates fill the memory for them."""
+        """Train the tasks that are due next, until the time `end`, or until their updates take `AHEAD_BYTES`."""
         while self._due:
             number = self._due[0][1]
             is_waiting = number in self._tasks and number not in self._trained
@@ -201,7 +202,7 @@ class LocalExecutor:
             self._trained |= zip(numbers, outcomes, strict=True)
 
     def train_together(self, trainer: TaskTrainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
-        """Train tasks together and return their outcomes. Return None if there are several and one of them failed."""
+        """Train tasks together and return their outcomes. Return None if there are several tasks and one failed."""
         try:
             with trap_system_exit():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])

@@ -183,13 +183,16 @@ class Loop:
                 self._finish_task(*finished)
 
     def _deliver_events(self) -> None:
-        """Deliver new events to the callbacks. One of them may request the end while the run is not draining."""
+        """Deliver new events to the callbacks. A callback may request the end of a run that is not draining yet."""
         stop_source = self._dispatcher.deliver()
         if self.stop_source is None and self.phase is LoopState.RUNNING:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the reason to end now, or None. The order is: callback, target, steps, time, participations."""
+        """Return the reason to end now, or None.
+
+        If there are several reasons, return the first in this order: callback, target, steps, time, participations.
+        """
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:
@@ -225,7 +228,7 @@ class Loop:
             self.clock.now = max(self.clock.now, self._limits.time)
 
     def _start_evaluation(self) -> None:
-        """Start an evaluation of the current model, as soon as there is room for it."""
+        """Start an evaluation of the current model. If too many evaluations are in progress, first wait for one."""
         if self.evaluations.has_room or self._collect_evaluation(POLL_INTERVAL_S):
             with self.times.server.on("evaluate"):
                 self.evaluations.start(self.server, self.clock.now)
@@ -265,7 +268,7 @@ class Loop:
         return self._next_on_virtual_clock()
 
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
-        """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
+        """Move the clock to the task that is due first. Return the task and its outcome, or None without an outcome."""
         due = self._tasks.next_due
         number = self._tasks.next_task
         all_gone = due == inf and len(self._tasks) == self.server.ledger.clients

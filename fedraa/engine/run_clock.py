@@ -26,7 +26,7 @@ class RunClock:
         return time.monotonic() - self._started_at
 
     def exclude(self, seconds: float) -> None:
-        """Do not count the last `seconds` of real time, because no client could train in this interruption."""
+        """Subtract `seconds` from the run's real time, because no client could train during this interruption."""
         self._started_at += seconds
 
     def due(self, task: Task) -> float:

@@ -39,7 +39,7 @@ class Trigger(Protocol):
 
 
 class Evaluator:
-    """An evaluator of flat parameter vectors. Between evaluations its module on `device` holds no weights."""
+    """An evaluator of flat parameter vectors. Its module is on `device`, and holds no weights between evaluations."""
 
     def __init__(
         self,
@@ -115,8 +115,11 @@ class Evaluator:
         return Evaluation(metrics, time.perf_counter() - started, clients)
 
     def _attack_success(self, trigger: Trigger, params: Vector) -> float:
-        """Return the share of test samples of other classes that the model assigns to the target with the trigger."""
-        # The evaluation of personal models has replaced the weights.
+        """Return the success rate of a backdoor: the share of inputs with the trigger that get the target class.
+
+        The inputs are the test samples of all classes except the target.
+        """
+        # The evaluation of personal models may have replaced the module's weights.
         self.prepare(params)
         rows = np.flatnonzero(self._data.dataset.y_test != trigger.target)
         fooled = 0

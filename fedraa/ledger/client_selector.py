@@ -1,4 +1,4 @@
-"""The choice of clients in a run: calls of a selection with observations about clients, and checks of its choices."""
+"""The choice of clients in a run. It calls a Selection with observations about clients, and checks the result."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ class ClientSelector:
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        alone: Number of rounds at the start in which only the first client trains.
+        alone: Number of rounds at the start in which only client 0 trains.
         field: The field of the experiment that contains the selection, for errors.
     """
 
@@ -63,7 +63,7 @@ class ClientSelector:
             self._started = min(clients, count_of(selection) or clients)
 
     def choose_cohort(self, round: int, now: float, left_out: Collection[int]) -> Sequence[int]:
-        """Return the clients of a round, ascending and never empty.
+        """Return the clients of a round, ascending. Only `Poisson` may choose no clients.
 
         Args:
             round: The round, from 0.

@@ -143,7 +143,7 @@ class ClientStats(Stateful):
         self.mean_durations.add(label, duration)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record that a task of a client was lost after the time `elapsed`. Its duration is at least as long."""
+        """Record that a task of a client was lost after the time `elapsed`, which the task's duration exceeds."""
         self.durations[client] = max(self.durations[client], elapsed)
 
     def view(self, candidates: Ints, count: int, *, step: int, now: float) -> SelectionContext:

@@ -196,7 +196,7 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
-    """Return a copy of the model that shares its parameters with the original and has frozen them.
+    """Return a copy of the model with frozen parameters, which share the memory of the original's parameters.
 
     The modules in `whole` get copies of their parameters instead, which are not frozen.
     """

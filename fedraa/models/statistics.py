@@ -90,8 +90,8 @@ def reestimate_over(
     - Batch norms get the mean of the statistics of all batches, with equal weights, in one pass. A batch norm that
       stays in evaluation mode during training keeps its statistics.
     - The `estimated` buffers start from their current values. The batches are passed through the module repeatedly
-      until these buffers are constant. The limit of a buffer that moves like a moving average, a fixed share of the way
-      with each batch, is extrapolated. The result is the buffer's mean over the last pass.
+      until these buffers are constant. If a buffer is a moving average, each batch moves it by a fixed share of the
+      distance to its limit, so the limit is extrapolated. The result is the buffer's mean over the last pass.
     - An `estimated` buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads
       such a buffer, all buffers keep their values after the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.

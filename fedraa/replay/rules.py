@@ -130,7 +130,7 @@ class Rules:
 
     @property
     def whole(self) -> bool:
-        """True if the log shows no submodels: every client trains the whole model, or its submodels are not logged."""
+        """True if the log names no submodels: clients train the whole model, or the method does not log submodels."""
         return self.method["submodel"]["kind"] in ("Full", "LayerCut")
 
     @property
@@ -174,7 +174,7 @@ class Rules:
             local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
         solver = LocalTraining(**local)
         check_part(solver, "local")
-        # The property refuses steps that it cannot read.
+        # This property raises InputError if the value of `steps` is malformed.
         _ = solver.auto
         client_half = None
         if self.resolved.stem is not None:
@@ -250,7 +250,10 @@ class Rules:
         return names
 
     def planner(self) -> SchedulerRunner:
-        """Return the built-in scheduler with the current costs. For a custom one it only knows feasible fragments."""
+        """Return the scheduler with the current costs. A built-in one replaces a custom one.
+
+        The replacement only computes the feasible fragments; the log has the choices of the custom scheduler.
+        """
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
@@ -315,7 +318,7 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return for each client the factor in its updates' weights that corrects for clients that report often.
+        """Return the participation correction of each client: a factor, smaller for clients that report more often.
 
         The factors follow from the clients' samples and the current costs.
         """
@@ -378,7 +381,7 @@ class Rules:
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """Raise InputError for devices or data partitions that are impossible unless the configuration is damaged."""
+    """Raise InputError for columns of devices or samples that only a damaged configuration has."""
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name, values in _device_columns(resolved).items():

@@ -29,7 +29,7 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     band = "One seed per method."
     if any(len(group.runs) > 1 for group in groups):
         band = "Lines are means over seeds. Bands are 95 % confidence intervals, or the range of two seeds."
-    clock = groups[0].first.flags["clock"]
+    clock = groups[0].first.options["clock"]
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
     label = main.replace("_", " ")

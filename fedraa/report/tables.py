@@ -348,9 +348,10 @@ def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
     names = dict.fromkeys(chain.from_iterable(flat.values()))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
     differ = [(name, values) for name, values in whole if len(set(values)) > 1]
+    note = "The options of the runs, the four choices of the methods, and the versions of packages."
     return (
         _settings_table("differences", "Differences", "Settings in which the methods differ.", flat, differ),
-        _settings_table("configuration", "All settings", "Flags, the method's four choices, versions.", flat, whole),
+        _settings_table("configuration", "All settings", note, flat, whole),
     )
 
 
@@ -375,11 +376,11 @@ def _settings_table(
 def _flatten_config(run: Run) -> dict[str, str]:
     """Return the configuration of a run as texts.
 
-    It has the command-line flags, the method's settings under dotted names, the model's number of parameters, and the
-    versions of packages.
+    It has the options of the command line, the method's settings under dotted names, the model's number of parameters,
+    and the versions of packages.
     """
     config = run.config
-    flat = {name: value_text(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
+    flat = {name: value_text(value) for name, value in run.options.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():
         flat |= flatten_choice(axis, choice)
     flat["parameters"] = str(config["resolved"]["parameters"])

@@ -77,7 +77,7 @@ def draw_timeline(run: Run) -> Figure:
         bar.ax.set_yticklabels([str(names[i]) for i in ticks])
     # A run can end at time 0.
     axes.set_xlim(0, until or 1.0)
-    axes.set_xlabel(f"{run.flags['clock']} time")
+    axes.set_xlabel(f"{run.options['clock']} time")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: each file holds the whole state of a run, without pickle. Reading a file checks its digest.
+"""Checkpoints: each file holds the whole state of a run, without pickle. The reader checks the digest of the file.
 
 A file holds, in this order:
     a magic line
@@ -39,7 +39,8 @@ CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "the file is not a checkpoint"
 TORN = "the file is torn or changed: its checksum is wrong"
-# The key of the settings that must stay the same until a resume, as config.json had them at the time of the checkpoint.
+# The key, in a checkpoint, of the settings that the user must not change before a resume. They are a copy of those in
+# config.json.
 ASKED = "experiment"
 # The key of the number of the file format.
 FORMAT_KEY = "format"

@@ -18,8 +18,8 @@ from fedraa.rundir import packed_columns
 
 # The JSON of a scaling is recognised by this key.
 _NUMBERS = "mean"
-# The entry in `Inputs.fitted` of a transform that was fitted to the data, but has arguments that do not hold the fitted
-# values, so that it cannot be restored.
+# The entry in `Inputs.fitted` of a transform that cannot be restored: it was fitted to the data, but its arguments do
+# not hold the fitted values.
 LOST = "lost"
 # The JSON of a sample is recognised by this key.
 _SHAPE = "shape"

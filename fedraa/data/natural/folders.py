@@ -18,7 +18,8 @@ def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool],
 
     Args:
         name: The name of the data set.
-        data_dir: The user's folder. It may be the repository of LEAF, its folder `data/NAME`, or a folder with NAME.
+        data_dir: The user's folder. It may be the repository of LEAF, its folder `data/NAME`, or a folder that contains
+            a folder NAME.
         holds: A function that returns True if a folder has the files.
         get: A command or a web address to get the files, for the error.
 

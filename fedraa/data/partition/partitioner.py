@@ -147,7 +147,7 @@ def deal_assigned(
 
 
 def match_test_shards(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
-    """Divide the test samples in the class proportions of each client's training labels.
+    """Divide the test samples, so that those of a client have the class proportions of its training samples.
 
     Args:
         held: The training labels in client order. Client n has the labels `held[offsets[n]:offsets[n + 1]]`.

@@ -151,7 +151,7 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return a reduction that makes the pickler visit the values of some dicts, sorted by their names."""
+    """Return a reduction that makes the pickler visit the values of some dicts, sorted by key."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 

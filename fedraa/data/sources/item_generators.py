@@ -58,7 +58,7 @@ class ItemGenerators:
 
     @contextmanager
     def restore_afterwards(self) -> Iterator[None]:
-        """After the block, restore the states that all generators have now."""
+        """After the block, restore the states that all generators had before it."""
         before = [_get_state(generator) for generator in self._generators]
         try:
             yield

@@ -90,7 +90,7 @@ def open_table(path: str) -> TableFile:
         delimiter = _guess_delimiter(text)
     else:
         delimiter = hint["delimiter"]
-        # The line break of the removed line stays, so that the line numbers in errors are correct.
+        # Remove the line `sep=`, but keep its line break, so that the line numbers in errors are correct.
         text = text[hint.end() :]
     try:
         names, line, start, offset_lines = _find_header(text, delimiter)
