@@ -126,7 +126,7 @@ class Inconsistent(StructuredError):
 
 
 class PromiseBroken(StructuredError):
-    """An error about a custom component that failed a check, such as that equal inputs give equal results.
+    """An error about a custom component that failed a check: for example, equal inputs gave different results.
 
     `field` names the component.
     """
@@ -273,7 +273,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Name the type of an object, with the shape of a table, or return the one-line description of a data set."""
+    """Return a short text about an object: its type, for a table also its shape, and for a data set its `repr`."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

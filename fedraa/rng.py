@@ -38,7 +38,7 @@ def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.Se
 
 @cache
 def _prefix_words(seed: int, stream: str) -> list[int]:
-    """Return the 32-bit words of the seed and of the stream's key, with which every sequence of a stream begins."""
+    """Return the 32-bit words of the seed and of the stream's key. They begin every sequence of the stream."""
     return _split_words(seed) + _split_words(_stream_key(stream))
 
 

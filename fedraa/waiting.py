@@ -12,7 +12,7 @@ from typing import Self
 from rich.console import Console
 from rich.status import Status
 
-# A display appears only if the work takes longer than this.
+# The display of the current work appears only if the work takes longer than this number of seconds.
 DISPLAY_DELAY_S = 2.0
 SILENCE_S = 30.0
 

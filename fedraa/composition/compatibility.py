@@ -31,7 +31,7 @@ from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 STALENESS_CLOCK = "schedule.staleness_clock"
-# The paths of the values that scale the activations or the learning rate of a submodel by its share of the units.
+# The paths of a method's values with which a submodel's activations or learning rate depend on its share of the units.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
@@ -140,7 +140,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method lacks the personal layers that it needs, or if it has some and cannot have any."""
+    """Raise InputError if the method lacks required personal layers, or if it has some but cannot work with any."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:

@@ -55,7 +55,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
-# The paths of components that can be replaced as a whole, with the registry that creates the component.
+# The components of a method that can be replaced as a whole: the path of each, and the registry that creates it.
 REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "submodel": SUBMODEL,
     "update": ASYNC_RULE,

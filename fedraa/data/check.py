@@ -166,7 +166,7 @@ def refuse_nan_labels(name: str, y: Array) -> None:
 
 
 def hint_for_labels(y: Array) -> str:
-    """Return a hint at how the user can convert these labels to integers [n]; empty if there is no such hint."""
+    """Return a hint that shows how to convert these labels to integers [n], or an empty text for unknown labels."""
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:

@@ -236,7 +236,7 @@ def _make_streamed(
 ) -> Federated:
     """Return the dealt data set, from which each client reads its training samples when it trains.
 
-    Only a few training samples are read here.
+    This function reads only a few training samples.
 
     Args:
         dataset: The data set.

@@ -235,7 +235,7 @@ def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
 
     Args:
         experiment: The experiment.
-        component: `model` or `dataset`, of which the user passes an object.
+        component: `model` or `dataset`. The user passes this component as an object.
     """
     for field in _ONLY_BY_NAME[component]:
         _refuse_set(experiment, field, f"a {component} that is given as an object")

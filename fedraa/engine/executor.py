@@ -182,7 +182,7 @@ class LocalExecutor:
                 self._train_stack(number)
 
     def _has_room(self, task: Task) -> bool:
-        """Return True if the memory limit allows one more update, assuming that all are as large as this task's."""
+        """Return True if the memory limit allows one more update, if all updates are as large as this task's."""
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
     def _train_stack(self, task: int) -> None:
@@ -214,7 +214,7 @@ class LocalExecutor:
             return [Fault(tasks[0].id, 0, format_error(error), may_be_client_fault(error))]
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        # On the wall clock no task is trained ahead.
+        # On the wall clock, no task is trained before the loop waits for it.
         self._due.clear()
         if not self._tasks:
             time.sleep(timeout)

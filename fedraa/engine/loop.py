@@ -136,7 +136,8 @@ class Loop:
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
             self._take_step()
             self._deliver_events()
-        # A run that is stopped while it trains is saved here. A draining run was saved when it began to drain.
+        # Save a run that was stopped while it trained. A run that only finishes its evaluations has a checkpoint
+        # already.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
@@ -262,7 +263,7 @@ class Loop:
             self._checkpoints.finish(self._save())
 
     def _next_finished(self) -> tuple[Task, Outcome] | None:
-        """Return the task with the update that is applied next, and its outcome, or None if the outcome is missing."""
+        """Return the next finished task and its outcome, or None if no outcome can be handled yet."""
         if self.clock.wall:
             return self._next_on_wall_clock()
         return self._next_on_virtual_clock()
@@ -290,7 +291,10 @@ class Loop:
         return self._tasks.remove(number), accepted
 
     def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
-        """Return the first outcome that has arrived and is due, with its task, or None if there is none yet."""
+        """Return the first task with an outcome that has arrived and is due, and the outcome.
+
+        Return None if there is no such task.
+        """
         closes_at = self.server.closes_at
         until_due = max(0.0, min(self._tasks.next_outcome_due, closes_at) - self.clock.elapsed_seconds())
         with self.times.server.on("wait"):
@@ -327,7 +331,7 @@ class Loop:
         self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the outcome if it is an accepted update or a fault of the client. Handle any other and return None.
+        """Return the outcome if it is an accepted update or a client's fault. Handle any other outcome and return None.
 
         Args:
             outcome: The outcome that the executor returned.

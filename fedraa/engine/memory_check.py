@@ -140,7 +140,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
 
 
 def free_memory() -> float:
-    """Return the bytes that new processes may take: the minimum of what the machine and the control group have left.
+    """Return the bytes that new processes may take: the free memory of the machine or of the control group, if smaller.
 
     Only Linux reports these values. On other systems the result is infinity, so that no run is refused.
     """

@@ -218,7 +218,7 @@ def _check_robust(spec: RunSpec) -> None:
         raise InputError("aggregator", problem, hint="give another root, such as fltrust(root=1), or another seed")
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
-        raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
+        raise InputError("aggregator", problem, hint="let all clients participate, and set root to one of them")
     deadline = getattr(spec.method.schedule, "deadline", None)
     if isinstance(aggregator, FLTrust) and deadline is not None:
         problem = f"a round has no effect if client {aggregator.root}, which holds the root data, is late"

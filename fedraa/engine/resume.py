@@ -66,7 +66,7 @@ def load_for_resume(
     trust: bool,
     doing: Callable[[str], None] = report_nothing,
 ) -> tuple[RunSpec, bool]:
-    """Return the run in this directory as it will continue, and True if the limits among `fields` extend it.
+    """Return the run of a directory, ready to continue, and True if a limit in `fields` extends it.
 
     Args:
         directory: The run directory.
@@ -332,7 +332,7 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
     """
     for text, described in ((was, now), (now, was)):
         if isinstance(text, str) and isinstance(described, Mapping):
-            return None if _is_of(text, described, where) else where
+            return None if _creates_component(text, described, where) else where
     if was == now:
         return None
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
@@ -347,7 +347,7 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
     return None
 
 
-def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
+def _creates_component(text: str, described: Mapping[str, Any], where: str) -> bool:
     """Return True if the text creates the described component. For a custom one, only values in the text are compared.
 
     Args:

@@ -189,7 +189,7 @@ def draw_cohort(
     for attempt in range(clients * DRAWS_PER_CLIENT):
         with convert_errors("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            # If all clients take part, this avoids a check of each client, which would be slow for a million clients.
+            # If all clients take part, a check of each client is unnecessary, and would be slow for a million clients.
             if isinstance(drawn, range) and drawn == range(clients) and not left_out:
                 return range(clients)
             cohort = check_cohort(participation, drawn, clients)

@@ -34,7 +34,7 @@ class RoutedTasks(Stateful):
         self._limits = limits / limits[-1]
         self._tasks = tasks
         self._seed = seed
-        # The number of tasks at each client, including the task that it trains.
+        # The number of tasks at each client, including the task that the client trains.
         self._queues = np.zeros(len(probabilities), np.int64)
 
     def first(self) -> Sequence[int]:

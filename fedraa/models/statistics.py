@@ -27,7 +27,7 @@ TOLERANCE = 1e-4
 # Changes are divided by the largest value of a buffer, but at least by this value, so that rounding errors of small
 # buffers are ignored.
 SMALLEST_SCALE = 1e-3
-# If a buffer's changes in two passes differ at most by this relative amount, the buffer counts as one that only grows.
+# A buffer counts as one that only grows if its changes in two passes differ at most by this relative amount.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
 # The power iteration of a unit vector ends when every entry changes by less than this.
@@ -83,7 +83,7 @@ def reestimate_statistics(
 def reestimate_over(
     module: nn.Module, parts: Parts, *, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Set the buffers that training changes to the values that training on `parts` would give them.
+    """Set the buffers that training changes. They get the values that training on `parts` would give them.
 
     Only the modules that own these buffers run in training mode. All modes and momenta are restored at the end.
 

@@ -281,7 +281,7 @@ class Rules:
     def async_rule(self) -> AsyncRule | None:
         """Return the built-in rule of an asynchronous server, or None for a custom rule.
 
-        Replay runs no custom code. If a built-in rule has custom components, built-in ones replace them here.
+        Replay runs no custom code. If a built-in rule has custom components, the result has built-in ones instead.
         """
         update = dict(self.method["update"])
         if is_foreign(update):
@@ -376,7 +376,7 @@ class Rules:
         )
 
     def _client_facts(self) -> ClientFacts:
-        """Return the facts about the clients by which a selection chooses."""
+        """Return the facts about the clients that a selection receives."""
         return make_facts(self.costs, self.resolved.fragments, self.resolved.samples, self.timing)
 
 

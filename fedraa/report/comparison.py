@@ -77,7 +77,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
 
 
 def _last_place(group: Group, x: str) -> float:
-    """Return the value of column `x` at which the group's line ends: where the shortest of its runs ends."""
+    """Return the value of column `x` at the end of the group's line, which is the end of the group's shortest run."""
     return min(float(run.evals[x].iloc[-1]) for run in group.runs)
 
 

@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """The rows of `TaskTimeline.tasks`. A task that was in flight at the end of the run ends there."""
+        """The rows of `TaskTimeline.tasks`. A task that was in flight at the end of the run has the run's end time."""
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
 
@@ -172,7 +172,8 @@ def _whole_method(run: Run) -> str:
     """Return the resolved method as text. Integers are written as floats, so that 1 and 1.0 give the same text."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
-    # Automatic capacities depend on the fleet, and so may depend on the seed, in which the runs of a group may differ.
+    # Automatic capacities depend on the fleet, which may depend on the seed. So they may differ between runs of a
+    # group.
     if run.options["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
     return json.dumps(_as_floats(method), sort_keys=True)
@@ -221,7 +222,7 @@ def _method_with_options(run: Run, options: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
+def custom_metrics_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the last values of custom metrics by their names; None for a value that is not finite."""
     return dict(summary.get("metrics", {}))
 

@@ -34,7 +34,7 @@ COVERAGE = (
 
 
 def run_pictures(run: Run, name: str) -> list[Picture]:
-    """Return the plots that have something to show for this run; the names of their files begin with `name`."""
+    """Return the plots for which the run has data; the names of their files begin with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())

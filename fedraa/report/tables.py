@@ -11,7 +11,7 @@ from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction
 from fedraa.report.differences import flatten_choice
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, own_figures, runs_of, value_text
+from fedraa.report.runs import Group, Run, custom_metrics_of, runs_of, value_text
 from fedraa.report.statistics import (
     LEVEL,
     bounds_of,
@@ -132,7 +132,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         return lambda run: run.summary[name]
 
     def custom_reader(name: str) -> Callable[[Run], float | None]:
-        return lambda run: own_figures(run.summary).get(name)
+        return lambda run: custom_metrics_of(run.summary).get(name)
 
     runs = runs_of(groups)
     metric_spec = groups[0].first.metric_spec
@@ -171,7 +171,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         columns.append(Metric("loss", "loss", summary_reader("loss"), _format_by(".4f"), interval=True))
     columns += [
         Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, better=metric_spec.better(name))
-        for name in dict.fromkeys(chain.from_iterable(own_figures(run.summary) for run in runs))
+        for name in dict.fromkeys(chain.from_iterable(custom_metrics_of(run.summary) for run in runs))
     ]
     if any("privacy" in run.summary for run in runs):
         columns.append(Metric("epsilon", "ε", _read_epsilon, _format_by(".3g")))

@@ -12,7 +12,7 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
-# The files that a run creates empty before it writes its first event.
+# The files that a run creates before its first event. They are empty at first.
 STARTED = (EVENTS, EVALS, CLIENTS)
 # Number of attempts to make a directory that does not exist.
 MAX_ATTEMPTS = 3

@@ -18,7 +18,8 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# A reduction of an object (a function and its arguments) with which the pickler visits no part of the object.
+# Pickle reduces an object to a function and its arguments. With this reduction, the pickler visits no part of the
+# object.
 NOTHING = (list, ())
 
 # `random.SystemRandom` is also a `random.Random`, but has no state. It is skipped.

@@ -235,7 +235,7 @@ def _refuse_not_by_row(field: str, data: Any) -> None:
 
 
 def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
-    """Return the Rows of a table of Hugging Face in any format. Raise InputError if it lacks a column.
+    """Return the Rows of a table of Hugging Face. Raise InputError if the table lacks a column.
 
     Args:
         field: The field of errors.

@@ -326,9 +326,9 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the texts of a column as numbers [n], and each row's index in the list of different texts [n].
+    """Return for each row of a text column the number in the text [n], and the index of the text [n].
 
-    A text that is not a number becomes NaN.
+    The index refers to the list of all different texts of the column. The number is NaN if the text is not a number.
     """
     import pandas as pd
 

@@ -192,7 +192,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _guess_delimiter(text: str) -> str:
-    """Return the delimiter with which the most rows have as many fields as the header, with two fields or more."""
+    """Return the delimiter with which the most rows have as many fields as the header, which has at least two."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))
