@@ -259,7 +259,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)
-    # An override with the value False does not count as set.
+    # An override with the value False switches a setting off, so it does not count as set.
     options = {key for key in names if key in Experiment.model_fields}
     set_options = {key for key in options if getattr(experiment, key) != Experiment.model_fields[key].default}
     set_paths = {path for path, value in experiment.override.items() if value is not False}

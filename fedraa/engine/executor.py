@@ -23,9 +23,9 @@ NOT_OF_CLIENTS = (
 )
 
 
-# The local executor trains tasks before the loop waits for them, for at most AHEAD_S seconds at a time, and until their
-# updates take AHEAD_BYTES of memory. Several short tasks in a row are faster than alternating training and server
-# updates, which displace each other's data from the processor's caches.
+# The local executor trains tasks before the loop waits for them: for at most AHEAD_S seconds at a time, and until their
+# updates take AHEAD_BYTES of memory. This is faster, because training and server updates displace each other's data
+# from the processor's caches if they alternate.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**23
 

@@ -113,6 +113,6 @@ def make_cuda_repeatable() -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # In this mode PyTorch fills new tensors. This takes time, and only helps to find code that reads uninitialised
-    # memory.
+    # With deterministic algorithms, PyTorch would also fill new tensors. This takes time, and only helps to find code
+    # that reads uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

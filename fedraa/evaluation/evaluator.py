@@ -247,7 +247,7 @@ class Evaluator:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         higher_is_better = self._metric_spec.better(f"{name}_worst") == "max"
         worst = values.min() if higher_is_better else values.max()
-        # Perplexities may be huge or infinite, which must not print warnings.
+        # NumPy would print a warning if perplexities are huge or infinite, which is no error.
         with np.errstate(over="ignore", invalid="ignore"):
             middle, spread = values.mean(), values.std()
         return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}

@@ -395,7 +395,7 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
 def _device_columns(resolved: Resolved) -> dict[str, Floats]:
     """Return the columns of the devices, by client. None becomes infinity."""
     written = {name: getattr(resolved, name) for name in COLUMNS} | resolved.watts
-    # The conversion to float replaces None by NaN.
+    # In config.json, None stands for infinity. The conversion to float gives NaN, which becomes infinity.
     columns = {name: np.array(values, np.float64) for name, values in written.items()}
     for column in columns.values():
         column[np.isnan(column)] = np.inf

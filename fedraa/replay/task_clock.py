@@ -42,7 +42,7 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
-        # A submodel may have only personal layers, which are not sent.
+        # If the method has personal layers, a submodel may consist of them. It then has no bytes to send.
         self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:

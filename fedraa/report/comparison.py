@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 FEWEST = 3
 # Maximum number of evaluations that are marked. More dots hide the line.
 MOST_MARKS = 60
-# If the longest line is this many times as long as the shortest, the time axis is logarithmic. On a linear axis the
+# If the longest line is LOG_FROM times as long as the shortest, the time axis is logarithmic. On a linear axis the
 # short line would be squeezed to the left edge.
 LOG_FROM = 10
 

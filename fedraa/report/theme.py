@@ -119,7 +119,7 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
             stream = io.BytesIO()
             figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
             rendered.append(stream.getvalue())
-            # Saving the first form computes the layout. The other forms must keep it.
+            # The layout is computed when the first form is saved. The other forms must have the same layout.
             figure.set_layout_engine(None)
     return rendered
 

@@ -42,7 +42,7 @@ TORN = "the file is torn or changed: its checksum is wrong"
 # The key, in a checkpoint, of the settings that the user must not change before a resume. They are a copy of those in
 # config.json.
 ASKED = "experiment"
-# The key of the number of the file format.
+# The key, in a checkpoint, of the number of the file format.
 FORMAT_KEY = "format"
 
 

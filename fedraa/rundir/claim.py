@@ -71,7 +71,7 @@ class Claim:
         """Make the directory, and the directories above it that do not exist."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
-            # If another process has just made the directory, it must not be in the list of directories to remove.
+            # A directory that another process has just made must not be in the list of directories to remove.
             with suppress(FileExistsError):
                 path.mkdir()
                 self._made.insert(0, path)

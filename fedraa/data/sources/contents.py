@@ -106,7 +106,7 @@ class _Walk(pickle.Pickler):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # A sparse tensor has several storages and raises an exception.
+            # A sparse tensor has several storages. It raises an exception if it is asked for one.
             self._contents.copied_bytes += tensor.element_size() * tensor.numel()
             return NOTHING
         if storage.data_ptr() not in self._storages:

@@ -76,7 +76,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
         generator.state = type(generator)(seed).state
     else:
         try:
-            # Only a Mersenne Twister has this method. It is a hundred times as fast as setting a state.
+            # Only a Mersenne Twister has the method `seed`, which is a hundred times as fast as setting a state.
             generator.seed(divmod(seed, WORD))
         except TypeError:
             kind = generator.get_state(legacy=False)["bit_generator"]
