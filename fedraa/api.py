@@ -382,9 +382,9 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 @contextmanager
 def run_directory(out: Path | None, name: str) -> Iterator[Path]:
-    """Claim a run directory for the block: `out`, which must be new or empty, or a new directory of this name in runs/.
+    """Claim a run directory for the block: `out`, which must be new or empty, or a new directory `name` in runs/.
 
-    At its end the block removes the directory if no run began in it. Raises ValueError if another run uses it.
+    At the end of the block, the directory is removed if no run began in it. Raises ValueError if another run uses it.
     """
     with claim_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory

@@ -272,7 +272,7 @@ class CostModel(Stateful):
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
-        """Return the bytes of a submodel in one direction, without compression and without its personal layers."""
+        """Return the bytes of one transfer of a submodel, without compression and without its personal layers."""
         cost = self._trained_cost(widths)
         return cost.bytes - BYTES * cost.personal
 

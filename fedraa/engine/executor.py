@@ -171,7 +171,7 @@ class LocalExecutor:
         return outcome
 
     def _train_ahead(self, end: float) -> None:
-        """Train the tasks that are due next, until the time `end`, or until their updates take `AHEAD_BYTES`."""
+        """Train the tasks that are due next, until the time `end` or until their updates take `AHEAD_BYTES` bytes."""
         while self._due:
             number = self._due[0][1]
             is_waiting = number in self._tasks and number not in self._trained

@@ -140,7 +140,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
 
 
 def free_memory() -> float:
-    """Return the bytes that new processes may take: the free memory of the machine or of the control group, if smaller.
+    """Return the bytes that new processes may take: the minimum of the machine's and the control group's free memory.
 
     Only Linux reports these values. On other systems the result is infinity, so that no run is refused.
     """

@@ -123,7 +123,7 @@ def _check_all_return(spec: RunSpec) -> None:
 
 
 def _check_inputs(spec: RunSpec) -> None:
-    """Raise InputError if a setting needs samples with one input, or with float inputs, and the data have others."""
+    """Raise InputError if the samples lack a property that a setting needs: a single input, or float inputs."""
     method = spec.experiment.method
     inputs = list_leaves(spec.example)
     name = spec.data.dataset.name

@@ -272,7 +272,7 @@ class Evaluator:
             np.add.at(sums[name], owners, measured)
 
     def _summarise_sums(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-        """Return the metrics over all samples, and the statistics over clients of the metrics of each client.
+        """Return the metrics over all samples, and `client_mean`, `client_std` and `client_worst` of the main metric.
 
         Clients without test samples do not count.
         """

@@ -1,4 +1,4 @@
-"""The choice of clients in a run. It calls a Selection with observations about clients, and checks the result."""
+"""The choice of clients in a run: it passes observations about clients to a Selection, and checks the result."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -83,7 +83,7 @@ class ClientSelector:
         return self._choose(count, rng, step=0, now=0.0, excluded=())
 
     def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
-        """Return the client that an asynchronous server sends the next task, or no client if all are excluded.
+        """Return the client that gets the next task of an asynchronous server, or no client if all are excluded.
 
         Args:
             task: The number of the ended task.

@@ -172,7 +172,7 @@ def lora(
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return a copy of a model without adapters. The change that each adapter makes is added to its layer's weight.
+    """Return a copy of a model in which each adapter is removed and the change that it makes is added to the weight.
 
     Layers that shared a weight get separate weights, because their adapters differ. Frozen parameters stay frozen.
 

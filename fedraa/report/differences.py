@@ -69,6 +69,6 @@ def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) ->
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a sort key: by the order of `AXES`, and within one of them the kind of the component first."""
+    """Return a key that sorts settings in the order of `AXES`, and a component's kind before its other settings."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

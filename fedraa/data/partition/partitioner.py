@@ -121,7 +121,7 @@ class Partitioner(ABC):
 def deal_assigned(
     name: str, assign: Assign, train: Index, test: Index, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Divide the training samples by a function, and the test samples in the same class proportions.
+    """Divide the training samples as a function assigns them, and the test samples in the same class proportions.
 
     Args:
         name: The name of the partitioner, for errors.
