@@ -85,6 +85,6 @@ class Section(BaseModel):
 
 
 def _takes_several(field: FieldInfo) -> bool:
-    """Return True if the field has several values, as a tuple."""
+    """Return True if the type of the field is a tuple of values."""
     hints = (field.annotation, *get_args(field.annotation))
     return any(get_origin(hint) is tuple for hint in hints)

@@ -94,7 +94,7 @@ class AsyncLedger(TaskLedger):
         return Staleness(version - dispatch.version, self.step - dispatch.step)
 
     def weighed_staleness(self, task: int) -> int:
-        """Return the staleness that sets the weight of a task's update; `staleness_clock` decides which one."""
+        """Return the fragment's staleness or the total staleness, as `staleness_clock` selects for the weight."""
         staleness = self.staleness(task)
         if self.staleness_clock == "server":
             return staleness.total

@@ -147,7 +147,7 @@ class ClientStats(Stateful):
         self.durations[client] = max(self.durations[client], elapsed)
 
     def view(self, candidates: Ints, count: int, *, step: int, now: float) -> SelectionContext:
-        """Return the view for a choice of `count` of the candidates."""
+        """Return the view that a selection receives to choose `count` of the candidates."""
         arrays = {
             "candidates": candidates,
             "samples": self.facts.samples.view(),

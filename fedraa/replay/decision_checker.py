@@ -72,7 +72,7 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def lost(self, line: Line) -> None:
-        """Check a task that was too late for its round."""
+        """Check a `lost` line, which is about a task that was too late for its round."""
 
     @abstractmethod
     def round(self, line: Line) -> None:

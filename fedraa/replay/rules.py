@@ -318,7 +318,7 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return the participation correction of each client: a factor, smaller for clients that report more often.
+        """Return the participation correction of each client, a factor that is smaller for clients with more reports.
 
         The factors follow from the clients' samples and the current costs.
         """

@@ -86,7 +86,7 @@ class TaskClock:
             self._due.push(due, decision.task)
 
     def arrive(self, line: Line) -> LoggedTask:
-        """Check that a `commit` is the update of a task in flight at the time when it is due, and move the clock."""
+        """Check that a `commit` is the update of a task in flight at the task's due time, and move the clock."""
         task = self.end(line)
         line.expect_value("base_version", task.decision.version)
         line.expect_value("samples", self._rules.resolved.samples[task.decision.client])
@@ -99,7 +99,7 @@ class TaskClock:
         return task
 
     def end(self, line: Line) -> LoggedTask:
-        """Check that a line ends a task in flight at the time when it is due, and move the clock."""
+        """Check that a line ends a task in flight at the task's due time, and move the clock."""
         number = self._in_flight(line)
         if self._rules.wall:
             self.advance_clock(line)
