@@ -220,7 +220,7 @@ def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
 
 
 def foreign_in(written: Mapping[str, Any]) -> list[str]:
-    """Return the import paths in the written fields."""
+    """Return the import paths in these fields of config.json."""
     may_change = Experiment.may_change()
     return sorted(set(paths_in([value for name, value in written.items() if name not in may_change])))
 

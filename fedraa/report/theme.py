@@ -119,7 +119,8 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
             stream = io.BytesIO()
             figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
             rendered.append(stream.getvalue())
-            # The layout is computed when the first form is saved. The other forms must have the same layout.
+            # The layout is computed when the figure is saved in the first format. The other formats must have the same
+            # layout.
             figure.set_layout_engine(None)
     return rendered
 

@@ -99,7 +99,7 @@ class Source(Protocol):
         """Return the samples for the task number `turn` of a client."""
 
     def inputs(self, chosen: Index) -> Tree:
-        """Return the inputs of some samples: ascending positions in the client order of all samples."""
+        """Return the inputs of the samples `chosen`: ascending positions in the client order of all samples."""
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Yield the inputs of all samples in client order, in parts of these sizes."""
@@ -187,7 +187,7 @@ class ClientSource:
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Return the inputs of some samples: ascending positions in the client order of all samples."""
+        """Return the inputs of the samples `chosen`: ascending positions in the client order of all samples."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])
