@@ -27,7 +27,7 @@ class ClientSelector:
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        alone: Number of rounds at the start in which only client 0 trains.
+        alone: Number of rounds at the start in which only one client trains: the first that is not quarantined.
         field: The field of the experiment that contains the selection, for errors.
     """
 
