@@ -27,7 +27,7 @@ RANDOM_INPUT_SIZES = (30.0, 1000.0)
 For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
 
-# The objectives that take logits, each with the dimension of the classes in the model's outputs.
+# The objectives that take logits, each with the dimension of the model's outputs along which probabilities sum to 1.
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 
@@ -132,7 +132,7 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
         return None
     layer = "softmax" if sums_to_one else "sigmoid"
     return (
-        f"model: {type(model).__name__} returns probabilities, as of a {layer}, but the loss of {objective.name} takes "
+        f"model: {type(model).__name__} returns probabilities, like a {layer}, but the loss of {objective.name} takes "
         f"logits; leave out the last {layer}, because with it training is slow and the loss is wrong"
     )
 
