@@ -123,8 +123,7 @@ def resume(
         directory: The run directory.
         model: The same object as in the call of `run`, if it had one.
         dataset: The same object as in the call of `run`, if it had one.
-        callbacks: The callbacks of the run, which must be passed again. They first receive all events from before the
-            checkpoint.
+        callbacks: The callbacks of the run, which must be passed again. They first receive all earlier events.
         trust: Allow the import of user code that the run directory names (`package.module:Name`).
         restarts: How often the run may resume on a new local cluster if Ray itself dies.
         quiet: True or False replaces the setting of the run.
@@ -392,10 +391,7 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _before_the_start(callbacks: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block to Interrupted, without a command to resume, because the block changes no file.
-
-    At the end of the block, tell the callbacks that the preparation of the run is over.
-    """
+    """Convert Ctrl-C in the block to Interrupted. At the end, tell the callbacks that the preparation is over."""
     try:
         yield
     except KeyboardInterrupt:

@@ -103,8 +103,7 @@ class MethodOptions(Section):
     """Method: submodels, update rule and schedule."""
 
     method: Component = "fed-raa"
-    """Method: a name from `fedraa methods`, a combination a+b of two methods, or a custom Method as
-    package.module:NAME."""
+    """Method: a name from `fedraa methods`, two names a+b, or a custom Method as package.module:NAME."""
     submodel: Component | None = None
     """Choice of the submodel that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy
     (default: the method's)."""
@@ -288,9 +287,8 @@ class EvaluationOptions(Section):
     metrics: tuple[Component, ...] = ()
     """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of random clients for which evaluations measure a personal model on the client's test samples: the model
-    that the client keeps, or else the global model after local training (default: 100 if clients keep models, otherwise
-    none)."""
+    """Number of random clients for which a personal model is evaluated on the client's test samples: the kept model, or
+    else the global model after local training (default: 100 if clients keep models, otherwise none)."""
     client_evals: Count | Literal["final", "all"] | None = None
     """Evaluations that also write the metrics of each client on its test samples to clients.csv: final, all, or N for
     every Nth and the final one (default: none)."""
@@ -331,8 +329,7 @@ class FaultOptions(Section):
     """Largest Euclidean norm of an update, above which it is dropped; auto is 20 times the median norm of the
     fragment's last 50 updates (default: no limit)."""
     client_retries: NonNegativeInt = 1
-    """Number of retries after a failed task of a client; if all fail, the client is quarantined, and gets no more
-    tasks."""
+    """Number of retries after a failed task of a client; if all fail, it is quarantined: it gets no more tasks."""
     on_bad_client: Literal["skip", "stop"] = "skip"
     """Reaction to a quarantined client: skip continues without it, stop ends the run."""
 

@@ -136,8 +136,7 @@ class Loop:
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
             self._take_step()
             self._deliver_events()
-        # Save a run that was stopped while it trained. A run that only finishes its evaluations has a checkpoint
-        # already.
+        # Save a run that was stopped while it trained. A run that only finishes evaluations is already saved.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
@@ -190,10 +189,7 @@ class Loop:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the reason to end now, or None.
-
-        If there are several reasons, return the first in this order: callback, target, steps, time, participations.
-        """
+        """Return the first reason to end now: callback, target, steps, time, participations. None: continue."""
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:
@@ -291,10 +287,7 @@ class Loop:
         return self._tasks.remove(number), accepted
 
     def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
-        """Return the first task with an outcome that has arrived and is due, and the outcome.
-
-        Return None if there is no such task.
-        """
+        """Return the first task with an outcome that is due, and the outcome, or None without such a task."""
         closes_at = self.server.closes_at
         until_due = max(0.0, min(self._tasks.next_outcome_due, closes_at) - self.clock.elapsed_seconds())
         with self.times.server.on("wait"):

@@ -250,10 +250,7 @@ class Rules:
         return names
 
     def planner(self) -> SchedulerRunner:
-        """Return the scheduler with the current costs. A built-in one replaces a custom one.
-
-        The replacement only computes the feasible fragments; the log has the choices of the custom scheduler.
-        """
+        """Return the scheduler with the current costs. For a custom one, it only finds the feasible fragments."""
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
