@@ -28,7 +28,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         spec: The run.
         record: Writes an event to the log.
         store: Keeps the parameters of an asynchronous server. None: the server keeps them.
-        share: Makes a buffer that several tasks share from the parameters to send. Unused with a `store`.
+        share: Converts parameters to a buffer that several tasks share. Unused with a `store`.
     """
     experiment = spec.experiment
     method = spec.method

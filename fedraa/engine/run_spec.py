@@ -49,7 +49,8 @@ DEFAULT_ROUNDS_TO_TARGET = 1000
 PERSONAL_EVALS = 100
 # Number of samples on which an evaluation estimates the statistics of normalisation layers. More would only cost time.
 STATISTICS_SAMPLES = 10_000
-# Maximum number of bytes of these samples if they are read from a data source. At least about `FEW` samples are read.
+# Maximum number of bytes of these samples if they are read from a data source. About `FEW` samples are read in any
+# case.
 STATISTICS_BYTES = 256 * 2**20
 
 
@@ -276,8 +277,8 @@ class RunSpec:
 
         If training changes buffers of the model, evaluations estimate these buffers on training samples: on all of
         them, or on a uniform subset of `STATISTICS_SAMPLES`. If the samples come from a data source, this property
-        reads the subset, up to `STATISTICS_BYTES`; if all samples count, every evaluation reads them. Clients that are
-        evaluated separately keep all their samples.
+        reads the subset, up to `STATISTICS_BYTES`. With the option `statistics="all"`, every evaluation reads all
+        samples. Clients that are evaluated separately keep all their samples.
         """
         if isinstance(self.data, EvaluationData):
             return self.data
