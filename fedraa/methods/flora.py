@@ -120,8 +120,8 @@ register(
         paper="Wang et al. 2024 (FLoRA)",
         note="for models with adapters: fedraa.lora(model, merge=True)",
         formula=(
-            "`W ← W + scale · Σ p_i B_i A_i`, p_i by samples; then B is 0 and A is drawn again. Parameters without "
-            "adapters become their mean."
+            "`W ← W + scale · Σ p_i B_i A_i`, p_i in proportion to the samples; then B is 0 and A is drawn again. "
+            "Parameters without adapters become their mean."
         ),
         when="Adapters of different ranks, made by fedraa.lora(model, merge=True). The mean of the products is exact.",
         submodel=Prefix(),

@@ -82,7 +82,7 @@ register(
         name="mr-asyncfl",
         paper="TMLR submission 8556",
         note="clients are not restarted, and a client receives the model after its own update",
-        formula="`theta ← gamma · theta + (1 − gamma) · w + gamma · c_i · (w − y_i)`, always the sum of c_i · y_i.",
+        formula="`theta ← gamma · theta + (1 − gamma) · w + gamma · c_i · (w − y_i)`, the sum of all c_i · y_i.",
         when="As fedasync, if the data of clients differ: a client's new model replaces its old one in the mean.",
         local=PLAIN_SGD,
         update=ModelReplacement(),

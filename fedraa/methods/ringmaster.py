@@ -54,6 +54,6 @@ register(
         local=PLAIN_SGD,
         update=Ringmaster(),
         schedule=AsyncSchedule(),
-        paper_settings=replace(ONE_STEP_THEORY, unstated="the learning rate, and R, which it takes from a grid"),
+        paper_settings=replace(ONE_STEP_THEORY, unstated="the learning rate, and R, which the paper takes from a grid"),
     )
 )

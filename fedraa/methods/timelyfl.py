@@ -60,7 +60,7 @@ register(
         name="timelyfl",
         paper="Zhang et al. 2023",
         note="fast devices run no additional epochs; fedraa chose the layers and the weights",
-        formula="Clients slower than the k-th fastest train only last layers, so that all report in its time.",
+        formula="T is the time of the k-th fastest client; slower clients train only the last layers that fit into T.",
         when="All devices should take part in every round, without a long wait for slow devices.",
         submodel=WithinInterval(),
         local=PLAIN_SGD,
