@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.compression import COMPRESSOR, wire_bytes
 from fedraa.client.local_training import LocalTraining
-from fedraa.client.split import ClientHalf
+from fedraa.client.split import SplitCosts
 from fedraa.components.state import Stateful
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load, TaskTimes
 from fedraa.submodels.cost import Cost
@@ -42,7 +42,7 @@ class CostSettings:
     """
 
     unit: float = 1.0
-    stem: ClientHalf | None = None
+    stem: SplitCosts | None = None
     frozen: bool = False
     server: float = 1.0
     download: object = "none"

@@ -14,7 +14,7 @@ from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.input_adversary import declare_adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
-from fedraa.client.split import ClientHalf, measure_stem
+from fedraa.client.split import SplitCosts, measure_split
 from fedraa.client.training_state import TrainingState
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
@@ -155,12 +155,12 @@ class RunSpec:
         return max(1, self.experiment.client_count // self.method.update.per_step)
 
     @cached_property
-    def stem(self) -> ClientHalf | None:
+    def stem(self) -> SplitCosts | None:
         """The half of the model that clients hold in split learning, or None without split learning."""
         split = self.method.local.split
         if not split:
             return None
-        return measure_stem(self.traced.module, split, self.example)
+        return measure_split(self.traced.module, split, self.example)
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
         """Return the cost of a submodel shape. Each shape is measured only once."""

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fedraa.aggregation.registry import find_needed_client
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
-from fedraa.client.split import ClientHalf
+from fedraa.client.split import SplitCosts
 from fedraa.components.field_checks import check_part
 from fedraa.components.text import is_foreign, rebuild_component
 from fedraa.composition.method import AXES
@@ -179,7 +179,7 @@ class Rules:
         client_half = None
         if self.resolved.stem is not None:
             stem = self.resolved.stem
-            client_half = ClientHalf(stem.cost, stem.activations, stem.server_flops)
+            client_half = SplitCosts(stem.cost, stem.activations, stem.server_flops)
         settings = CostSettings(
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=client_half,

@@ -8,7 +8,7 @@ from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.settings.resolve import without_foreign_flags
+from fedraa.settings.resolve import drop_unused_options
 from fedraa.settings.terms import Tuned, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
@@ -70,7 +70,7 @@ def make_experiments(
     if experiment.updates is experiment.rounds is experiment.time is None:
         experiment = experiment.model_copy(update={"time": DEFAULT_TIME})
     filled = [on_terms(experiment.model_copy(update={"method": method}), terms, tuned) for method in methods]
-    templates = [without_foreign_flags(template) for template in filled]
+    templates = [drop_unused_options(template) for template in filled]
     _refuse_without_effect(experiment, methods, filled, templates)
     for template in templates:
         if template.updates is template.rounds is template.time is None:
