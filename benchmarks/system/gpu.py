@@ -1,11 +1,11 @@
 """Tests and measurements on a GPU: the tests marked `cuda`, and the seconds of a round beside other systems.
 
-`python -m benchmarks gpu` takes at most 8 minutes and writes `benchmarks/results/gpu.csv`. fedraa trains rounds of
-FedAvg in this process, with several tasks in one batched computation (`--vmap-batch`), and on Ray with several workers
-on the GPU. They are compared with pfl-research and with the floor: a loop in bare PyTorch with the same number of SGD
-steps and the data on the device. The column `same_bits` compares trained models: in this process, of two runs of the
-same configuration; on Ray, of the run and the same configuration in this process. Without a GPU the command measures
-smaller workloads on the CPU, and runs no tests.
+`python -m benchmarks gpu` takes about 8 minutes on an H200 and writes `benchmarks/results/gpu.csv`. fedraa trains
+rounds of FedAvg in this process, with several tasks in one batched computation (`--vmap-batch`), and on Ray with
+several workers on the GPU. They are compared with pfl-research and with the floor: a loop in bare PyTorch with the same
+number of SGD steps and the data on the device. The column `same_bits` compares trained models: in this process, of two
+runs of the same configuration; on Ray, of the run and the same configuration in this process. Without a GPU the command
+measures smaller workloads on the CPU, and runs no tests.
 """
 
 import csv
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -50,8 +50,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.csv"
 STACKS = (1, 8, 32, 128)
 WORKERS = (1, 2, 4)
-# The workload that is also measured on Ray.
-SHARED = "mlp-100"
+# The workloads that are also measured on Ray.
+ON_RAY = ("mlp-100", "cnn-cifar10")
 
 
 def main(
@@ -67,7 +67,7 @@ def main(
     Args:
         device: The device.
         workloads: The names of the workloads.
-        stacks: The numbers of tasks that are trained in one batched computation.
+        stacks: The numbers of tasks that are trained in one batched computation, at most the tasks of a round.
         workers: The numbers of workers on Ray.
         tests: Run the tests marked `cuda` first, if the device is a GPU.
         out: The CSV file to write.
@@ -78,7 +78,7 @@ def main(
     rows: list[dict[str, str]] = []
     for name in workloads:
         work = WORKLOADS[name] if chosen == "cuda" else shrink(WORKLOADS[name])
-        for row in measure_workload(work, chosen, stacks, workers if work.name == SHARED else ()):
+        for row in measure_workload(work, chosen, stacks, workers if work.name in ON_RAY else ()):
             Console().print(", ".join(f"{name} {value}" for name, value in row.items() if value))
             rows.append(row)
             with out.open("w", newline="") as file:
@@ -94,8 +94,8 @@ def main(
 
 
 def run_tests() -> bool:
-    """Run the tests marked `cuda` in eight processes. Return True if all passed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--numprocesses", "8", "--dist", "loadgroup"]
+    """Run the tests marked `cuda` with a process per core. Return True if all passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--numprocesses", "auto", "--dist", "loadgroup"]
     return subprocess.run([*command, "tests/cuda"], cwd=ROOT, check=False).returncode == 0
 
 
@@ -126,14 +126,13 @@ def measure_workload(
         if pfl:
             yield make_row(work, device, "pfl-research", pfl, floor)
     digests: dict[int, str] = {}
-    for stack in stacks:
-        if stack <= work.cohort:
-            runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
-            digests[stack] = runs[0].digest
-            yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
+    for stack in sorted({min(stack, work.cohort) for stack in stacks}):
+        runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
+        digests[stack] = runs[0].digest
+        yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
     if workers:
         with start_cluster():
-            for count, stack in product(workers, (min(digests), max(digests))):
+            for count, stack in [*((count, min(digests)) for count in workers), (max(workers), max(digests))]:
                 runs = [run_rounds(work, device, count, stack)]
                 system = f"fedraa, {count} on Ray"
                 yield make_fedraa_row(work, device, system, stack, runs, floor, digests[stack])
