@@ -20,7 +20,7 @@ LABEL_LETTERS = 60
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]
-"""What a claim says, and the comparison that decides it."""
+"""The text of a claim, and the comparison that decides it."""
 
 
 def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:

@@ -13,7 +13,7 @@ CHANCE_MARGIN = 0.1
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
 
 Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
-"""By column and metric: rows and their mean accuracies, in per cent."""
+"""Rows and their mean accuracies in per cent, by column and metric."""
 
 
 def is_accuracy(metric: str) -> bool:

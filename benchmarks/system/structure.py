@@ -17,7 +17,7 @@ from fedraa.errors import InputError
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("fedraa", "actors", "schedulers")
 Graph = Mapping[str, set[str]]
-"""The nodes, and for each the nodes that it imports."""
+"""A mapping from each node to the nodes that it imports."""
 
 
 # `structure_metrics` counts the files that name this method. The name has no other meaning in the code.

@@ -18,7 +18,7 @@ from fedraa.report.statistics import half_interval95, mean_or_nan, welch_p_value
 
 Values = Mapping[str, Mapping[str, Any]]
 Runs = Mapping[str, Sequence[Measured]]
-"""The runs of one part by entrant."""
+"""The runs of one part of the race, by entrant."""
 
 
 @dataclass(frozen=True)
