@@ -29,7 +29,7 @@ def without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDRAA_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.usefixtures("without_proc")
