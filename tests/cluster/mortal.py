@@ -8,5 +8,5 @@ libc = ctypes.CDLL(None)
 
 
 def with_its_parent() -> None:
-    """Request SIGTERM at the death of the parent, for `preexec_fn`. `ray start` then ends its processes."""
+    """Let the system send SIGTERM when the parent dies, so that `ray start` ends its processes. For `preexec_fn`."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -42,7 +42,7 @@ def deal(data, clients, **how):
 
 
 def images(*codes):
-    """Images as LEAF writes them: 784 numbers k / 255."""
+    """Return images as LEAF writes them: 784 numbers k / 255."""
     return [(np.full(784, code) / 255).tolist() for code in codes]
 
 
@@ -326,7 +326,7 @@ def test_sent140_of_hugging_face(tmp_path):
 
 
 def comment(words):
-    """A comment as LEAF writes it: inputs, and targets shifted by one word, in sequences of ten."""
+    """Return a comment as LEAF writes it: inputs, and targets shifted by one word, in sequences of ten."""
     inputs = ["<BOS>", *words, "<EOS>"]
     targets = [*words, "<EOS>", "<PAD>"]
     counts = [1.0] * len(inputs)
@@ -362,7 +362,7 @@ def test_reddit_of_leaf(tmp_path):
 
 
 def field(number, value):
-    """A field of Protocol Buffers with a length."""
+    """Return a field of Protocol Buffers with a length."""
     size, length = len(value), b""
     while size >= 128:
         length += bytes([size % 128 + 128])
@@ -371,7 +371,7 @@ def field(number, value):
 
 
 def example(tokens):
-    """A serialised tf.train.Example with the features of Stack Overflow."""
+    """Return a serialised tf.train.Example with the features of Stack Overflow."""
     texts = {"creation_date": b"2010", "tags": b"python", "title": b"t", "tokens": tokens.encode(), "type": b"answer"}
     features = {name: field(1, field(1, text)) for name, text in texts.items()}
     features["score"] = field(3, field(1, b"\x05"))
