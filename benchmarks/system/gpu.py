@@ -48,8 +48,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.csv"
 STACKS = (1, 8, 32, 128)
 WORKERS = (1, 2, 4)
-# The workload that is also measured on Ray.
-SHARED = "mlp-100"
+# The workloads that are also measured on Ray.
+ON_RAY = ("mlp-100", "cnn-cifar10")
 
 
 def main(
@@ -65,7 +65,7 @@ def main(
     Args:
         device: The device.
         workloads: The workloads, by name.
-        stacks: The numbers of tasks that are trained together.
+        stacks: The numbers of tasks that are trained together, at most the tasks of a round.
         workers: The numbers of workers on Ray.
         tests: Run the tests of CUDA first, if the device is a GPU.
         out: The CSV file to write.
@@ -78,7 +78,7 @@ def main(
             raise InputError("workloads", got=name, expected=f"some of {', '.join(WORKLOADS)}")
     for name in workloads:
         work = WORKLOADS[name] if chosen == "cuda" else shrink(WORKLOADS[name])
-        for row in measure_workload(work, chosen, stacks, workers if work.name == SHARED else ()):
+        for row in measure_workload(work, chosen, stacks, workers if work.name in ON_RAY else ()):
             Console().print(", ".join(f"{name} {value}" for name, value in row.items() if value))
             rows.append(row)
             with out.open("w", newline="") as file:
@@ -126,11 +126,10 @@ def measure_workload(
         if pfl:
             yield make_row(work, device, "pfl-research", pfl, floor)
     digests: dict[int, str] = {}
-    for stack in stacks:
-        if stack <= work.cohort:
-            runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
-            digests[stack] = runs[0].digest
-            yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
+    for stack in sorted({min(stack, work.cohort) for stack in stacks}):
+        runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
+        digests[stack] = runs[0].digest
+        yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
     if workers:
         with start_cluster():
             for count, stack in product(workers, (min(digests), max(digests))):

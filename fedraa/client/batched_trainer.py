@@ -18,6 +18,7 @@ from fedraa.client.lr_schedule import follows_length
 from fedraa.client.trainer import Trainer, Work
 from fedraa.messages import Task, Update
 from fedraa.submodels import Traced
+from fedraa.submodels.flat import copy_to_numpy
 
 
 class BatchedTrainer(Trainer):
@@ -109,11 +110,11 @@ class BatchedTrainer(Trainer):
                     client=task.client,
                     fragment=task.fragment,
                     version=task.version,
-                    params=stack.weights[row].cpu().numpy().copy(),
+                    params=copy_to_numpy(stack.weights[row]),
                     steps=step,
                     loss=float(totals[row]) / step,
                     seconds=0.0,
-                    extras={name: buffer.cpu().numpy().copy() for name, buffer in extras.items()},
+                    extras={name: copy_to_numpy(buffer) for name, buffer in extras.items()},
                     cosine=cosine,
                 )
         seconds = (time.perf_counter() - started) / len(work)

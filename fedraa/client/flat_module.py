@@ -14,7 +14,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import trainable_parameters, view_as_tensor
-from fedraa.submodels.flat import BY_PIECE
+from fedraa.submodels.flat import is_by_piece
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of a row of a minibatch that has no sample.
@@ -44,8 +44,6 @@ class FlatModule:
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
-        # Views of `gradient` in the shapes of the parameters.
-        self._targets: list[Tensor] = []
         # This is a weak reference. With a reference cycle, the buffers would not be freed together with this object.
         model = proxy(self)
         start = 0
@@ -53,8 +51,7 @@ class FlatModule:
             piece = slice(start, start + parameter.numel())
             parameter.data = weights[piece].view(parameter.shape)
             if gradient is not None:
-                self._targets.append(gradient[piece].view(parameter.shape))
-                parameter.grad = self._targets[-1]
+                parameter.grad = gradient[piece].view(parameter.shape)
             else:
                 # torch leaves this method untyped.
                 hook = parameter.register_post_accumulate_grad_hook
@@ -117,7 +114,7 @@ class FlatModule:
         For small models, PyTorch allocates the gradients, and they are copied into the buffer. For large models,
         PyTorch adds them to zeros in the buffer, which is slower but needs no second buffer.
         """
-        if len(self.weights) >= BY_PIECE:
+        if is_by_piece(len(self.weights), self.weights.device):
             self.gradient.zero_()
             # torch leaves Tensor.backward untyped.
             loss.backward()  # type: ignore[no-untyped-call]
@@ -126,11 +123,8 @@ class FlatModule:
             parameter.grad = None
         # torch leaves Tensor.backward untyped.
         loss.backward()  # type: ignore[no-untyped-call]
-        for parameter, target in zip(self._pieces, self._targets, strict=True):
-            if parameter.grad is None:
-                target.zero_()
-            else:
-                target.copy_(parameter.grad)
+        # One call for all parameters, because a GPU needs as long to start a copy as to copy a small parameter.
+        torch.cat([_flat_gradient(parameter) for parameter in self._pieces], out=self.gradient)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
         """Compute the gradient of the loss, and pass the gradient of each parameter to a function.
@@ -212,6 +206,12 @@ class BatchedModule:
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the losses [height], and store each in its row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
-        for piece, gradient in zip(self._pieces, gradients, strict=True):
-            # In PyTorch 2.9 the zeros for a parameter without influence on the loss require gradients.
-            self.gradient[:, piece] = gradient.detach().flatten(1)
+        # In PyTorch 2.9 the zeros for a parameter without influence on the loss require gradients.
+        torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1, out=self.gradient)
+
+
+def _flat_gradient(parameter: nn.Parameter) -> Tensor:
+    """Return the gradient of a parameter as a vector, or zeros if the loss does not depend on the parameter."""
+    if parameter.grad is None:
+        return torch.zeros_like(parameter).detach().view(-1)
+    return parameter.grad.detach().reshape(-1)

@@ -36,7 +36,7 @@ from fedraa.models.exits import limit_depth
 from fedraa.models.statistics import settle_spectral
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable_parameters
-from fedraa.submodels.flat import BY_PIECE
+from fedraa.submodels.flat import copy_to_numpy, is_by_piece
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.tracing.modes import WithoutDropout
 
@@ -171,7 +171,7 @@ class Trainer:
         total, steps = run.total, run.steps
         # Deleting these objects frees memory before the weights are copied.
         del run, local_step
-        params = model.weights.cpu().numpy().copy()
+        params = copy_to_numpy(model.weights)
         arrays = {name: tensor.cpu().numpy() for name, tensor in extras.items()}
         if personal is not None:
             # The server gets back the received values of personal layers, so that its global model does not change.
@@ -366,7 +366,9 @@ class Trainer:
         if widths not in self._models:
             module = self._module(widths)
             length = sum(parameter.numel() for parameter in trainable_parameters(module))
-            by_piece = length >= BY_PIECE and self._traced.by_piece and not self._solver.needs_whole_gradient
+            by_piece = (
+                is_by_piece(length, self._device) and self._traced.by_piece and not self._solver.needs_whole_gradient
+            )
             self._reserve_buffers(length, 0 if by_piece else length)
             gradient = None if by_piece else self._gradient[:length]
             self._models[widths] = FlatModule(module, self._weights[:length], gradient, self._settings.objective)

@@ -27,7 +27,7 @@ SUM_BLOCK = 8192
 # Number of elements in a chunk. With smaller chunks there are more calls, and much larger ones do not fit into caches.
 CHUNK_SIZE = 16 * SUM_BLOCK
 # A buffer with fewer elements is processed in one thread.
-MIN_PARALLEL_SIZE = 1 << 22
+MIN_PARALLEL_SIZE = 1 << 20
 # Maximum number of threads. More threads would not read memory faster.
 MAX_THREADS = 4
 # The work is divided into this number of shares per thread. A thread on a busy core then takes fewer shares.
