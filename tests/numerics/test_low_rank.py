@@ -65,7 +65,7 @@ def combine_two_clients(aggregator: Aggregator, run: RunContext, *, masked: bool
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
-    """s = sqrt 5, sqrt 2; p = .612574, .387426; B = p1 B1 + p2 B2, A likewise."""
+    """The norms of B A are sqrt 5 and sqrt 2, so p = (.612574, .387426). B = p1 B1 + p2 B2 and A = p1 A1 + p2 A2."""
     b, a = combine_two_clients(HetLoRA(), two_by_two(merge=False), masked=masked)
     p = np.sqrt([5, 2]) / np.sqrt([5, 2]).sum()
     np.testing.assert_allclose(p, [0.612574, 0.387426], atol=1e-6)
@@ -76,7 +76,7 @@ def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
 
 @pytest.mark.parametrize(("alpha", "masked"), [(2.0, False), (6.0, True)])
 def test_flora_stacks(alpha: float, masked: bool) -> None:
-    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; then B is 0, and A is drawn again."""
+    """With p = (.25, .75) the weight moves by alpha / 2 [B1 B2] [p1 A1; p2 A2]. Then B is 0, and A is drawn again."""
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
     before = run.params.copy()
