@@ -9,6 +9,9 @@ from actors.ray_versions import AuthenticationError, head_request, resolve_addre
 from fedraa.errors import InputError
 
 CLIENT = "ray://"
+# With this address, Ray looks for a cluster on this machine.
+AUTO = "auto"
+MAX_PORT = 65535
 ANSWER_SECONDS = 5.0
 # Seconds between two requests to the head.
 ASK_SECONDS = 2.0
@@ -29,6 +32,7 @@ class Head:
     """A connection to the head of a cluster. Raises InputError if the address is invalid or no cluster is found."""
 
     def __init__(self, address: str) -> None:
+        _check_form(address)
         self.address = address
         as_client = address.startswith(CLIENT)
         try:
@@ -36,8 +40,9 @@ class Head:
             if not as_client:
                 target = resolve_address(address)
             self._header = token_header()
-        except ConnectionError as error:
-            raise InputError("address", _first_line(error).split(". ")[0].lower(), got=address) from None
+        except ConnectionError:
+            problem = "no Ray cluster runs on this machine"
+            raise InputError("address", problem, got=address, hint="start one with: ray start --head") from None
         except AuthenticationError:
             raise InputError("address", f"the cluster at {address} {TOKEN}") from None
         method, self._request = head_request(as_client)
@@ -109,5 +114,9 @@ class HeadWatch:
         return lost
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _check_form(address: str) -> None:
+    """Raise InputError if an address is neither `auto` nor has a host and a port."""
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= MAX_PORT
+    if address != AUTO and not (host and "/" not in host and is_port):
+        raise InputError("address", got=address, expected=f"{AUTO}, HOST:PORT or {CLIENT}HOST:PORT")

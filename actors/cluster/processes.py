@@ -17,6 +17,11 @@ def load_factor() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+def knows_cpu_seconds() -> bool:
+    """Return True if this system has the CPU time of processes in /proc. macOS does not."""
+    return (PROC / str(os.getpid()) / "stat").exists()
+
+
 def cpu_seconds(process: int) -> float:
     """Return the CPU time (user and system) of a process in seconds, or 0 if the process has ended."""
     fields = _stat_fields(process)

@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError
 
 from actors import runtime
-from actors.cluster.processes import cpu_seconds, load_factor
+from actors.cluster.processes import cpu_seconds, knows_cpu_seconds, load_factor
 from actors.ray_versions import AnyRef, any_order_option
 
 GROUP = "pulse"
@@ -40,7 +40,9 @@ class Heartbeat:
     Attributes:
         every: The time between two pings.
         bound: The time after which an actor on this node counts as frozen if it has not answered.
-        far: The bound for an actor on another node. It is longer, because other data on the network can delay a ping.
+        far: The bound for an actor on another node, or on a system that does not report CPU times. It is longer,
+            because other data on the network can delay a ping, and because a busy process cannot be told from a frozen
+            one.
         starts: The bound for the first answer; None for no bound, because the actor may have to wait for resources.
     """
 
@@ -120,7 +122,9 @@ class LivenessProbe:
             if heartbeat.starts is None:
                 return math.inf
             return heartbeat.starts * load_factor()
-        bound = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
+        bound = heartbeat.far
+        if self._heard[0] == self._here and knows_cpu_seconds():
+            bound = heartbeat.bound
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:

@@ -5,6 +5,7 @@ import math
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -97,9 +98,10 @@ def diagnose(address: str | None) -> Diagnosis:
     """
     import torch
 
+    from fedraa.config.processes import address_in_environment
     from fedraa.engine.run_description import installed_version
 
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = address or address_in_environment()
     findings = [*_check_machine(), *_check_convolutions(), *_check_torchvision()]
     cluster = None
     if address is not None:
@@ -161,8 +163,13 @@ def _check_machine() -> Iterator[Finding]:
             f"give --workers {max(1, int(cores))} to runs on Ray",
         )
     shared = free_gigabytes(SHARED_MEMORY)
+    if shared is None and sys.platform == "linux":
+        yield Finding(
+            f"{SHARED_MEMORY} is missing, and without it Ray does not start on Linux",
+            f"mount a tmpfs at {SHARED_MEMORY}, or give --engine local to runs",
+        )
     wanted = OBJECT_STORE_SHARE * free_memory() / GIGABYTE
-    if shared is not None and shared < wanted:
+    if shared is not None and shared < wanted and math.isfinite(wanted):
         yield Finding(
             f"{SHARED_MEMORY} has {shared:.1f} GB free; Ray needs up to {wanted:.1f} GB, or uses slower files in /tmp",
             f"start the container with --shm-size={math.ceil(wanted)}g",
@@ -170,6 +177,8 @@ def _check_machine() -> Iterator[Finding]:
     disk = free_gigabytes(Path.cwd())
     if disk is not None and disk < MIN_DISK_GB:
         yield Finding(f"this disk has {disk:.1f} GB free", f"free {MIN_DISK_GB:g} GB before a long run")
+    if not os.access(Path.cwd(), os.W_OK):
+        yield Finding("this folder cannot be written", "give --out a path in another folder to runs")
 
 
 def _check_convolutions() -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from fedraa.cli.status_line import LOADING, show_status_line, with_bar
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions, StopOptions
-from fedraa.errors import without_effect
+from fedraa.errors import InputError, without_effect
 from fedraa.quick_imports import quick_imports
 from fedraa.waiting import Waiting
 
@@ -336,14 +336,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The command and its options; None for the arguments of the process.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     if arguments is None:
         arguments = sys.argv[1:]
     return exit_code(lambda: _run_command(arguments))
 
 
 def _run_command(arguments: Sequence[str]) -> None:
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        raise InputError("folder", "the current folder was deleted", hint="change to another one: cd") from None
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     if list(arguments) in (["--version"], ["-V"]):
         sys.stdout.write(f"fedraa {version('fedraa')}\n")
         return

@@ -44,7 +44,7 @@ class FlatModule:
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
-        # This is a weak reference. With a reference cycle, the buffers would not be freed together with this object.
+        # A weak reference, because a cycle of references would delay the release of the buffers.
         model = proxy(self)
         start = 0
         for parameter in trainable_parameters(module.to(weights.device).train()):
@@ -111,8 +111,8 @@ class FlatModule:
     def backward(self, loss: Tensor) -> None:
         """Compute the gradient of the loss and store it in the buffer `gradient`.
 
-        For small models, PyTorch allocates the gradients, and they are copied into the buffer. For large models,
-        PyTorch adds them to zeros in the buffer, which is slower but needs no second buffer.
+        For small models, PyTorch allocates the gradients, which are then copied into the buffer. For large models,
+        PyTorch adds the gradients to zeros in the buffer, which is slower but needs no second buffer.
         """
         if is_by_piece(len(self.weights), self.weights.device):
             self.gradient.zero_()
@@ -193,10 +193,10 @@ class BatchedModule:
     def loss(self, result: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross-entropy [height] of each row, over the labels that are not PADDING.
 
-        It is 0 for a row with only PADDING.
+        The loss of a row with only PADDING is 0.
 
         Args:
-            result: Unused; FlatModule needs it.
+            result: Unused. FlatModule has the same argument.
             outputs: Logits [height, b, classes].
             labels: Labels [height, b].
         """
@@ -206,7 +206,8 @@ class BatchedModule:
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the losses [height], and store each in its row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
-        # In PyTorch 2.9 the zeros for a parameter without influence on the loss require gradients.
+        # `detach` is for PyTorch 2.9: if a parameter has no influence on the loss, its zero gradient is itself part of
+        # an autograd graph.
         torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1, out=self.gradient)
 
 

@@ -85,8 +85,9 @@ class Trainer:
         device: The device, such as `cpu` or `cuda`.
         bf16: True to compute the forward pass in bfloat16 where PyTorch's autocast allows it. Weights, gradients and
             updates stay float32.
-        resident_bytes: Maximum number of bytes of clients' data that stay on the device. The most recently used data
-            stay; a client must always have the same data. None means `RESIDENT_BYTES` on a GPU, otherwise 0.
+        resident_bytes: Maximum number of bytes of clients' data that stay on the device, the most recently used data
+            first. The data of a client must not change during the run. None means `RESIDENT_BYTES` on a GPU, otherwise
+            0.
         transforms: The random changes of samples before training.
         model: The settings of the modules.
     """
@@ -197,7 +198,7 @@ class Trainer:
     def _compress_update(
         self, local_step: LocalStep, task: Task, row: int | EllipsisType = ..., personal: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Compress the delta, and replace the trained weights by those that the server reconstructs from it.
+        """Compress the delta. Replace the trained weights by the weights that the server computes from the result.
 
         Return the client's new values of error feedback by buffer name; empty without error feedback.
 

@@ -15,7 +15,7 @@ from fedraa.submodels.scripted import copy_scripts
 BY_PIECE = 2**19
 """A submodel with more parameters than this is updated in chunks. About this number fits into the cache of a core."""
 GPU_BY_PIECE = 2**26
-"""The same for a GPU, which reaches its full speed only with large chunks. Here chunks only save memory."""
+"""The same limit for a GPU. There chunks only save memory: a GPU reaches its full speed only with large chunks."""
 
 
 def is_by_piece(size: int, device: torch.device) -> bool:

@@ -34,7 +34,7 @@ from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import ApplyResult
 from fedraa.server.update_checks import check_update
-from fedraa.settings.resolve import without_foreign_flags
+from fedraa.settings.resolve import drop_unused_options
 from fedraa.submodels.assignment import Assignment
 
 # Workers cannot import a test module, so Ray sends its classes by value.
@@ -244,7 +244,7 @@ def test_what_cannot_be_spread_is_refused(flags: dict[str, Any], why: str) -> No
 
 def test_beside_others_each_method_is_spread_if_it_can_be() -> None:
     shards = {
-        method: without_foreign_flags(Experiment(method=method, server_shards=2)).server_shards
+        method: drop_unused_options(Experiment(method=method, server_shards=2)).server_shards
         for method in ("fed-raa", "fed-raa-mp", "fedbuff", "fedavg")
     }
     assert shards == {"fed-raa": 2, "fed-raa-mp": 2, "fedbuff": 1, "fedavg": 1}
