@@ -49,7 +49,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the size of the message in bytes for a delta of `coordinates` entries. The traffic counts it."""
+        """Return the bytes of the message for a delta of `coordinates` entries. They count as traffic."""
 
     def for_feedback(self) -> "Compressor | None":
         """Return the compressor to use with error feedback, or None if error feedback is not possible.

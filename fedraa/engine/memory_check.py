@@ -124,21 +124,22 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
         if max_clients > 0:
             raise InputError("clients", problem, got=experiment.client_count, expected=f"at most {max_clients}")
         raise InputError("memory", problem, hint="take a smaller model or a larger machine")
-    fit = int((free.memory - need.server - need.data) / need.worker)
+    # It is infinite on a system that does not report its free memory.
+    fit = (free.memory - need.server - need.data) / need.worker
     if count > fit:
         problem = (
             f"each worker needs {need.worker / GIGA:.3g} GB, the server and the data need "
             f"{(need.server + need.data) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free"
         )
-        raise InputError("workers", problem, got=count, expected=f"at most {fit}")
+        raise InputError("workers", problem, got=count, expected=f"at most {int(fit)}")
     if free.gpu is None:
         return
-    fit = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
-    if count > fit:
+    fit_on_gpu = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
+    if count > fit_on_gpu:
         needed = (GPU_CONTEXT_BYTES + need.task) / GIGA
         problem = f"each worker needs {needed:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
-        if fit:
-            raise InputError("workers", problem, got=count, expected=f"at most {fit}")
+        if fit_on_gpu:
+            raise InputError("workers", problem, got=count, expected=f"at most {fit_on_gpu}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")
 
 

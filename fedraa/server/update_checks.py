@@ -135,8 +135,8 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 def outgrown_values(update: Update, task: Task) -> str | None:
     """Return the reason to refuse an update if it has finite values that no training can produce, otherwise None.
 
-    Such values would pass the other checks and damage the weights that the next clients receive. The failures of those
-    clients would then count as their own.
+    Such values would pass the other checks and damage the weights that the next clients receive. These clients would
+    then fail and be blamed for it.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
     if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):

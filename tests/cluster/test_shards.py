@@ -178,6 +178,7 @@ def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, warm_workers: t
     assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24
 
 
+@pytest.mark.linux
 def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     """Here the run ends. In `test_frozen.py` the server starts again."""
 
@@ -195,6 +196,7 @@ def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any
         )
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(

@@ -130,7 +130,7 @@ class Shard:
         return np.array(self.params[index_of(self._coordinates_of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
-        """Check a trained piece, keep it if it is valid, and return the receipt. A repeated push has no effect.
+        """Check a trained piece, keep it if it is valid, and return the check result. A repeated push has no effect.
 
         Args:
             task: The number of the task.

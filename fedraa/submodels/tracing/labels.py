@@ -141,8 +141,8 @@ class Ties:
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
         """Return True to exclude the units of `labels` from cuts, False to exclude those of `other` instead.
 
-        Labels of parameters, and labels that are already excluded, come first. If neither or both are such labels, the
-        tensor with fewer labels is excluded.
+        Labels of parameters and labels that are already excluded are chosen first. If neither of the two are such
+        labels, the tensor with fewer labels is excluded.
         """
         if is_raw(labels) or self._is_fixed(labels):
             return True

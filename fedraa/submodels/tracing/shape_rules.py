@@ -57,7 +57,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give an overwritten tensor the labels of its new values. Units of a view or a parameter are never cut then."""
+    """Label an overwritten tensor by its new values. If it is a view or a parameter, its units are never cut."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)

@@ -57,6 +57,11 @@ def test_too_many_workers_for_the_gpu_names_the_number_that_fits() -> None:
         check_memory(spec, Free(1e12, GPU_CONTEXT_BYTES / 2))
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_unknown_free_memory_refuses_no_run(engine: str) -> None:
+    check_memory(build_run(Experiment(engine=engine)), Free(math.inf, None))
+
+
 def test_free_memory_without_numbers_of_the_kernel_is_infinite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory_check, "MEMORY_INFO", tmp_path / "meminfo")
     monkeypatch.setattr(memory_check, "_group_left", lambda: float("inf"))
