@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper without numbers: the row `better` beats the row `worse` in a metric.
+    """A claim that a paper states without numbers: in some metric, the row `better` is better than the row `worse`.
 
     `source` states the claim in words and names its place in the paper.
     """

@@ -29,7 +29,7 @@ class Backdoor(Attack):
     """Train a share of the samples with a trigger and a wrong label (Bagdasaryan et al. 2020).
 
     Attributes:
-        target: The label that the model is to give to inputs with the trigger.
+        target: The label to which the model is trained for inputs with the trigger.
         share: Share of an attacker's samples that get the trigger and the label `target`.
         size: Side of the trigger in pixels. In vectors the trigger has size^2 features.
         scale: Factor of the delta that an attacker sends.

@@ -29,7 +29,8 @@ class Collusion(Stateful):
     Args:
         plan: The attack and the attackers.
         size: Number of parameters of the model, d.
-        voters: Number of updates in a buffer of an asynchronous server; the number of all clients without a buffer.
+        voters: Number of updates in the buffer of an asynchronous server. If the server has no buffer, it is the number
+            of all clients.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)

@@ -25,7 +25,7 @@ from fedraa.submodels.flat import copy_to_numpy
 
 
 class BatchedTrainer(Trainer):
-    """A trainer that trains up to `stack` tasks with submodels of the same shape together.
+    """A trainer that trains up to `stack` tasks at the same time, if their submodels have the same shape.
 
     Tasks that are trained together form a stack, with one row for each task. A result depends only on the task, the
     data, the seed and the parameter `stack`, not on the other tasks of its stack. Therefore all stacks are padded to

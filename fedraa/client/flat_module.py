@@ -152,7 +152,7 @@ class FlatModule:
 
 
 class BatchedModule:
-    """Several submodels of one shape, trained as one batched computation (`torch.func.vmap`).
+    """Several submodels of the same shape, trained as one batched computation (`torch.func.vmap`).
 
     It has the interface of FlatModule, but its buffers [height, k] have one row for each submodel. The shapes in the
     computation never change, even if some rows are unused. Therefore the result of a row does not depend on other rows.

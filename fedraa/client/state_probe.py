@@ -49,7 +49,7 @@ def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tenso
     Args:
         module: The module with its weights. It is not changed.
         example: A batch of at least two samples, tensors [b, ...].
-        outputs: A function that returns the tensor with a row per sample in the module's result.
+        outputs: A function that takes the result of the module and returns its output tensor, with a row per sample.
 
     Raises:
         InputError: Training depends on state that clients do not send to the server, or evaluation depends on state
@@ -198,7 +198,7 @@ class _Probe:
         }
 
     def _iter_trial_values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield several dicts of values that all these buffers and counters might have after many steps."""
+        """Yield dicts by name, with values that these buffers and counters might have after many training steps."""
         generator = torch.Generator().manual_seed(0)
         moved: dict[str, Any] = {}
         numbers = list(counters)
@@ -227,7 +227,7 @@ class _Probe:
         return torch.full_like(value, count)
 
     def _copy_with(self, values: Mapping[str, Any]) -> nn.Module:
-        """Return a copy of the module after one step, in which some buffers and attributes have other values."""
+        """Return a copy of the module as it is after training steps, with `values` in these buffers and attributes."""
         module = self._copy_module()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
@@ -246,7 +246,7 @@ class _Probe:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that must be estimated before an evaluation, and those of them that evaluation reads."""
+        """Return the buffers that a run must estimate before an evaluation, and which of them evaluation reads."""
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)
@@ -261,8 +261,8 @@ class _Probe:
             if name in read and name not in lasting:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which training changes, but "
-                    "model.pt would lack it, because it is not in the state_dict",
+                    f"training changes the {_name_value('buffer', name, self._module)} and evaluation reads it, but it "
+                    "is not in the state_dict, so model.pt would lack it",
                     hint="register it with persistent=True",
                 )
         later = self._copy_module()
@@ -272,8 +272,8 @@ class _Probe:
         if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"evaluation reads the {_name_value('attribute', attributes[0], self._module)}, which training "
-                "changes, but model.pt would lack it, because it is not in the state_dict",
+                f"training changes the {_name_value('attribute', attributes[0], self._module)} and evaluation reads "
+                "it, but it is not in the state_dict, so model.pt would lack it",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
@@ -306,8 +306,8 @@ class _Probe:
             if name in read and name not in moved:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which only the backward pass "
-                    "changes, and clients do not send such state to the server",
+                    f"evaluation reads the {_name_value('buffer', name, self._module)}; only the backward pass changes "
+                    "it, and clients do not send such state to the server",
                     hint="make it a parameter, or leave it out",
                 )
         return moved, [name for name in moved if name in read]

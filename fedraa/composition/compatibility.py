@@ -31,7 +31,8 @@ from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 STALENESS_CLOCK = "schedule.staleness_clock"
-# The paths of a method's values with which a submodel's activations or learning rate depend on its share of the units.
+# If one of these values of a method is set, the activations or the learning rate of a submodel depend on the share of
+# units that the submodel has.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
@@ -140,7 +141,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method lacks required personal layers, or if it has some but cannot work with any."""
+    """Raise InputError if the method needs personal layers but has none, or has some but does not support them."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:

@@ -22,9 +22,10 @@ class AsyncLedger(TaskLedger):
     total staleness. The log holds both.
 
     Attributes:
-        kept_tasks: The last task of each client that will train the buffer of this task again.
+        kept_tasks: For each client that will train the buffer of its last task again, this task.
         concurrency: The limit on the number of clients that train at the same time.
-        selector: Chooses the next client if `concurrency` has a limit. With None, the choice is uniform.
+        selector: Chooses the next client if `concurrency` has a limit. If it is None, all idle clients have the same
+            probability.
         staleness_clock: Decides which staleness sets the weight of an update. With `fragment` it is the number of
             updates of the same fragment since the dispatch, with `server` the number of all updates since the dispatch.
         routing: Queues of tasks at the clients, which replace `concurrency` and `selector`. None without queues.

@@ -14,9 +14,10 @@ MAX_FIRST_FAILURES = 50
 class BadClients(Stateful):
     """The decision about a client after a failed task.
 
-    A client may be retried `retries` times without an applied update between the failures. A retry is a new task with
-    the current model and other minibatches, because the same task would only fail again. When the retries are used up,
-    the client is quarantined: it gets no more tasks. With `stop`, or if the client is `needed`, the run stops.
+    After a failed task, a client gets a retry, but at most `retries` retries until its next applied update. A retry is
+    a new task with the current model and other minibatches, because the same task would only fail again. If a client
+    fails without a retry left, it is quarantined: it gets no more tasks. If `stop` is True, or if this client is
+    `needed`, the run then stops.
 
     The run is `hopeless` if `MAX_FIRST_FAILURES` clients have failed and none has succeeded. Then the shared setup is
     wrong, such as a custom loss, and no other client needs to be tried.

@@ -344,7 +344,7 @@ class Rules:
 
     @cached_property
     def deadline(self) -> Deadline | None:
-        """The deadline of the rounds, None without one."""
+        """The deadline of the rounds; None if rounds have no deadline."""
         schedule = self.method["schedule"]
         return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing, wall=self.wall)
 

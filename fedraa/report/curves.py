@@ -41,7 +41,7 @@ def plot_curves(
         path: The file.
         title: The title.
         clock: The name of the clock.
-        target: The value of the target; None without one.
+        target: The value of the target; None if there is no target.
         column: The metric.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")

@@ -104,9 +104,10 @@ class TiFL(CountedSelection):
         self._probabilities = [1 / self.tiers] * self.tiers
 
     def _update_probabilities(self, view: SelectionContext) -> None:
-        """Set the probabilities by rank of loss, if the tier of the last round has not a lower loss than before.
+        """Set the probabilities of the tiers by the ranks of their losses, if the last round's tier did not improve.
 
-        The earlier loss is that of the last call. Both are means over the clients of the tier that have trained.
+        A tier improved if its loss is lower than at the previous call. The loss of a tier is the mean of the last
+        losses of its clients.
         """
         tier_of = np.array(self._tier_of)
         losses = np.full(self.tiers, np.inf)

@@ -46,7 +46,7 @@ class RoundComponents:
             HeteroFL, only the output rows of labels that the client holds. None: all coordinates.
         download: Compresses the model that is sent to the clients.
         shared: Mask [d] of the coordinates that clients send. None if they send all, because no layer is personal.
-        deadline: The deadline of the rounds, None without one.
+        deadline: The deadline of the rounds; None if rounds have no deadline.
     """
 
     submodels: SubmodelSampler | Sequence[Submodel]

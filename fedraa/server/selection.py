@@ -119,7 +119,7 @@ def is_routing(source: object) -> bool:
 
 
 def make_deadline(duration: float | None, late: str, timing: Timing, *, wall: bool) -> Deadline | None:
-    """Return the deadline of the rounds, or None without one.
+    """Return the deadline of the rounds, or None if rounds have no deadline.
 
     Args:
         duration: Time from the start of a round to its deadline.

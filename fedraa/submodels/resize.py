@@ -38,7 +38,7 @@ class Number(NamedTuple):
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Number:
-        """Return the size if only some groups can be cut. The units of all other groups become a part of the constant.
+        """Return the size if only some groups can be cut. The full widths of all other groups are added to `fixed`.
 
         Args:
             kept: For the old number of each group that can still be cut, its new number.
@@ -49,7 +49,7 @@ class Number(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """The sizes in the code of a call, such as a reshape, that must change if a dimension of its argument is cut.
+    """A record of a call, such as a reshape, whose code contains sizes that must change in a cut.
 
     Attributes:
         dim: Cut dimension of the argument.

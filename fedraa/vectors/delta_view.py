@@ -77,7 +77,7 @@ class DeltaView:
         return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
-        """Pass the whole delta to a consumer: at once, or with `gather` later in the common pass of `run_joined`."""
+        """Pass the whole delta to a consumer: immediately, or, if `gather` is True, when `run_joined` is called."""
         if self._joined is None:
             self.feed_consumers(take)
         else:
@@ -133,7 +133,7 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on the trained coordinates of a chunk, and these coordinates as in `_find_places`."""
+        """Return the delta on the trained coordinates of a chunk, and these coordinates as parts (`global_slices`)."""
         delta = self._new[piece]
         if self._sent is not None:
             delta = subtract_chunk(delta, self._sent[piece])
@@ -143,7 +143,10 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk, and their positions in the chunk (None if all are trained)."""
+        """Return the trained coordinates of a chunk as parts (`global_slices`), and their positions in the chunk.
+
+        The positions are None if all coordinates of the chunk are trained.
+        """
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None
         mask = self._mask[piece]

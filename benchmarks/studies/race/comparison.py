@@ -23,8 +23,8 @@ class Comparison:
         setting: The setting.
         rival: The name of the best other method.
         our_times: Fed-Quilt's time to the last target by seed; infinite if a run did not reach it.
-        rival_times: The same time of the best other method.
-        endings: The mean accuracy at the end of the long runs, by the name of the method.
+        rival_times: The best other method's time to the last target by seed.
+        endings: For each method, the mean accuracy at the end of its long runs.
     """
 
     setting: Setting
@@ -62,7 +62,7 @@ class Comparison:
 def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:
     """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method in a setting.
 
-    Return None if there are no such runs of Fed-Quilt or of other methods.
+    Return None if Fed-Quilt has no untuned run, or if no other method has a tuned run.
 
     Args:
         setting: The setting.

@@ -26,8 +26,8 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 class Entrant:
     """A method in the race, or LIMIT: one client with all data and all compute, which is the upper bound.
 
-    `knobs` has the values to try for further hyperparameters, in addition to the learning rate and the task length. The
-    entrant NAME-lent is the method NAME with those parts of Fed-Quilt that any method can have.
+    `knobs` has the values to try for hyperparameters other than the learning rate and the task length. The entrant
+    NAME-lent is the method NAME with the settings of Fed-Quilt that any method can have (see `parts_of_ours`).
     """
 
     name: str
@@ -71,7 +71,7 @@ class Entrant:
 
 
 def _scale_values(values: object, setting: Setting) -> object:
-    """Return the values to try for a hyperparameter. Compute them if they depend on the setting."""
+    """Return the values to try for a hyperparameter. A Growth or an EveryArrival is converted to its values."""
     if isinstance(values, Growth | EveryArrival):
         return values.of(setting)
     return values
@@ -79,7 +79,7 @@ def _scale_values(values: object, setting: Setting) -> object:
 
 @dataclass(frozen=True)
 class Growth:
-    """Values to try for FedGMR: the times until which its submodels grow, as shares of the horizon."""
+    """Values to try for FedGMR: the times at which its submodels stop growing, as shares of the setting's horizon."""
 
     until: tuple[float, ...]
 
@@ -89,7 +89,10 @@ class Growth:
 
 @dataclass(frozen=True)
 class EveryArrival:
-    """Server learning rates for methods with a server step per client update: from low / clients to high / clients."""
+    """Server learning rates to try for methods with one server step per client update.
+
+    The range is from `low` / clients to `high` / clients, because such a method makes more steps with more clients.
+    """
 
     low: float
     high: float
@@ -145,8 +148,8 @@ LATER: tuple[Entrant, ...] = (
     Entrant("delta-sgd", {"server_lr": _STEP}),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
-# Other methods with parts of Fed-Quilt. They show how much of Fed-Quilt's speed these parts explain. They run only if
-# an option names them.
+# Each other method with the settings of Fed-Quilt that any method can have. Their runs show how much of Fed-Quilt's
+# speed these settings explain. They run only if the option `--methods` names them.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }

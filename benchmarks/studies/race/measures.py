@@ -23,7 +23,9 @@ QUANTITIES = {"t": 1.0, "bytes": 1e-6, "flops": 1e-9}
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The results of one run: the time, megabytes and GFLOP until each target, infinite if it did not reach the target.
+    """The results of one run, among them the time, megabytes and GFLOP until each target.
+
+    These are infinite for a target that the run did not reach.
 
     `fields` are the settings that identify the experiment. `method` describes the method with all values, as
     config.json does. `worst` is the final metric of the client with the worst value. `spent` has a row per evaluation:

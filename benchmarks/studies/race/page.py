@@ -100,8 +100,8 @@ def _tuned_values(race: Race) -> dict[str, dict[str, Any]]:
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     """Read the tuned values by entrant from the file of an earlier race in the same setting.
 
-    Raises InputError if the data set, the target, the trials or the search space differ, because the methods were then
-    not tuned under the same conditions.
+    Raises InputError if the earlier race had another data set, target, number of trials or search space, because its
+    values were then not found under the same conditions.
     """
     about, values = read_tuned_about(path)
     for name, expected in _describe_tuning(setting).items():

@@ -18,7 +18,8 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import half_interval95, mean_or_nan
 
 POINTS = 300
-# The time axis ends at the slowest mean time of a coloured entrant to the last target, multiplied by this factor.
+# Take the mean time to the last target of each coloured entrant. The time axis ends at the largest of these times,
+# multiplied by this factor.
 AXIS_FACTOR = 1.3
 GREY = "0.78"
 _FIRST_NAMES = [entrant.name for entrant in FIRST if entrant.name != LIMIT]
@@ -122,8 +123,8 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
 def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     """Return the end of the time axis.
 
-    If at least half of the coloured entrants reach the last target, it is a little after the slowest of their mean
-    times. Otherwise it is the end of the last run.
+    If at least half of the coloured entrants reach the last target, the axis ends at AXIS_FACTOR times the largest of
+    their mean times to this target. Otherwise, or if the last run ends earlier, the axis ends with the last run.
     """
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)

@@ -33,11 +33,11 @@ UNTUNED: tuple[Part, ...] = ("untuned", "long-untuned")
 LONG: tuple[Part, ...] = ("long", "long-untuned")
 # The seed of all tuning trials. It differs from the seeds of the runs on the page of results.
 TUNING_SEED = 1000
-# The duration of a long run, as a multiple of FedAvg's mean time to the last target that it reaches.
+# The duration of a long run, as a multiple of FedAvg's mean time to the highest target that it reaches.
 LONG_RUN_FACTOR = 5
 # The maximum duration of a tuning trial, as a share of the horizon.
 TRIAL_SHARE = 0.6
-# The name of a data set that is not built in. It is a file in the folder of the data.
+# The name of a data set that fedraa does not contain. Its file is in the folder of the data sets.
 CIFAR = "cifar10-subset"
 Log = Callable[[str], None]
 
@@ -46,8 +46,8 @@ Log = Callable[[str], None]
 class Race:
     """The race in one setting. Its runs are below `folder`, and `jobs` of them are executed at the same time.
 
-    Entrants that have `tuned_values` from an earlier race are not tuned again, and its `recorded` runs are not
-    repeated.
+    `tuned_values` are those of an earlier race. An entrant with such values is not tuned again. `recorded` are the runs
+    of an earlier race, which are not repeated.
     """
 
     setting: Setting
@@ -114,7 +114,10 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """Return an entrant's experiment in a part of the race; None without one, or if other runs must end first."""
+        """Return the experiment of an entrant in a part of the race.
+
+        Return None if the entrant does not take part there, or if the experiment depends on runs that have not ended.
+        """
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
         values = {} if part in UNTUNED else self.values(entrant)
@@ -135,7 +138,8 @@ class Race:
     def long_time(self) -> float | None:
         """Return the duration of long runs; None before all tuned runs of FedAvg have ended.
 
-        It is LONG_RUN_FACTOR times FedAvg's mean time to a target: the highest that FedAvg reaches with every seed.
+        Take the highest target that FedAvg reaches with every seed within the horizon. The duration is LONG_RUN_FACTOR
+        times FedAvg's mean time to this target.
         """
         runs = self._load_measured("tuned", [ENTRANTS[ROUNDS]])
         if len(runs) < len(self.seeds):
@@ -147,7 +151,9 @@ class Race:
         return None
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
-        """Execute those missing runs of the entrants that can already be executed, with all seeds.
+        """Execute the runs of the entrants in this part that have not ended yet, with all seeds.
+
+        Runs that depend on other runs which have not ended are left out.
 
         Args:
             entrants: The entrants.

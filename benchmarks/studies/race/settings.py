@@ -24,7 +24,7 @@ class Setting:
         trials: The number of tuning trials for every entrant.
         aim: The index in `targets` of the accuracy to which tuning minimizes the time, on validation data.
         between: The number of batches that all clients together train between two evaluations of an asynchronous run.
-            If one update has more batches, the model is evaluated after every update.
+            If a single server step has more batches than this, the model is evaluated after every server step.
         compute: The mean speed of a device. The entrant `limit` (centralised SGD) is one client of this speed.
         alone: Fields of the experiment that only the entrant `limit` has.
         without: Methods that cannot be run with this model or these devices, each with the error of such a run.
@@ -74,7 +74,7 @@ def _table_fields(table: str, **more: Any) -> dict[str, Any]:
 
 _TABLE_TUNING: dict[str, Any] = {"lengths": (2, 5, 10), "whole": 7, "lr": "0.03:1:log", "trials": 8, "between": 20}
 _THIRDS = {"compute": "1:0.5,3:0.5"}
-# The share of a day during which a device of diurnal.csv is available.
+# A device of diurnal.csv is available during this share of a day.
 _DAY = 0.6
 
 QUICK = Setting(

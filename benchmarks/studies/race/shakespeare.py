@@ -18,7 +18,7 @@ from fedraa.errors import InputError
 ROLES = 10
 # The number of characters of a sample.
 LENGTH = 32
-# Of the samples of a role, the first 1 / TESTED are test samples.
+# The first samples of a role, 1 / TESTED of all its samples, are test samples.
 TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ def together(data_dir: Path | None) -> FederatedDataset:
 
 
 class Letters(nn.Module):
-    """A model of the next character: characters [b, t] to logits [b, t, classes], from the last `SEEN` characters.
+    """A model that predicts each next character from the last `SEEN` characters: inputs [b, t], logits [b, t, classes].
 
     It has a causal convolution and an output layer (after Bengio et al. 2003). Submodels get some units of the
     convolution.

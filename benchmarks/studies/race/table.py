@@ -76,7 +76,7 @@ def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Meas
 
 
 def format_cell(column: Column, runs: Sequence[Measured]) -> str:
-    """Return `mean ± half 95 % interval`. If not all runs reached the target, return how many did."""
+    """Return `mean ± half 95 % interval`. If some runs missed the target, return the number of runs that reached it."""
     values = [column.of(run) for run in runs]
     reached = sum(map(math.isfinite, values))
     if not reached:
@@ -134,7 +134,8 @@ def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
 def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
     """Return the entrants sorted by mean time to the last target, the entrant `limit` first.
 
-    Equal times, such as infinite ones, are sorted by the time to the target before, and so on.
+    If two entrants have the same time, for example because both missed the last target, the time to the target before
+    the last one decides, and so on.
     """
     times = [column for column in shown if column.name.startswith("time to ")][::-1]
 

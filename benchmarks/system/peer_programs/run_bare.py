@@ -1,4 +1,4 @@
-"""The rounds in bare PyTorch, in two processes. Each process trains half of the clients of a round."""
+"""The program that trains the workload in bare PyTorch. Each of two processes trains half of a round's clients."""
 
 import multiprocessing
 from multiprocessing.connection import Connection

@@ -1,4 +1,4 @@
-"""The rounds in Flower's simulation, which trains two clients at the same time on Ray."""
+"""The program that trains the workload in Flower's simulation, which trains two clients at the same time on Ray."""
 
 from typing import Any
 

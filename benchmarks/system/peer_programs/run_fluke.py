@@ -1,4 +1,4 @@
-"""The rounds in fluke, which uses one process."""
+"""The program that trains the workload in fluke, which uses one process."""
 
 import contextlib
 from typing import Any

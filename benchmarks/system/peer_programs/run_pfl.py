@@ -1,4 +1,4 @@
-"""The rounds in pfl-research, in one process or in several processes that torchrun starts."""
+"""The program that trains the workload in pfl-research, in one process or in several that torchrun starts."""
 
 from typing import Any
 

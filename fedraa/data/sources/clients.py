@@ -44,7 +44,10 @@ class Dealt:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Samples that a function generates from a client's number. Client n has `offsets[n + 1] - offsets[n]` samples."""
+    """Samples that a function of the user generates from the number of a client.
+
+    Client n has `offsets[n + 1] - offsets[n]` samples.
+    """
 
     function: Callable[[int], tuple[Any, Any]]
     offsets: Index
@@ -66,7 +69,10 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The samples that remain for training after a validation split. Client n keeps its samples number `places[n]`."""
+    """The samples that remain for training after a validation split.
+
+    `places[n]` has the numbers of the samples that client n keeps, counted from 0 within the samples of this client.
+    """
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]
@@ -99,7 +105,10 @@ class Source(Protocol):
         """Return the samples for the task number `turn` of a client."""
 
     def inputs(self, chosen: Index) -> Tree:
-        """Return the inputs of the samples `chosen`: ascending positions in the client order of all samples."""
+        """Return the inputs of some samples.
+
+        `chosen` has their positions, ascending, if the samples of all clients are joined in the order of the clients.
+        """
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Yield the inputs of all samples in client order, in parts of these sizes."""
@@ -144,7 +153,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for pickling, without the cached generators, because a copy has other generators."""
+        """Return the fields for pickling without the cached generators, because an unpickled copy has other ones."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -187,7 +196,10 @@ class ClientSource:
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Return the inputs of the samples `chosen`: ascending positions in the client order of all samples."""
+        """Return the inputs of some samples.
+
+        `chosen` has their positions, ascending, if the samples of all clients are joined in the order of the clients.
+        """
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])

@@ -106,7 +106,7 @@ class _Walk(pickle.Pickler):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # A sparse tensor has several storages. It raises an exception if it is asked for one.
+            # A sparse tensor has several storages, so `untyped_storage` raises an exception for it.
             self._contents.copied_bytes += tensor.element_size() * tensor.numel()
             return NOTHING
         if storage.data_ptr() not in self._storages:
@@ -127,7 +127,10 @@ class _Walk(pickle.Pickler):
         return _visit_values(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
-        """Return the reduction that pickle uses for an object. If it has none, return one with its attributes."""
+        """Return the reduction by which pickle visits the parts of an object.
+
+        For an object that cannot be pickled, return a reduction by which pickle visits its attributes.
+        """
         if type(obj) in copyreg.dispatch_table:
             return NotImplemented
         if isinstance(obj, property | classmethod | staticmethod):

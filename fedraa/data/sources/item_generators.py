@@ -12,7 +12,8 @@ import torch
 from fedraa.data.sources.contents import ItemGenerator, inspect_contents
 from fedraa.rng import WORD, torch_seed
 
-# The generators that the functions of the modules `random`, `numpy.random` and `torch` use. Two have no public name.
+# The generators that the functions of the modules `random`, `numpy.random` and `torch` use. Those of the first two
+# modules have no public name.
 GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
     random._inst,
     np.random.mtrand._rand,
@@ -86,7 +87,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
 def _fingerprint(generator: ItemGenerator) -> int | bytes:
     """Return a value that differs after a draw from the generator.
 
-    It is the next 64 bits of the generator. For a generator of torch it is the state, which torch can read quickly.
+    For a generator of torch, this value is its state, which torch returns quickly. For others it is the next 64 bits.
     """
     if isinstance(generator, random.Random):
         return generator.getrandbits(64)

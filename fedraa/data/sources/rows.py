@@ -213,7 +213,7 @@ def _are_two_samples(data: tuple[Any, ...] | list[Any]) -> bool:
 
 
 def _refuse_not_by_row(field: str, data: Any) -> None:
-    """Raise InputError with a hint if the data are of a common kind that cannot be read by row number."""
+    """Raise InputError with a hint for a DataLoader, a stream, an iterator, a DataFrame, or a dict of splits."""
     indexable = "a data set with len() and [i]"
     if isinstance(data, DataLoader):
         raise InputError(field, "it yields batches", got=data, expected=indexable, hint="give loader.dataset")

@@ -55,7 +55,7 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return a text with the number of the first row in the mask `which` [n], and the row's file and client."""
+        """Return a text about the first row for which the mask `which` [n] is True: its number, file and client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -68,7 +68,7 @@ class Table:
         return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error about the column `name`, with the first row in the mask `which` [n]."""
+        """Return the field of an error about column `name` in the first row for which the mask `which` [n] is True."""
         return f"column {name!r} {self.place(which)}"
 
     def spell_call(self, **change: Any) -> str:
@@ -151,7 +151,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 
 
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
-    """Log a warning if there is a feature y but no feature x, because y may be a second label.
+    """Log a warning if column y is a feature and there is no column x, because y may then be a second label.
 
     `by_name` has the columns by their names in lower case. `known` has the columns with a name in `TARGETS`.
     """
@@ -328,7 +328,8 @@ def _encode_text(table: Table, name: str) -> Array:
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
     """Return for each row of a text column the number in the text [n], and the index of the text [n].
 
-    The index refers to the list of all different texts of the column. The number is NaN if the text is not a number.
+    The index is the position of the text among all different texts of the column. The number is NaN if the text is not
+    a number.
     """
     import pandas as pd
 

@@ -13,7 +13,7 @@ from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 
 def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of attention. A unit is a whole head, because queries and keys are multiplied head by head."""
+    """Set the labels of the output of attention. A unit is a whole head: each head multiplies its queries and keys."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
     # With `enable_gqa` (grouped queries) several heads of queries share one head of keys and values.
@@ -26,7 +26,10 @@ def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of `nn.MultiheadAttention`. A unit is a head with its rows and columns of all projections."""
+    """Set the labels of the output of `nn.MultiheadAttention`.
+
+    A unit is a head, with its rows and columns in the matrices of all projections.
+    """
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
     mask = kwargs.get("attn_mask")
     per_head = mask is not None and mask.dim() > 2
@@ -52,7 +55,7 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the results of recurrent layers of equal width, in one or two directions.
+    """Set the labels of the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU`, in one or two directions.
 
     A unit is a row in the matrix of every gate, together with an element of the state.
     """
@@ -79,7 +82,7 @@ def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the results of one step of a recurrent layer."""
+    """Set the labels of the outputs of one step of a recurrent layer, such as `nn.LSTMCell`."""
     x, state, *weights = args
     units = _label_gates(r, r.labels(x), [w for w in weights if w is not None])
     _tie_state(r, units, state)
@@ -111,9 +114,9 @@ def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor
 
 
 def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
-    """Record that a unit and its element of the initial state can only be cut together.
+    """Tie each unit of a recurrent layer to its element of the initial state.
 
-    If the initial state is a constant other than zero, the layer stays whole.
+    If the initial state is a constant other than zero, the units are never cut.
 
     Args:
         r: The recorder.

@@ -11,7 +11,10 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a linear layer. Rows of its weight are new units; columns belong to units of the input."""
+    """Set the labels of the output of a linear layer.
+
+    The rows of its weight are new units. The columns belong to the units of the input.
+    """
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
@@ -28,7 +31,7 @@ def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a convolution. Its output channels are new units."""
+    """Set the labels of the result of a convolution. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
@@ -57,7 +60,7 @@ def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 def label_transposed_convolution(
     r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Label the result of a transposed convolution without groups. Its output channels are new units."""
+    """Set the labels of the result of a transposed convolution without groups. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
     )
@@ -71,7 +74,7 @@ def label_transposed_convolution(
 
 
 def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
-    """Record that all positions of a channel must be cut together. Return the labels of the channels.
+    """Tie the elements of each channel at all positions. Return the labels of the channels.
 
     Args:
         r: The recorder.
@@ -85,7 +88,7 @@ def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result, the statistics and the parameters of a batch norm with the labels of the channels."""
+    """Set the labels of the output, the statistics and the parameters of a batch norm to the labels of the channels."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
@@ -100,7 +103,10 @@ def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a group norm. Only whole normalisation groups are cut, so that their statistics are exact."""
+    """Set the labels of the output of a group norm.
+
+    Only whole groups of channels are cut, so that the statistics of the remaining groups are exact.
+    """
     x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
@@ -112,7 +118,7 @@ def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a layer norm. All elements over which it takes statistics must be cut together."""
+    """Set the labels of the result of a layer norm, and tie the elements over which it computes mean and variance."""
     x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
@@ -121,13 +127,13 @@ def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of an embedding. The columns of its weight are new units."""
+    """Set the labels of the result of an embedding. The columns of its weight are new units."""
     _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
 def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a PReLU with the labels of the input, and its slopes with the labels of the channels."""
+    """Give the output of a PReLU the labels of the input, and its slopes the labels of the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
@@ -136,14 +142,14 @@ def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a gated linear unit. A unit in its first half and this unit's gate must be cut together."""
+    """Set the labels of the result of `glu`. Tie each element of the first half to its gate in the second half."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge_labels(value, gate))
 
 
 def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a bilinear layer, which reads the units of two inputs."""
+    """Set the labels of the result of a bilinear layer, which reads the units of two inputs."""
     left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
     for dim, x in ((1, left), (2, right)):
         labels = r.labels(x)
@@ -155,7 +161,11 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a weight norm: a direction times one length per slice along `dim` (-1: one for all)."""
+    """Set the labels of the output of a weight norm.
+
+    The output is a direction times a length. There is a length for each slice along `dim`, or one for all if `dim` is
+    -1.
+    """
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):
         r.give_up(name, out, args, kwargs)

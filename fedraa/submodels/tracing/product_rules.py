@@ -27,7 +27,7 @@ def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a matrix product of two activations, or of an activation and a parameter."""
+    """Set the labels of a matrix product of two activations, or of an activation and a parameter."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
@@ -42,8 +42,8 @@ def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
     """Return the labels of `left @ vector`, which has all dimensions of `left` except the last one.
 
-    If the vector is a parameter and units lie along the last dimension of `left`, the product sums over these units, so
-    that the result has none.
+    If the vector is a parameter and units lie along the last dimension of `left`, the product sums over these units.
+    Then no units lie along a dimension of the result.
 
     Args:
         r: The recorder.
@@ -95,7 +95,7 @@ def _varies_only(labels: Tensor, dim: int) -> bool:
 
 
 def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
+    """Set the labels of the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
     x = args[0]
     weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
@@ -105,7 +105,7 @@ def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...
 
 
 def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a matrix product plus a bias or an activation."""
+    """Set the labels of the sum of a matrix product and a bias or an activation."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
     units = _multiply_factors(r, left, right)
@@ -117,10 +117,10 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of an einsum. Units along a letter that is summed must be cut together.
+    """Set the labels of the result of an einsum. In general, the elements along a letter that is summed are tied.
 
-    A parameter among the operands has new units along one letter of the result. Along one letter that is summed, its
-    indices belong to the units of an activation.
+    A parameter among the operands counts as the weight of a layer. Its new units lie along one letter of the result.
+    Its indices along one letter that is summed belong to the units of an activation.
     """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
@@ -211,8 +211,8 @@ def _einsum_layer(
 ) -> Tensor:
     """Return the labels of an activation times a weight in an einsum.
 
-    Of the letters that are summed, let c be the first one along which the activation has units. The weight's indices
-    along c belong to these units.
+    Let c be the first summed letter along which the activation has units. The indices of the weight along c belong to
+    these units.
 
     Args:
         r: The recorder.
@@ -234,12 +234,12 @@ def _einsum_layer(
 
 
 def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
-    """Return the labels with dimensions `letters` in the order of `outs`. Missing dimensions have size 1.
+    """Return the labels with their dimensions in the order of the letters `outs`.
 
     Args:
         labels: The labels.
-        letters: Their letters.
-        outs: Letters of the result.
+        letters: The letters of the dimensions of `labels`.
+        outs: The letters of the dimensions of the result. A letter that `labels` lacks gets a dimension of size 1.
     """
     kept = [c for c in outs if c in letters]
     gone = [d for d, c in enumerate(letters) if c not in outs]
@@ -253,7 +253,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a function that adds or writes slices at positions of one dimension."""
+    """Set the labels of the result of a function that adds or writes slices at positions of one dimension."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
     if isinstance(source, Tensor):
@@ -267,7 +267,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a gather. Units along the dimension from which it picks positions must be cut together."""
+    """Set the labels of the result of a gather, and tie the elements along the dimension in which it picks indices."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
     unlike = _unlike_dims(labels, out)

@@ -1,4 +1,4 @@
-"""The recorder, which follows a module's run and records the unit of every element of every activation."""
+"""The recorder, which follows a run of a module and computes labels: the unit of every element of every activation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Site(NamedTuple):
-    """A call with arguments that may contain widths, and the labels of its first argument (`before`) and results."""
+    """A call with numbers that may be widths, such as `x[:, :64]`; the labels of its input `x` and of its results."""
 
     module: str
     place: Place
@@ -70,8 +70,8 @@ class Recorder(TorchFunctionMode):
             module: The module to run.
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
-            fills: True to run the experts of a mixture of experts on the first row if they get no rows.
-            choices: For parameters with several possible dimensions of new units, the chosen one (default: 0).
+            fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
+            choices: For some parameters, which of the dimensions along which new units could lie is used (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)

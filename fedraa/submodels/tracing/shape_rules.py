@@ -31,7 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of an elementwise function by merging the labels of all tensor arguments."""
+    """Set the labels of the result of an elementwise function by merging the labels of all tensor arguments."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -39,7 +39,7 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a product or quotient. A parameter times a number still counts as this parameter."""
+    """Set the labels of a product or quotient. A parameter times a number still counts as this parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
         r.record_turned(x, out, range(x.dim()))
@@ -88,7 +88,7 @@ def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a function that moves elements, such as `transpose`: apply the function to the labels."""
+    """Set the labels of the result of a function that moves elements: the function is also applied to the labels."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
         turned = _turn_dims(x, name, values, kwargs)
@@ -335,7 +335,7 @@ def _named_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a function that moves pixels into channels or back, or that shuffles channels."""
+    """Set the labels after a function that moves pixels into channels or back, or that shuffles channels."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
     # A cut removes the same channels of every group.
@@ -351,7 +351,7 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of `Tensor.unfold` (windows along a dimension) or `functional.unfold` (patches per channel)."""
+    """Set the labels after `Tensor.unfold` (windows along a dimension) or `functional.unfold` (patches per channel)."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         _, dim = arguments_of(args, kwargs, "input", "dimension")

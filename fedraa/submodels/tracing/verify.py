@@ -23,8 +23,8 @@ from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_d
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Outputs above this multiple of the smallest output count as values of masks (such as -1e9), which do not increase the
-# tolerance.
+# An output above this multiple of the smallest output counts as the value of a mask (such as -1e9). Such values do not
+# increase the tolerance of the comparison.
 MASK_RATIO = 1e5
 # Outputs below this multiple of the largest output's rounding error may be zeros that rounding has changed.
 ROUNDING_RATIO = 1e3
@@ -58,7 +58,7 @@ class Trial:
             example: A batch of at least two inputs.
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
             large: True to compare only narrow cuts with each other.
-            fills: True to run the experts of a mixture of experts on the first row if they get no rows.
+            fills: True to run an expert of a mixture of experts on row 0 if the input assigns it no row.
             zeros: True if the code creates tensors of zeros, whose width depends on values that are written later.
             tries: Number of trials of each cut, each with other units and parameters. With more than one, the input has
                 more rows.
@@ -131,9 +131,9 @@ class Trial:
         return None
 
     def _find_failure_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
-        """Return the problem of one trial, or None.
+        """Return the problem of one trial, or None if it succeeds.
 
-        Every second trial keeps those units that the trial before it has cut away.
+        A trial with an odd number keeps the units that the trial before it has cut.
 
         Args:
             traced: The traced module.
@@ -164,7 +164,9 @@ class Trial:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return a text about the difference between two cuts, or None. The units that only the larger one has are 0.
+        """Return a text about the difference between the outputs of two cuts, or None if there is no difference.
+
+        In the larger cut, the parameters of units that the smaller cut lacks are 0.
 
         Args:
             traced: The traced module.
