@@ -4,7 +4,7 @@
 - A buffer [k] has the values of k of these coordinates, such as those of a submodel.
 - A chunk is a slice of the positions in a buffer. A buffer is processed chunk by chunk.
 - A run is a sequence of neighbouring coordinates.
-- A part is the piece of a chunk that one slice, or one index array, of the full vector addresses.
+- A part is those positions of a chunk whose coordinates one slice, or one index array, of the full vector selects.
 
 Example: the coordinates 2, 3, 4, 8, 9 are the runs 2 to 4 and 8 to 9. Their buffer has the positions 0 to 4. The chunk
 `slice(1, 5)` of the buffer has two parts: `slice(3, 5)` and `slice(8, 10)` of the full vector, which are `slice(0, 2)`
@@ -46,27 +46,27 @@ class IndexRuns:
     starts: list[int]
     places: list[int]
 
-    def within(self, piece: slice) -> list[tuple[slice, slice]]:
-        """Return the parts of the chunk `piece`, each as a slice of the full vector and a slice of the chunk."""
+    def within(self, chunk: slice) -> list[tuple[slice, slice]]:
+        """Return the parts of `chunk`, each as a slice of the full vector and a slice of the chunk."""
         slices = []
-        for run in range(bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)):
-            first, last = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
+        for run in range(bisect_right(self.places, chunk.start) - 1, bisect_left(self.places, chunk.stop)):
+            first, last = max(self.places[run], chunk.start), min(self.places[run + 1], chunk.stop)
             start = self.starts[run] + first - self.places[run]
-            slices.append((slice(start, start + last - first), slice(first - piece.start, last - piece.start)))
+            slices.append((slice(start, start + last - first), slice(first - chunk.start, last - chunk.start)))
         return slices
 
-    def iterate_views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-        """Yield the parts of the chunk `piece`, each as a view of the full vector `target` and a slice of the chunk.
+    def iterate_views(self, target: npt.NDArray[Number], chunk: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
+        """Yield the parts of `chunk`, each as a view of the full vector `target` and a slice of the chunk.
 
         Runs of equal length at equal distances, such as the rows of a matrix, are one part. Its view has a row for each
         of these runs.
         """
-        run = bisect_right(self.places, piece.start) - 1
-        last = bisect_left(self.places, piece.stop)
+        run = bisect_right(self.places, chunk.start) - 1
+        last = bisect_left(self.places, chunk.stop)
         # The number of the first run that does not end inside the chunk.
-        whole = bisect_right(self.places, piece.stop) - 1
+        whole = bisect_right(self.places, chunk.stop) - 1
         while run < last:
-            first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
+            first, stop = max(self.places[run], chunk.start), min(self.places[run + 1], chunk.stop)
             start = self.starts[run] + first - self.places[run]
             end = run + 1
             if first == self.places[run] and self._run_distances[run] > 0:
@@ -79,7 +79,7 @@ class IndexRuns:
                 strides = (size * self._run_distances[run], size)
                 view = np.ndarray(shape, target.dtype, target.data, size * start, strides)
                 stop = self.places[end]
-            yield view, slice(first - piece.start, stop - piece.start)
+            yield view, slice(first - chunk.start, stop - chunk.start)
             run = end
 
     @cached_property
@@ -148,7 +148,7 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
 
 
 def iterate_parts(
-    target: npt.NDArray[Number], where: CoordinateSet, piece: slice
+    target: npt.NDArray[Number], where: CoordinateSet, chunk: slice
 ) -> Iterator[tuple[npt.NDArray[Number], slice]]:
     """Yield each part of a chunk: its values in the full vector, and its slice of the chunk.
 
@@ -157,12 +157,12 @@ def iterate_parts(
     Args:
         target: The full vector.
         where: The coordinates of the buffer.
-        piece: The chunk, as a slice of the buffer.
+        chunk: A slice of the buffer.
     """
     if isinstance(where, IndexRuns):
-        yield from where.iterate_views(target, piece)
+        yield from where.iterate_views(target, chunk)
         return
-    for place, part in global_slices(where, piece):
+    for place, part in global_slices(where, chunk):
         # If `place` is an index array, `values` is a copy of the values. If it is a slice, `values` is a view.
         values = target[place]
         yield values, part
@@ -176,12 +176,12 @@ def index_of(where: CoordinateSet) -> Index | slice:
     return where
 
 
-def global_slices(where: CoordinateSet, piece: slice) -> Iterable[tuple[Index | slice, slice]]:
-    """Return each part of the chunk `piece`: its coordinates in the full vector, and its slice of the chunk."""
+def global_slices(where: CoordinateSet, chunk: slice) -> Iterable[tuple[Index | slice, slice]]:
+    """Return each part of `chunk`: its coordinates in the full vector, and its slice of the chunk."""
     if isinstance(where, IndexRuns):
-        return where.within(piece)
-    part = slice(0, piece.stop - piece.start)
+        return where.within(chunk)
+    part = slice(0, chunk.stop - chunk.start)
     if isinstance(where, slice):
         start = where.start or 0
-        return [(slice(start + piece.start, start + piece.stop), part)]
-    return [(where[piece], part)]
+        return [(slice(start + chunk.start, start + chunk.stop), part)]
+    return [(where[chunk], part)]
