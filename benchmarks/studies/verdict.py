@@ -220,7 +220,9 @@ def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, rati
 
 
 def _student(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
-    """Return an estimate, half the width of its interval, and the p-value of 0; NaN if nothing is random.
+    """Return an estimate, half the width of its interval, and the p-value of 0; NaN if all differences are 0.
+
+    If all differences are equal, but not 0, the p-value is 0, the limit of the test for a small error.
 
     Args:
         middle: The estimate.
@@ -228,7 +230,7 @@ def _student(middle: float, error: float, freedom: float) -> tuple[float, float,
         freedom: Degrees of freedom.
     """
     if not error:
-        return middle, 0.0, math.nan
+        return middle, 0.0, 0.0 if middle else math.nan
     half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
     return middle, half, float(2 * stats.t.sf(abs(middle) / error, freedom))
 
@@ -261,7 +263,7 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
-        return middle, 0.0, math.nan
+        return middle, 0.0, 0.0 if middle else math.nan
     if min(a.n, b.n) < 2 or a.half_width is None or b.half_width is None:
         return middle, math.nan, math.nan
     errors = [standard_error(half, line.n) for line, half in ((a, a.half_width), (b, b.half_width))]
@@ -269,7 +271,7 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
         errors = [error / line.mean for error, line in zip(errors, (a, b), strict=True)]
     variances = [error**2 for error in errors]
     if not sum(variances):
-        return middle, 0.0, math.nan
+        return middle, 0.0, 0.0 if middle else math.nan
     freedom = sum(variances) ** 2 / sum(v**2 / (line.n - 1) for v, line in zip(variances, (a, b), strict=True))
     return _student(middle, math.sqrt(sum(variances)), freedom)
 
