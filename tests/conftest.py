@@ -31,10 +31,16 @@ settings.load_profile("same")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests with Ray in one process of pytest-xdist, because one cluster serves them and they mostly wait."""
+    """Run all tests with Ray in one process of pytest-xdist, because one cluster serves them and they mostly wait.
+
+    Tests that read /proc are skipped if it does not exist.
+    """
+    has_proc = Path("/proc/self/stat").exists()
     for item in items:
         if item.get_closest_marker("cluster") is not None:
             item.add_marker(pytest.mark.xdist_group("cluster"))
+        if item.get_closest_marker("linux") is not None and not has_proc:
+            item.add_marker(pytest.mark.skip(reason="it reads /proc, which this system does not have"))
 
 
 def pytest_runtest_setup() -> None:

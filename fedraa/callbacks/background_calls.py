@@ -40,7 +40,7 @@ class BackgroundCalls:
             try:
                 if self.error is None:
                     function()
-            # The package of a service can raise any exception.
+            # The Python package of a tracking service can raise any exception.
             except Exception as error:
                 self.error = error
             finally:

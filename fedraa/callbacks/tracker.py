@@ -17,7 +17,7 @@ END_TIMEOUT_S = 10.0
 
 
 class Tracker(Callback):
-    """A callback that writes evaluations to a tracking service, such as MLflow.
+    """The base class of callbacks that write evaluations to a tracking service, such as MLflow.
 
     The methods `open`, `write_metrics`, `write_end` and `shut` are called one after another in a thread, so that a run
     does not wait while the service is slow or retries. It waits only at its start, for at most `START_TIMEOUT_S`,

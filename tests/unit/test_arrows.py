@@ -1,14 +1,14 @@
 """Imports point one way: benchmarks -> actors -> {schedulers, fedraa}. Only actors and tests import Ray.
 
-Three benchmarks that measure Ray itself also import it. Imports form no cycle, neither among modules nor among rooms
-(folders). Imports within functions and only for type checkers also count.
+Three benchmarks that measure Ray itself also import it. Imports form no cycle, neither among modules nor among
+folders. Imports within functions and only for type checkers also count.
 """
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks.system.structure import PACKAGES, ROOT, find_cycles, imported_names, module_graph, room_graph
+from benchmarks.system.structure import PACKAGES, ROOT, find_cycles, folder_graph, imported_names, module_graph
 
 MAY_IMPORT = {
     "schedulers": set(),
@@ -61,13 +61,13 @@ def test_a_module_imports_only_what_is_below_it(imported: dict[str, set[str]]) -
 def test_no_import_goes_in_a_circle() -> None:
     modules = module_graph([*PACKAGES, "benchmarks"])
     assert find_cycles(modules) == []
-    assert find_cycles(room_graph(modules)) == []
+    assert find_cycles(folder_graph(modules)) == []
 
 
 def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
-    rooms = room_graph(module_graph(["fedraa"]))
-    assert {name for name in rooms if "fedraa.cli" in rooms[name]} <= {"fedraa.__main__"}
-    assert {name for name in rooms if "fedraa.api" in rooms[name]} <= {
+    folders = folder_graph(module_graph(["fedraa"]))
+    assert {name for name in folders if "fedraa.cli" in folders[name]} <= {"fedraa.__main__"}
+    assert {name for name in folders if "fedraa.api" in folders[name]} <= {
         "fedraa",
         "fedraa.__main__",
         "fedraa.cli",

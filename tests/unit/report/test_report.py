@@ -76,7 +76,7 @@ def test_runs_are_grouped_over_seeds(runs: Path) -> None:
     ]
 
 
-def test_group_labels_have_the_differing_flags_or_a_number(runs: Path, tmp_path: Path) -> None:
+def test_group_labels_have_the_differing_options_or_a_number(runs: Path, tmp_path: Path) -> None:
     run(Experiment(method="ist", rounds=2, out=tmp_path / "short", **FLAGS))
     assert [group.label for group in load_groups([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
     run(Experiment(method="ist", rounds=2, lr=0.1, partition="dirichlet", out=tmp_path / "z", **FLAGS))
