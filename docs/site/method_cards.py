@@ -97,7 +97,7 @@ def _card(method: Method) -> str:
 def _model(method: Method) -> str:
     """Return the options of a model with batch norm if the method needs one, and else an empty text."""
     if BATCH_NORM in method.local.personal_layers:
-        return " --dataset mnist --data-dir DATA --model resnet18-bn"
+        return " --dataset mnist --data-dir DATA --model resnet18-bn --local-steps 5"
     return ""
 
 
