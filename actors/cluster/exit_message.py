@@ -13,7 +13,7 @@ WAIT = 'read -r left || printf "fedraa: %s\\n" "$0" >&2'
 def explain_exit(message: str) -> Iterator[None]:
     """Make sure that a message appears on standard error if this process dies during the `with` block.
 
-    Ray ends this process without an exception if the raylet dies to which the process is connecting.
+    Ray ends this process without an exception if a raylet dies while this process connects to it.
     """
     with subprocess.Popen(["sh", "-c", WAIT, message], stdin=subprocess.PIPE, start_new_session=True) as watcher:
         try:

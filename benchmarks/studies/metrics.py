@@ -178,7 +178,7 @@ LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untraine
 
 
 def _longest_spell(history: History) -> float:
-    """Return the maximum number of consecutive rounds in which any client left any region untrained.
+    """Return the longest time, in consecutive rounds, for which a client did not train one of the regions.
 
     The label of a task in the log is a bit mask of the regions that the client trains.
     """

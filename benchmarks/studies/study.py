@@ -217,7 +217,7 @@ def _has_begun(experiment: Experiment) -> bool:
 
 def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
     """Return True if `method`, which an earlier run of this experiment has recorded, equals the present method."""
-    # Automatic capacities are computed from the devices, so the recorded method has other values in any case.
+    # The recorded method has computed capacities in place of `auto`, so it cannot be compared with the present method.
     if experiment.capacities == "auto":
         return True
     return differing_part(method, resolve_method(experiment)) is None

@@ -77,7 +77,7 @@ class Aim:
 
     @contextmanager
     def at(self, directory: Path, shots: int) -> Iterator[None]:
-        """During the block, send signals while the run in `directory` goes on, until `hits` has `shots` processes."""
+        """During the block, send signals while the run in `directory` continues, until `hits` has `shots` processes."""
         self._over.clear()
         shooter = threading.Thread(target=self._send_signals, args=(directory, shots))
         shooter.start()

@@ -175,7 +175,7 @@ def _list_experiments() -> dict[str, Callable[[Path], object]]:
 
 @cache
 def _method_names() -> list[str]:
-    """Return the names of all methods from `fedraa methods`, because Python imports differ between commits."""
+    """Return the names of all methods. They come from the command `fedraa methods`, which both commits have."""
     command = [sys.executable, "-m", "fedraa", "methods", "--json"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return [row["name"] for row in rows]

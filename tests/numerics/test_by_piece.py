@@ -91,7 +91,7 @@ def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
     def take(piece: slice, g: Tensor) -> None:
         assert (piece.start, piece.stop) not in pieces
         pieces[piece.start, piece.stop] = g.tolist()
-        # The rest of the backward pass does not read it.
+        # The backward pass of the other layers does not read this part of the weights.
         weights[piece] = -1
 
     model.backward_by_piece(model.module(torch.ones(3)), take)

@@ -50,7 +50,7 @@ def test_crossing_without_rounds_has_the_server_of_one_and_the_local_training_of
     assert crossed.paper_settings is None
 
 
-# Two clients train a quarter and one trains a half. No client trains the rest.
+# Two clients train a quarter and one trains a half. No client trains the other half.
 OAP = {"capacities": (0.25, 0.5)}
 
 
@@ -163,7 +163,7 @@ def test_a_second_momentum_is_refused(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "fedsam", "fedadam", "fedrobust", "fedavg", "fedasync"])
 def test_what_harms_nothing_goes_together(method: str) -> None:
-    """RAM-Fed's experiments have momentum .5. Its memory is divided and multiplied by the same rate."""
+    """RAM-Fed's experiments use momentum .5. Its memory is divided by the learning rate and multiplied by it again."""
     resolve_method(Experiment(method=method, momentum=0.5, clip=1.0, compress="topk:0.1", lr_schedule="cosine:10"))
 
 

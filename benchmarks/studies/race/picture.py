@@ -18,7 +18,7 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import half_interval95, mean_or_nan
 
 POINTS = 300
-# Of the coloured entrants' mean times to the last target, the slowest times this factor is the end of the time axis.
+# The time axis ends at the slowest mean time of a coloured entrant to the last target, multiplied by this factor.
 AXIS_FACTOR = 1.3
 GREY = "0.78"
 _FIRST_NAMES = [entrant.name for entrant in FIRST if entrant.name != LIMIT]

@@ -232,7 +232,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary how many clients train each region, how many regions are trained, and how long none is (Figures 3, 4)."""
+    """Vary how many clients train a region, how many regions are trained, and how long one waits (Figures 3 and 4)."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,

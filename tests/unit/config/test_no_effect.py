@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
     "eval_every": 100,
     "quiet": True,
 }
-# The fields and paths of a method, each with a value that no method has, besides those that choose a whole component.
+# The fields and paths of a method, each with a value that no method has. Fields that choose a component are not here.
 METHOD_FIELDS: dict[str, Any] = {
     "fragments": 2,
     "ratios": (0.35, 0.65),

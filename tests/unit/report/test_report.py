@@ -261,7 +261,7 @@ def test_writer_without_its_package_is_refused(
 
 
 def softmax_regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """One sample, two classes: the loss is softplus(-m) for the margin m = (w0 - w1) x + b0 - b1."""
+    """Return a model, a sample and its label. The loss is softplus(-m) for the margin m = (w0 - w1) x + b0 - b1."""
     module = nn.Linear(3, 2)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[0.5, -1.0, 2.0], [0.1, 0.3, -0.2]]))

@@ -65,7 +65,7 @@ def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
 
 
 def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
-    """The median of (1, 2, 3, 4, 15) is 3, even with the outlier; later it is the median of 50 ones."""
+    """The median of (1, 2, 3, 4, 15) is 3. After 50 updates of norm 1 it is 1."""
     bounds = Bounds("auto")
     for norm in (1, 15, 2, 4, 3):
         assert bounds.judge_update(away(norm), TASK) is None

@@ -59,7 +59,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], nn.M
 
 
 def write(folder: Path, source: str) -> None:
-    """Return the module, with a file time before the start of this process."""
+    """Write a module whose file is older than this process."""
     path = folder / "own_module_of_mine.py"
     path.write_text(source)
     os.utime(path, (1e9, 1e9))
