@@ -46,7 +46,7 @@ class Need:
 
     Attributes:
         server: Bytes of the server.
-        per_client: Bytes of the server for each client.
+        per_client: Additional bytes of the server for each client.
         data: Bytes of the data in the object store.
         worker: Bytes of each worker.
         task: Bytes of the largest task of a worker.
@@ -144,7 +144,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
 
 
 def free_memory() -> float:
-    """Return the bytes that new processes may take: the minimum of what the machine and the control group have left.
+    """Return the bytes that new processes may take: the minimum of the machine's and the control group's free memory.
 
     Only Linux reports these values. On other systems the result is infinity, so that no run is refused.
     """

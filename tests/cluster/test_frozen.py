@@ -97,7 +97,7 @@ def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undistu
     assert process.returncode == 1
     assert said.splitlines()[-1].startswith(f"fedraa: cluster: Ray's {name} ")
     assert said.endswith(f"fedraa resume {out}\n")
-    # The output of Ray that users must not see.
+    # Users must not see the output of Ray.
     assert "raylet)" not in said
     resumed(out)
     same(out, undisturbed)

@@ -19,7 +19,7 @@ from fedraa.engine import memory_check
 
 @pytest.fixture(autouse=True)
 def healthy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let the machine have one usable core for each core, 10 GB of memory, and 50 GB in every folder."""
+    """Simulate a machine with all cores usable, 10 GB of memory, and 50 GB of space in every folder."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))

@@ -78,7 +78,8 @@ def test_free_memory_without_numbers_of_the_kernel_is_infinite(monkeypatch: pyte
         ("memory.max", "memory.current", "max", math.inf),
         ("memory.max", "memory.current", "5000", 4000),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "5000", 4000),
-        # Without a limit, version 1 reports the largest multiple of the page size (4 kB, 64 kB) below 2^63.
+        # Without a limit, version 1 of control groups reports the largest multiple of the page size (4 kB, 64 kB) below
+        # 2^63.
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", str(2**63 - 4096), math.inf),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", str(2**63 - 65536), math.inf),
     ],
