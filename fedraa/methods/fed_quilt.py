@@ -4,15 +4,16 @@ The model is cut into M equal fragments. When client n is idle:
     j = the fragment for which the fewest tasks were sent
     send theta_j
 Client n: SGD with clipping and calibrated logits; training takes about as long as sending theta_j both ways, or longer;
-    c = cos(change of the first half of the steps, change of the second half)
+    c = cos(change of the first half of the steps, change of the second half), within limits by the relative change
+    embeddings take steps of Adam
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     theta_j <- theta_j + a * delta
     the learning rate of later tasks rises if c > -0.05, and falls otherwise or if the losses rise
 The evaluated model is the Polyak mean of the last models.
 
-Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), server/local_rates.py (the
-learning rate), server/polyak.py (the mean).
+Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), client/halfway_cosine.py and
+server/local_rates.py (the learning rate), client/embedding_steps.py (Adam for embeddings), server/polyak.py (the mean).
 """
 
 from dataclasses import dataclass
