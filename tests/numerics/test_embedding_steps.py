@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_embeddings_take_the_steps_of_adam_and_other_layers_those_of_sgd() -> No
 def test_the_rows_of_a_stack_take_the_steps_of_single_clients() -> None:
     rows = torch.randn(2, 9, generator=torch.Generator().manual_seed(1))
     gradients = torch.randn(3, 2, 9, generator=torch.Generator().manual_seed(2))
-    options = {"momentum": 0.5, "sizes": [3, 4, 2], "embeddings": [slice(3, 7)]}
+    options: dict[str, Any] = {"momentum": 0.5, "sizes": [3, 4, 2], "embeddings": [slice(3, 7)]}
     stack, singles = rows.clone(), [rows[0].clone(), rows[1].clone()]
     stacked_steps = EmbeddingSteps(SGD(), stack, {}, **options)
     single_steps = [EmbeddingSteps(SGD(), single, {}, **options) for single in singles]
