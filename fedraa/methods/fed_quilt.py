@@ -12,8 +12,8 @@ When (j, delta) arrives:
     the learning rate of later tasks rises if c > -0.05, and falls otherwise or if the losses rise
 The evaluated model is the Polyak mean of the last models.
 
-Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), client/halfway_cosine.py and
-server/local_rates.py (the learning rate), client/embedding_steps.py (Adam for embeddings), server/polyak.py (the mean).
+Read next: schedulers/least_sent.py (the scheduler), client/halfway_cosine.py and server/local_rates.py (the learning
+rate), client/embedding_steps.py (Adam for embeddings).
 """
 
 from dataclasses import dataclass
