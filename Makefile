@@ -18,7 +18,7 @@ test: .venv/ready
 	$(MAKE) --no-print-directory --jobs 2 types fast
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone" tests/cluster
 
-# mypy has one process, and the tests often wait for processes that they start.
+# `make test` runs mypy beside the tests: mypy uses one core, and the tests often wait for processes that they start.
 types: .venv/ready
 	$(BIN)/mypy
 

@@ -18,7 +18,7 @@ from ray._private import node, ray_constants, services, utils, worker
 from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_service_pb2, ray_client_pb2
 
-# These modules have no type hints.
+# These modules of Ray have no type hints.
 _core: Any = _raylet
 _gcs: Any = gcs_service_pb2
 _client: Any = ray_client_pb2
@@ -27,16 +27,16 @@ _packaging: Any = packaging
 _actor: Any = actor
 
 MAX_JOB_BYTES: int = packaging.GCS_STORAGE_MAX_SIZE
-# The port number that a raylet accepts for a service that does not run.
+# A raylet accepts this number in place of the port of a service that does not run.
 NO_PORT = -1
 # A raylet ends if its agents (helper processes) are not alive. This command is started in their place: it does nothing,
 # and ends when the raylet closes its input.
 STAND_IN = "cat"
 AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
 OPTIONAL_PROCESSES = ("start_monitor", "start_log_monitor", "start_api_server")
-# The name of Ray's function in current versions. In early versions it has another name.
+# The name of the function with which current versions of Ray look for the libraries of the dashboard.
 FIND_MISSING_LIBRARIES = "get_dashboard_dependency_error"
-# The name of an option of actors, which early versions do not have.
+# The name of an option of actors, which the first supported versions of Ray do not have.
 ANY_ORDER = "allow_out_of_order_execution"
 # The names of the ports that a raylet reads from files, since Ray 2.54.
 PORT_NAMES = (
@@ -50,7 +50,7 @@ PORT_NAMES = (
 if TYPE_CHECKING:
     AnyRef = ray.ObjectRef[Any]
 else:
-    # In Ray before 2.51, this class cannot be subscripted.
+    # The type of references is not ObjectRef[Any], because before Ray 2.51 this class cannot be subscripted.
     AnyRef = ray.ObjectRef
 
 
@@ -68,7 +68,7 @@ def reset_token() -> None:
 
 
 def token_header() -> list[tuple[str, str]]:
-    """Return the metadata of a request that contain this machine's token. Ray before 2.52 has no tokens.
+    """Return the metadata of a gRPC request with this machine's token. The list is empty before Ray 2.52.
 
     Raises AuthenticationError if a token is required but missing.
     """
@@ -79,18 +79,18 @@ def token_header() -> list[tuple[str, str]]:
 
 
 def resolve_address(address: str) -> str:
-    """Return an address as HOST:PORT. Raises ConnectionError if the address is `auto` and there is no cluster."""
+    """Convert a cluster's address to HOST:PORT. Raise ConnectionError if it is `auto` and no cluster runs here."""
     resolved: str = services.canonicalize_bootstrap_address_or_die(address)
     return resolved
 
 
 def head_request(as_client: bool) -> tuple[str, Any]:
-    """Return the gRPC method and the message of a request that a head answers immediately.
+    """Return the gRPC method and the message of a request that the head node of a cluster answers immediately.
 
-    With this request, an unreachable cluster is detected in seconds. Ray's own attempt to connect takes minutes.
+    With this request, an unreachable cluster is detected in seconds. Ray's own attempt to connect would take minutes.
 
     Args:
-        as_client: True for the port of Ray clients (ray://), False for the port of the cluster.
+        as_client: True if the request goes to the port for `ray://` addresses, False if it goes to the port of the GCS.
     """
     if as_client:
         message = _client.ClusterInfoRequest(type=_client.ClusterInfoType.PING)
@@ -101,8 +101,8 @@ def head_request(as_client: bool) -> tuple[str, Any]:
 def any_order_option() -> dict[str, bool]:
     """Return the option with which an actor executes calls in the order of their arrival.
 
-    Without the option, calls after a lost call wait for 30 s, although Ray repeats the lost call immediately. Early
-    versions of Ray do not have the option.
+    Without the option, an actor that misses a lost call delays later calls for 30 s, although Ray repeats the lost call
+    immediately. The result is empty for versions of Ray that do not have the option.
     """
     if ANY_ORDER in _actor.ray_option_utils.actor_options:
         return {ANY_ORDER: True}
@@ -116,7 +116,7 @@ def session_folder() -> Path | None:
 
 
 def started_processes(kind: str) -> list[Any]:
-    """Return the processes of a kind (`raylet`, `gcs_server`) that this process has started, as subprocess.Popen."""
+    """Return the Popen objects of processes of one kind, `raylet` or `gcs_server`, that this process has started."""
     started = _process._global_node
     infos = () if started is None else started.all_processes.get(kind, ())
     return [info.process for info in infos]
@@ -125,7 +125,7 @@ def started_processes(kind: str) -> list[Any]:
 def visit_files(folder: Path, visit: Callable[[Path], None]) -> None:
     """Call a function with every path that Ray would send to the cluster for a job with this working folder."""
     options: dict[str, bool] = {}
-    # Ray 2.51 does not have this option, and always omits the files that .gitignore names. Ray 2.55 has it.
+    # Ray 2.51 does not have the option `include_gitignore`, and always omits the files that .gitignore names.
     if "include_gitignore" in inspect.signature(packaging._dir_travel).parameters:
         options["include_gitignore"] = True
     _packaging._dir_travel(folder, [], visit, **options)
@@ -140,7 +140,7 @@ def hidden_worker_logs() -> Iterator[None]:
 
 @contextmanager
 def hidden_tips() -> Iterator[None]:
-    """Hide a tip during the block that Ray 2.51 and 2.55 print at every start. Ray 2.60 has no such tip."""
+    """Suppress a usage hint that Ray 2.51 and 2.55 print when they start in the block. Ray 2.60 does not print it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
         yield
@@ -148,9 +148,9 @@ def hidden_tips() -> Iterator[None]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Make Ray listen only on loopback if it is started in the block.
+    """Make a Ray cluster that starts in the block listen only on loopback.
 
-    Ray does the same on systems on which a firewall asks the user about every open port.
+    Ray has such a mode for systems with a firewall that asks the user about every open port.
     """
     with _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False):
         yield
@@ -160,14 +160,14 @@ def on_loopback() -> Iterator[None]:
 def minimal_ray() -> Iterator[None]:
     """If Ray is started in the block, start only the processes that a run needs: the GCS, a raylet and actors.
 
-    The autoscaler, the dashboard, the log monitor and the two agents of a raylet take four CPU seconds to start, mostly
-    before the first actor can start. A private cluster does not need them: it does not grow, only one driver uses it,
+    Ray's other processes (autoscaler, dashboard, log monitor and two agents of each raylet) take four CPU seconds to
+    start, and delay the first actor. A private cluster does not need them: it does not grow, only one driver uses it,
     and its processes need no separate environments.
     """
     with ExitStack() as stack:
         for name in OPTIONAL_PROCESSES:
             stack.enter_context(_replaced(node.Node, name, _start_nothing))
-        # Ray checks the libraries of the dashboard by importing them, which would delay the start of the raylet.
+        # Ray imports the libraries of the dashboard to check that they exist. This would delay the start of the raylet.
         if hasattr(utils, FIND_MISSING_LIBRARIES):
             stack.enter_context(_replaced(utils, FIND_MISSING_LIBRARIES, _find_nothing_missing))
         stack.enter_context(_replaced(services, "start_ray_process", _without_agents(services.start_ray_process)))
@@ -185,10 +185,10 @@ def _find_nothing_missing() -> None:
 def _without_agents(start: Any) -> Any:
     """Return a replacement for Ray's function that starts its processes.
 
-    For a raylet, the replacement writes the ports that the raylet expects from its agents, and it makes the raylet
-    start a command that does nothing in place of each agent.
+    When the replacement starts a raylet, it writes the files in which the raylet expects the ports of its agents. It
+    also makes the raylet start the command `STAND_IN`, which does nothing, in place of each agent.
     """
-    # Before Ray 2.54, a raylet needs its agents, so Ray's function is not replaced.
+    # Before Ray 2.54, a raylet does not work without its agents, so Ray's function is not replaced.
     if not hasattr(_core, "persist_port"):
         return start
 

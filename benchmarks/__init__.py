@@ -1,1 +1,1 @@
-"""Studies of methods, and measurements of the system itself."""
+"""Studies that compare methods, and measurements of fedraa's speed, memory and fault tolerance."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: studies of methods (`list`, `run STUDY`), and measurements of the system itself."""
+"""`python -m benchmarks`: studies that compare methods (`list`, `run STUDY`), and measurements of the system fedraa."""
 
 import sys
 from collections.abc import Callable
@@ -57,7 +57,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
 }
 
 
-# The sources of the flags that error messages suggest. The flags of `run` are the fields of RunOptions.
+# Error messages suggest flags of these functions and classes. The flags of `run` are the fields of RunOptions.
 FLAGS = COMMANDS | {"run": RunOptions}
 
 

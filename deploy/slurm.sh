@@ -13,9 +13,16 @@ set -euo pipefail
 export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(python -c "import secrets; print(secrets.token_hex(32))")
 export RAY_AUTH_TOKEN
-# Jobs may share a node, so each job has its own port.
+# Jobs may share a node, so each job has its own ports. At 0, Ray chooses a free port.
 port=$((6000 + SLURM_JOB_ID % 3000))
-cores=${SLURM_CPUS_PER_TASK:-1}
+client_port=$((port + 20000))
+node_options=(
+  --block
+  --num-cpus="${SLURM_CPUS_PER_TASK:-1}"
+  --dashboard-agent-listen-port=0
+  --min-worker-port=0
+  --max-worker-port=0
+)
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
@@ -24,7 +31,8 @@ address=$(srun --nodes=1 --ntasks=1 -w "$head" hostname --ip-address | cut -d' '
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait' EXIT
 srun --nodes=1 --ntasks=1 --overlap -w "$head" \
-  ray start --head --block --node-ip-address="$address" --port="$port" --num-cpus="$cores" &
+  ray start --head --node-ip-address="$address" --port="$port" --ray-client-server-port="$client_port" \
+  --include-dashboard=false "${node_options[@]}" &
 pids+=($!)
 until python -c "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)" \
   "$address" "$port" 2>/dev/null; do
@@ -33,7 +41,7 @@ until python -c "import socket, sys; socket.create_connection((sys.argv[1], int(
 done
 for node in "${nodes[@]:1}"; do
   srun --nodes=1 --ntasks=1 --overlap -w "$node" \
-    ray start --block --address="$address:$port" --num-cpus="$cores" &
+    ray start --address="$address:$port" "${node_options[@]}" &
   pids+=($!)
 done
 

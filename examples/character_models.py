@@ -1,4 +1,4 @@
-"""Small models that predict the next character: logits [b, t, letters] from texts [b, t]. Also their training data."""
+"""Small models that predict the next character (logits [b, t, letters] of texts [b, t]), and their training data."""
 
 from itertools import product
 

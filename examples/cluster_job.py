@@ -1,8 +1,8 @@
-"""A run as a job of a cluster. If a kill, a time limit or a reboot interrupts the run, the next job resumes it.
+"""A run as a job of a cluster. After a kill, a time limit or a reboot, a new start of the job resumes the run.
 
 python examples/cluster_job.py                                  # on the cores of this machine
 RAY_ADDRESS=HEAD:6379 python examples/cluster_job.py            # on a cluster, from one of its nodes
-ray job submit --working-dir examples -- python cluster_job.py --out /shared/runs/job    # from elsewhere
+ray job submit --working-dir examples -- python cluster_job.py --out /shared/runs/job    # from another machine
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main() -> None:
     else:
         history = fl.run(experiment)
     print(f"{history.directory}: {history.state}, accuracy {history.evals['accuracy'].iloc[-1]:.1%}")
-    # The model does not depend on the machines, nor on interruptions.
+    # The digest of the model is the same on any machines and after any interruptions.
     print(f"model {history.summary['model_sha256']}")
 
 

@@ -41,7 +41,7 @@ def gradient(theta, x, y):
 
 
 def cut_fragments(size, ratios):
-    """Return the coordinates of each fragment: some hidden units with all their weights, and the output bias."""
+    """Return the coordinates of each fragment: the weights of its share of the hidden units, and the output bias."""
     w1, b1, w2, b2 = split_layers(np.arange(size))
     ends = np.round(np.cumsum([0, *ratios]) * len(b1)).astype(int)
     return [np.concatenate([w1[a:b].ravel(), b1[a:b], w2[:, a:b].ravel(), b2]) for a, b in pairwise(ends)]
@@ -59,7 +59,7 @@ def local_sgd(received, x, y, rng, lr=0.05, momentum=0.5, epochs=5, batch=32):
 
 
 def delay_bound(costs):
-    """Return K* of Theorem 2: the cost of the longest task if fast clients take large fragments."""
+    """Return K* of Theorem 2: the cost of the longest task if faster clients take larger fragments."""
     fast_first = np.argsort(costs.sum(axis=1), kind="stable")
     large_first = np.argsort(-costs.sum(axis=0), kind="stable")
     ranks = -(-np.arange(1, len(costs) + 1) * costs.shape[1] // len(costs)) - 1

@@ -39,7 +39,7 @@ def gradient(theta, x, y):
 
 
 def window_coordinates(size, capacity, start):
-    """Return the coordinates of the weights of a window of hidden units: a share `capacity`, from `start` on."""
+    """Return the coordinates of the weights of a window of hidden units: the share `capacity` from unit `start` on."""
     w1, b1, w2, b2 = split_layers(np.arange(size))
     units = np.sort((start + np.arange(math.ceil(capacity * len(b1)))) % len(b1))
     return np.concatenate([w1[units].ravel(), b1[units], w2[:, units].ravel(), b2])

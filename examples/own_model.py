@@ -10,7 +10,7 @@ import fedraa as fl
 
 
 class Net(nn.Module):
-    """Two hidden layers, the second with a shortcut. Because of the shortcut, both are cut along the same units."""
+    """A network of two hidden layers. A shortcut adds their outputs, so both layers are cut along the same units."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,12 +10,12 @@ import fedraa as fl
 
 
 class Shortened(fl.AsyncRule):
-    """The rule theta <- theta + a delta; a falls with the staleness and with the relative length of the delta."""
+    """The rule theta <- theta + a * delta. The weight a falls with the staleness, and is smaller for long deltas."""
 
-    # `fedraa methods` shows this description of the values that the rule keeps.
+    # `fedraa plan` and `fedraa check` show this description of the values that the rule keeps.
     keeps = "usual length per fragment"
-    # The weights depend on the values of updates, which the log does not have.
-    measures = True
+    # The weights depend on the values of updates. `fedraa replay` cannot compute them, because the log has no values.
+    needs_values = True
 
     def __init__(self, largest: float = 0.6) -> None:
         self.largest = largest

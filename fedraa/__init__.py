@@ -8,24 +8,24 @@
 Runs:
     run              run an experiment to its end
     resume           continue an interrupted run, or extend a run
-    compare          several methods under the same flags and budget, as a table
+    compare          run several methods with the same settings and budget, and return a table
     tune             search the best settings of each method for a fair comparison
     replay           check a run's log against the rules of its method
     report           one page of tables and figures about runs
     check            test a custom component: is it deterministic, and does it resume and replay?
-    testing          the same check for your tests: fl.testing.check(part)
-    Experiment       the settings of one run: every flag of the command line
-    History          a run, read from its directory
+    testing          the same check for your test suite: fl.testing.check(component)
+    Experiment       the settings of one run, with a field for each option of `fedraa run`
+    History          the log and the results of a run, read from its directory
     Dataset          custom training and test samples
     FederatedDataset  samples that are divided among clients and read where clients train
     load_dataset     a data set by its name or file, with unscaled values
     early_exits      a model with a classifier after each block, for depthfl
-    EarlyExits       the class of such a model
+    EarlyExits       the class of the models that `early_exits` returns
     load_personal_model  the personal model of a client of a run
     lora             a model with low-rank adapters; only these are trained and sent
-    merged           the plain model, with the trained adapters added to its weights
+    merged           the model before `lora`, with the trained adapters added to its weights
     method           a named method, to inspect or to change
-    Method           a method: the choices of which it consists
+    Method           the class of methods: four choices that together are a method
 
 Custom components (pass a name, "package.module:Name", or an object):
     Scheduler        chooses the fragment that a client trains next
@@ -54,7 +54,7 @@ Custom components (pass a name, "package.module:Name", or an object):
 
 Built-in callbacks:
     EarlyStopping    ends a run that no longer improves
-    CSV              writes each evaluation to a table, while the run goes on
+    CSV              adds each evaluation to a CSV file during the run
     TensorBoard      writes each evaluation for TensorBoard
     WandB            sends each evaluation to Weights & Biases
     MLflow           sends each evaluation to MLflow
@@ -171,7 +171,7 @@ __all__ = [
     "tune",
 ]
 
-# The module of every public name. A test compares this with `__all__`, the imports and the docstring.
+# The module of every public name. A test checks that `__all__`, the imports and the docstring have the same names.
 _HOMES = {
     "Aggregator": "fedraa.aggregation.aggregator",
     "AsyncRule": "fedraa.server.async_rule",
@@ -233,7 +233,8 @@ _HOMES = {
 class _Package(ModuleType):
     """The module class of `fedraa`.
 
-    It keeps the functions `fedraa.replay` and `fedraa.report` when the subpackages of the same names are imported.
+    `fedraa.replay` and `fedraa.report` are functions, and there are subpackages with the same names. Python would
+    replace the functions when it imports these subpackages. This class keeps the functions.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -76,9 +76,9 @@ def run(
         restarts: How often the run may resume on a new local cluster if Ray itself dies.
         **fields: Fields of the experiment.
 
-    Runs in threads of one process take turns. A callback must not start another run. Raises InputError before the start
-    if the experiment cannot be run, RunFailed if the run cannot continue, and Interrupted after Ctrl-C. `resume` can
-    continue the run after Ctrl-C and after an exception of a callback.
+    Only one run at a time trains in a process: a call in another thread waits. A callback must not start a run. Raises
+    InputError before the start if the experiment cannot be run, RunFailed if the run cannot continue, and Interrupted
+    after Ctrl-C. `resume` can continue the run after Ctrl-C and after an exception of a callback.
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
@@ -123,7 +123,7 @@ def resume(
         directory: The run directory.
         model: The same object as in the call of `run`, if it had one.
         dataset: The same object as in the call of `run`, if it had one.
-        callbacks: Callbacks, which must be passed again. They first receive all events before the checkpoint.
+        callbacks: The callbacks of the run, which must be passed again. They first receive all earlier events.
         trust: Allow the import of user code that the run directory names (`package.module:Name`).
         restarts: How often the run may resume on a new local cluster if Ray itself dies.
         quiet: True or False replaces the setting of the run.
@@ -163,7 +163,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     ended: Callable[[History], None] | None = None,
     **fields: object,
 ) -> "pd.DataFrame":
-    """Run every method with every seed under the same flags and budget. Return one row per run.
+    """Run every method with every seed, with the same settings and the same budget. Return one row per run.
 
     Args:
         methods: Names or Method objects with distinct names.
@@ -181,10 +181,10 @@ def compare(  # noqa: PLR0913 - a call names its arguments
 
     Every run has a directory METHOD-SEED below `out` (default: a folder in runs/), beside compare.csv and compare.png.
 
-    Columns: method, seed, accuracy, best_accuracy, client_worst (shares, or the objective's metrics), reason (of the
-    end), steps, tasks, time (on the run's clock), wall (seconds), time_to_target (NaN if not reached), bytes_down,
-    bytes_up, flops, staleness_mean, staleness_max, faults, model_sha256, note (if no step was finished), directory.
-    If the devices have watts, there is also energy (joules).
+    Columns: method, seed, accuracy and best_accuracy (with objectives other than classification, their main metric),
+    client_worst (this metric for the worst client), reason (of the end), steps, tasks, time (on the run's clock), wall
+    (seconds), time_to_target (NaN if not reached), bytes_down, bytes_up, flops, staleness_mean, staleness_max, faults,
+    model_sha256, note (if no step was finished), directory. If the devices have watts, there is also energy (joules).
 
         fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
 
@@ -381,9 +381,9 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 @contextmanager
 def run_directory(out: Path | None, name: str) -> Iterator[Path]:
-    """Claim a run directory for the block: `out`, which must be new or empty, or a new directory of this name in runs/.
+    """Claim a run directory for the block: `out`, which must be new or empty, or a new directory `name` in runs/.
 
-    At its end the block removes the directory if no run began in it. Raises ValueError if another run uses it.
+    At the end of the block, the directory is removed if no run began in it. Raises ValueError if another run uses it.
     """
     with claim_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
@@ -391,7 +391,7 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _before_the_start(callbacks: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block, which changes no file, to Interrupted. Then end the callbacks' preparation."""
+    """Convert Ctrl-C in the block to Interrupted. At the end, tell the callbacks that the preparation is over."""
     try:
         yield
     except KeyboardInterrupt:

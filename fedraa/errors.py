@@ -11,9 +11,9 @@ from typing import Any, Self
 MAX_CHARACTERS = 80
 _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
-# Names that other libraries use for the same thing, with the name in fedraa.
+# Names in other libraries, each with fedraa's name for the same component.
 OTHER_NAMES = {"fmnist": "fashion-mnist"}
-# Minimum similarity, 0 to 1, of a wrong name and a known name that an error suggests for it.
+# An error suggests a known name if its similarity to the wrong name, from 0 to 1, is at least this value.
 NEAR_MISS = 0.75
 
 
@@ -85,7 +85,7 @@ class InputError(StructuredError, ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The interruption of a run before its end. The message has the directory and the command to resume it."""
+    """The interruption of a run before its end. The message has the run's directory and the command that resumes it."""
 
 
 class RunWarning(UserWarning):
@@ -107,7 +107,7 @@ class Unwritable(RunFailed):
 
 
 class Uncuttable(InputError):
-    """An error about a model of which no submodel can be made, with a method that trains submodels."""
+    """An error about a model that cannot be cut into submodels, although the method trains submodels."""
 
 
 class ShardDied(StructuredError):
@@ -126,7 +126,7 @@ class Inconsistent(StructuredError):
 
 
 class PromiseBroken(StructuredError):
-    """An error about a custom component that failed a check, such as that equal inputs give equal results.
+    """An error about a custom component that failed a check: for example, equal inputs gave different results.
 
     `field` names the component.
     """
@@ -145,7 +145,7 @@ class CallbackRaised(Exception):
 
 @contextmanager
 def trap_system_exit() -> Iterator[None]:
-    """Convert a call of `sys.exit` in the block to a RuntimeError, so that only the client's task ends."""
+    """Convert a call of `sys.exit` in the block to a RuntimeError, so that a client's task ends and not the process."""
     try:
         yield
     except SystemExit as error:
@@ -273,7 +273,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Name the type of an object, with the shape of a table, or return the one-line description of a data set."""
+    """Return a short text about an object: its type, for a table also its shape, and for a data set its `repr`."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

@@ -35,7 +35,7 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """The buffer [size] of a submodel whose values are in another process. A subclass stores where they are."""
+    """A submodel's buffer [size] with its values in another process. A subclass stores where the values are."""
 
     size: int
 
@@ -104,7 +104,7 @@ class Task:
         keeps_rest: True if parameters outside of the mask keep their values. False if they are 0 in training.
         extras: Buffers that local training needs besides the parameters, such as a control variate or a server
             momentum.
-        bytes_up: The traffic of the update.
+        bytes_up: The number of bytes that the client sends with the update.
         steps: Number of minibatches. None: the settings of local training decide, and every task begins a new pass over
             the data.
         first: The number of the task's first minibatch, counted over all tasks of the client.

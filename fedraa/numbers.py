@@ -20,7 +20,7 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
-# The words for each kind of bound in pydantic, and the key under which pydantic's errors give the bound's value.
+# For each type of error that pydantic raises for a bound: the words for a message, and the key of the bound's value.
 _BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("from", "ge"),
@@ -30,7 +30,7 @@ _BOUNDS = {
 
 
 def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict[str, Any]:
-    """Return the plain values (numbers, flags, text, and tuples of these), converted to the types of a dataclass.
+    """Return the plain values (numbers, booleans, text, and tuples of these), converted to the types of a dataclass.
 
     An int becomes a float if the field has floats, and NumPy numbers become Python numbers. Such values can be written
     to a file and read again without a change.
@@ -56,7 +56,7 @@ def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict
 
 
 def expected_text(details: Any) -> str:
-    """Return the allowed values in words for the part after "expected" in a message, from a pydantic error detail."""
+    """Convert an error of pydantic to a text about the allowed values, which follows "expected" in a message."""
     if details["type"] in _BOUNDS:
         words, name = _BOUNDS[details["type"]]
         return f"a number {words} {plain_text(details['ctx'][name])}"
@@ -77,14 +77,14 @@ def of_python(value: object) -> object:
 
 @cache
 def _make_adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """Return the validators of a dataclass's fields that hold numbers, flags, text or tuples of these."""
+    """Return the validators of a dataclass's fields that hold numbers, booleans, text or tuples of these."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
     return {name: TypeAdapter(hints[name]) for name in names if _is_plain(hints[name])}
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return True if values of this annotation are numbers, flags or text, tuples of these, or None."""
+    """Return True if values of this annotation are numbers, booleans or text, tuples of these, or None."""
     if get_origin(hint) in (UnionType, Union, Annotated, tuple):
         alternatives = get_args(hint)
         if get_origin(hint) is Annotated:

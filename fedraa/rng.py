@@ -12,8 +12,8 @@ WORD = 2**32
 def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
     """Return the random generator of one draw, such as `generator(0, "jitter", client, turn)`.
 
-    Streams are independent of each other and of the order of calls. A run may therefore be resumed, replayed or spread
-    over processes without saved generator states.
+    The generators of different streams are independent of each other and of the order of calls. A stream is a name such
+    as `jitter`. A run may therefore be resumed, replayed or spread over processes without saved generator states.
     """
     return np.random.Generator(np.random.PCG64(_seed_sequence(seed, stream, index)))
 
@@ -38,7 +38,7 @@ def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.Se
 
 @cache
 def _prefix_words(seed: int, stream: str) -> list[int]:
-    """Return the 32-bit words of the seed and of the stream's key, with which every sequence of a stream begins."""
+    """Return the 32-bit words of the seed and of the stream's key. They begin every sequence of the stream."""
     return _split_words(seed) + _split_words(_stream_key(stream))
 
 

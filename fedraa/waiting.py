@@ -1,4 +1,4 @@
-"""A display of the current step of long work: a line that is erased again in a terminal, log lines elsewhere."""
+"""A display of the current step of long work: a line that disappears at the end in a terminal, log lines elsewhere."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from typing import Self
 from rich.console import Console
 from rich.status import Status
 
-# A display appears only if the work takes longer than this.
+# The display of the current work appears only if the work takes longer than this number of seconds.
 DISPLAY_DELAY_S = 2.0
 SILENCE_S = 30.0
 
@@ -38,7 +38,7 @@ class _Lines(logging.Handler):
 
 
 class _Printing:
-    """The handler that prints lines at present, or None, and the number of runs that use it."""
+    """The handler that prints log records now (None if there is none), and the number of runs that use it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -106,8 +106,8 @@ class Heartbeat:
 class Waiting:
     """A display of the current work. It appears after `patience` seconds and stays until `end_display`.
 
-    In a terminal the display is a line that is erased again. Elsewhere, if `logged` is True, the current work is logged
-    every `SILENCE_S` seconds.
+    In a terminal the display is a line that disappears at the end. Elsewhere, if `logged` is True, the current work is
+    logged every `SILENCE_S` seconds.
     """
 
     def __init__(self, patience: float = DISPLAY_DELAY_S, *, logged: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Schedulers. A scheduler chooses the fragment of the model that a client trains next.
 
-It may use the costs of the fragments, their past updates and their training losses.
+For its choice it may use the time that a task with each fragment costs, and the fragments' past updates and training
+losses.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The schedulers with which the paper of Fed-RAA compares Gre-RAA (section 6). They ignore the delay bound."""
+"""The schedulers with which the Fed-RAA paper compares Gre-RAA (section 6). They ignore the delay bound."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
 @dataclass
 class Random(Scheduler):
-    """A uniform random choice among all fragments that fit in the device's memory (Random Fed-RAA)."""
+    """A scheduler that chooses a random fragment among all that fit in the device's memory (Random Fed-RAA)."""
 
     bounded: ClassVar[bool] = False
 
@@ -22,9 +22,9 @@ class Random(Scheduler):
 
 @dataclass
 class MinimumPriority(Scheduler):
-    """The fragment with the fewest updates among all that fit in the device's memory (MP-RAA).
+    """A scheduler that chooses the least updated of all fragments that fit in the device's memory (MP-RAA).
 
-    It is Gre-RAA without the delay bound.
+    It is the scheduler Gre-RAA without the delay bound.
     """
 
     bounded: ClassVar[bool] = False
@@ -35,9 +35,9 @@ class MinimumPriority(Scheduler):
 
 @dataclass
 class Offline(Scheduler):
-    """The fixed optimal assignment of fragments to clients (`offline_sets`).
+    """A scheduler with a fixed assignment of fragments to clients, which `offline_sets` computes from the costs.
 
-    A client with several fragments trains one after another, and then starts again with the first.
+    A client with several fragments trains them in turn, and after the last one begins again with the first.
     """
 
     bounded: ClassVar[bool] = False
@@ -50,7 +50,7 @@ class Offline(Scheduler):
         return int(owned[view.turn % len(owned)])
 
     def state(self) -> dict[str, Any]:
-        # The owned fragments follow from the costs, so a checkpoint does not store them.
+        # `plan` computes each client's fragments from the costs, so a checkpoint does not store them.
         return {}
 
 

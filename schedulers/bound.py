@@ -1,8 +1,10 @@
-"""The offline optimal assignment of fragments to clients, and the delay bound that follows from it.
+"""The offline assignment of fragments to clients, and the delay bound that follows from it.
+
+The assignment is fixed for the whole run. It minimizes the longest duration of a task.
 
 Source: Fed-RAA, Theorem 2, with N clients and M fragments. The n-th fastest client (n from 1) gets the fragment
-ceil(nM/N), as in the proof. The sets in the theorem's text, {(j-1)floor(N/M)+1, ...}, would give some clients no
-fragment if M does not divide N.
+ceil(nM/N) in order of size, largest first, as in the theorem's proof. The formula in the theorem's text,
+{(j-1)floor(N/M)+1, ...}, would give some clients no fragment if M does not divide N.
 """
 
 import numpy as np
@@ -13,9 +15,9 @@ from schedulers.protocol import Costs, Ints
 def offline_sets(costs: Costs) -> list[Ints]:
     """Return, for each client, the fragments that the offline assignment gives it.
 
-    Clients are sorted from fast to slow, and fragments from large to small. The n-th client (from 1) gets fragment
-    ceil(nM/N). If there are fewer clients than fragments, a client also gets the fragments between the fragment of the
-    previous client and its own fragment. Then every fragment has a client.
+    Clients are sorted from fast to slow, and fragments from large to small. The n-th client (from 1) gets the fragment
+    ceil(nM/N). If there are fewer clients than fragments, this would leave out fragments between those of two
+    successive clients. The later client of the two also gets these fragments.
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.
@@ -30,9 +32,10 @@ def offline_sets(costs: Costs) -> list[Ints]:
 def delay_bound(costs: Costs) -> float:
     """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
-    With the delay bound K*, every client has a feasible fragment, and every fragment is feasible for some client. The
-    second property may fail if some device lacks the memory for a fragment, which makes the cost infinite. If the
-    offline assignment gives a client such a fragment, K* uses the cost of this client's cheapest fragment instead.
+    A fragment is feasible for a client if its cost is at most the delay bound. With the bound K*, every client has a
+    feasible fragment, and every fragment is feasible for some client. The cost is infinite if a device lacks the memory
+    for a fragment. If the offline assignment gives a client such a fragment, K* uses the cost of this client's cheapest
+    fragment instead, and some fragment may be feasible for no client.
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.
@@ -45,10 +48,10 @@ def delay_bound(costs: Costs) -> float:
 
 
 def _sort_by_cost(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the sorted clients [N], the sorted fragments [M], and the ranges of fragments of the offline assignment.
+    """Return the clients from fast to slow [N], the fragments from large to small [M], and each client's range.
 
-    Clients are sorted from fast to slow, and fragments from large to small. The i-th sorted client gets the sorted
-    fragments from starts[i] to ends[i] (exclusive); starts and ends are the third and fourth result [N].
+    The offline assignment gives the i-th of the sorted clients the sorted fragments from starts[i] to ends[i]
+    (exclusive). The third and the fourth result are `starts` [N] and `ends` [N].
     """
     clients, fragments = costs.shape
     # The cost is infinite if the device lacks the memory for a fragment. For sorting, such a cost is replaced by twice

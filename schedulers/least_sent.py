@@ -1,4 +1,4 @@
-"""The scheduler least-sent, which gives clients that train at the same time different fragments."""
+"""The scheduler least-sent, which gives different fragments to clients that train at the same time."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,6 @@ from schedulers.greedy import GreRAA
 
 @dataclass
 class LeastSent(GreRAA):
-    """The scheduler least-sent: Gre-RAA with `in_flight`. It chooses the fragment that was sent least often."""
+    """Gre-RAA with `in_flight` (scheduler least-sent). It chooses the feasible fragment that was sent least often."""
 
     in_flight: bool = True

@@ -25,8 +25,8 @@ class SchedulingContext:
         costs: Modelled duration of a task of this client on each fragment, in time units. It is infinite if the
             fragment does not fit in the device's memory.
         bound: The delay bound K, in time units.
-        counts: Number of applied updates of each fragment, q(j). In a round, tasks that were already assigned count as
-            well.
+        counts: Number of applied updates of each fragment, q(j) in the paper. In a synchronous method, tasks that were
+            already assigned in the current round also count.
         sent: Number of tasks that were sent for each fragment, including tasks in flight and excluding dropped tasks.
         staleness: Staleness of the last applied update of each fragment; 0 before the first update.
         losses: Mean training loss of the last applied update of each fragment; infinite before the first update.
@@ -53,26 +53,26 @@ class Scheduler(ABC):
             def choose(self, view, rng):
                 return max(view.feasible, key=view.losses.__getitem__)
 
-    A checkpoint holds all attributes of the object: `state` returns them, and `restore` sets them. Override both
-    methods if some attribute is not a number, text, list, dict with text keys or NumPy array.
+    A checkpoint holds all attributes of the scheduler: `state` returns them, and `restore` sets them. Override both
+    methods if an attribute is not a number, text, list, dict with text keys or NumPy array.
 
     Attributes:
-        bounded: True if the scheduler chooses only from `view.feasible`. Then a run in which some client has no
-            feasible fragment raises an error before it starts.
+        bounded: True if the scheduler chooses only from `view.feasible`. If a client then has no feasible fragment, the
+            run raises an error before it starts.
     """
 
     bounded: ClassVar[bool] = True
 
     @abstractmethod
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
-        """Return the number of the chosen fragment, from 0 to M - 1.
+        """Return the index of the chosen fragment, from 0 to M - 1.
 
-        The fragment must fit in the device's memory, which means that `view.costs` is finite. Draw random numbers only
-        from `rng`.
+        The fragment must fit in the device's memory, so its entry of `view.costs` must be finite. Draw random numbers
+        only from `rng`, so that the run can be repeated.
         """
 
     def plan(self, costs: Costs, bound: float) -> None:
-        """Prepare for choices with these costs. The server calls `plan` before the first choice and when costs change.
+        """Prepare for later choices. The server calls `plan` before the first choice, and whenever the costs change.
 
         Args:
             costs: The cost of a task of client n on fragment j [N, M], in time units.

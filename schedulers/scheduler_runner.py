@@ -1,4 +1,4 @@
-"""The scheduler of one run, with the costs and the delay bound, and with checks of its choices."""
+"""The scheduler of one run together with its inputs (the costs and the delay bound) and the checks of its choices."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -10,17 +10,18 @@ import numpy.typing as npt
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
-# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K. With this tolerance, a client that has one sample
-# more than another has the same feasible fragments, and rounding errors do not exclude a fragment that costs K.
+# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K, where K is the delay bound. Because of the
+# tolerance, one sample more or less does not change a client's feasible fragments, and rounding errors do not exclude a
+# fragment that costs K.
 TOLERANCE = 0.01
 
 
 class WrongChoice(ValueError):
-    """An error: a scheduler returned no fragment, or a fragment that does not fit in the device's memory.
+    """A scheduler returned an object that is no fragment, or a fragment that does not fit in the device's memory.
 
     Attributes:
         problem: A sentence that names the scheduler and its choice.
-        expected: The allowed choices.
+        expected: A description of the allowed choices.
     """
 
     def __init__(self, scheduler: Scheduler, problem: str, expected: str) -> None:
@@ -38,9 +39,9 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class FragmentStats:
-    """The statistics of the fragments: arrays [M] with one entry per fragment, which the server updates.
+    """Statistics of the M fragments. The server updates the arrays, which have one entry per fragment.
 
-    `SchedulingContext` explains the arrays and has read-only views of them.
+    The fields of the same names in `SchedulingContext` are read-only views of these arrays, and are documented there.
     """
 
     counts: Ints
@@ -50,13 +51,15 @@ class FragmentStats:
 
     @classmethod
     def start(cls, fragments: int) -> "FragmentStats":
-        """Return the statistics before the first task."""
+        """Return the statistics of fragments that no client has trained yet."""
         counts, sent, staleness = (np.zeros(fragments, np.int64) for _ in range(3))
         return cls(counts, sent, staleness, np.full(fragments, np.inf))
 
 
 def count_once(counts: Ints, before: Ints) -> None:
-    """At the end of a round, count one update for each fragment that any number of clients trained in the round.
+    """Count one update in this round for each trained fragment, no matter how many clients trained it.
+
+    The server calls the function at the end of a round.
 
     Both arrays are changed in place.
 
@@ -70,14 +73,14 @@ def count_once(counts: Ints, before: Ints) -> None:
 
 @dataclass(eq=False)
 class SchedulerRunner:
-    """A scheduler with the costs [N, M] and the delay bound K on which its choices depend, both in time units."""
+    """A scheduler and the inputs of its choices: the costs [N, M] and the delay bound K, both in time units."""
 
     scheduler: Scheduler
     costs: Costs = field(init=False)
     bound: float = field(init=False)
 
     def plan(self, costs: Costs, bound: float | None) -> None:
-        """Set the costs [N, M] and the delay bound for later choices. If `bound` is None, it follows from the costs."""
+        """Set the costs [N, M] and the delay bound for later choices. If `bound` is None, compute it from the costs."""
         self.costs = costs
         self.bound = delay_bound(costs) if bound is None else bound
         self.scheduler.plan(self.costs, self.bound)
@@ -88,13 +91,13 @@ class SchedulerRunner:
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 
     def of(self, clients: Ints) -> "SchedulerRunner":
-        """Return a runner for some of the clients, with the same delay bound and a copy of the scheduler."""
+        """Return a runner for a subset of the clients, with the same delay bound and a copy of the scheduler."""
         runner = SchedulerRunner(deepcopy(self.scheduler))
         runner.plan(self.costs[clients], self.bound)
         return runner
 
     def feasible_mask(self) -> npt.NDArray[np.bool_]:
-        """Return a mask [N, M] of clients and fragments: True if the fragment is feasible for the client."""
+        """Return a mask [N, M]: entry [n, j] is True if fragment j is feasible for client n."""
         return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
 
     def choose(
@@ -113,10 +116,11 @@ class SchedulerRunner:
             rng: The random generator of this choice.
 
         Raises:
-            WrongChoice: The result is not a fragment, or is a fragment that does not fit in the device's memory.
+            WrongChoice: The scheduler returned an object that is no fragment, or a fragment that does not fit in the
+                device's memory.
         """
         if self.scheduler.bounded and not feasible.size:
-            # On the wall clock, costs are learned from measured times. Then the costs of all fragments of a client may
+            # On the wall clock, costs are learned from measured times. They may grow until all fragments of a client
             # exceed a bound that the user set.
             return int(self.costs[client].argmin())
         context = SchedulingContext(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# With more threads, other tests would starve the processes of Ray.
+# Without this, Ray lowers the priority of workers, and other tests would take their CPU time.
 os.environ.setdefault("RAY_worker_niceness", "0")
 # Tests trace models, and must not write into the user's cache.
 os.environ["FEDRAA_CACHE"] = ""
@@ -20,7 +20,7 @@ from hypothesis import settings
 from sample_runs import write_sample_runs
 
 torch.set_num_threads(1)
-# Without fsync only a power failure loses data, and a run would wait for the disk a dozen times.
+# Tests skip fsync, because only a power failure would lose data, and each run would wait for the disk a dozen times.
 os.fsync = lambda descriptor: None
 # If a shell starts the tests in the background (`bash .ci/run &`), they and their children would ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,10 +31,16 @@ settings.load_profile("same")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests with Ray in one process of pytest-xdist, because one cluster serves them and they mostly wait."""
+    """Run all tests with Ray in one process of pytest-xdist, because one cluster serves them and they mostly wait.
+
+    Tests that read /proc are skipped if it does not exist.
+    """
+    has_proc = Path("/proc/self/stat").exists()
     for item in items:
         if item.get_closest_marker("cluster") is not None:
             item.add_marker(pytest.mark.xdist_group("cluster"))
+        if item.get_closest_marker("linux") is not None and not has_proc:
+            item.add_marker(pytest.mark.skip(reason="it reads /proc, which this system does not have"))
 
 
 def pytest_runtest_setup() -> None:

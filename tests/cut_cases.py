@@ -61,7 +61,7 @@ def head_of(width: int) -> nn.Sequential:
 
 
 def check_case(module: nn.Module, example: Tensor, sizes: list[int]) -> None:
-    """Check that a module has groups of these sizes, and that three random cuts are right."""
+    """Check that a module has groups of these sizes, and that three random cuts compute the right outputs."""
     torch.manual_seed(0)
     traced = trace_module(module, example)
     assert [group.size for group in traced.groups] == sizes

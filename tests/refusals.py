@@ -22,8 +22,7 @@ def refuses(
 
     Args:
         field: The field of the error.
-        names: Words that the sentence must contain, each a name that the user can act on: an option, a file, a class, a
-            number. They are no sentences.
+        names: Names that the sentence must contain because the user needs them: an option, a file, a class or a number.
         got: The value that the error must carry; by default any.
         error: The type of the error.
     """

@@ -16,7 +16,7 @@ SMALL: dict[str, Any] = {"clients": 4, "hidden": (16,), "local_epochs": 1, "engi
 
 
 class StopAfter(Callback):
-    """Interrupts a run, as Ctrl-C does, after a number of commits."""
+    """A callback that interrupts a run after a number of commits, as Ctrl-C does."""
 
     def __init__(self, commits: int | None) -> None:
         self.stop = Stop()

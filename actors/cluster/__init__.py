@@ -1,1 +1,1 @@
-"""Functions that start or join a Ray cluster, place actors on it, and list, stop and fetch its runs."""
+"""Functions that start or join a Ray cluster, place actors on its nodes, and list, stop or copy its runs."""

@@ -1,4 +1,4 @@
-"""Functions that join a running Ray cluster, or raise an error within seconds."""
+"""Functions that join a running Ray cluster. If the cluster cannot be joined, they raise an error within seconds."""
 
 import logging
 import os
@@ -15,8 +15,8 @@ from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# Parts of Ray's error messages about a busy head. The head's process for this client took longer than 30 s to start, or
-# did not answer. A second attempt may succeed.
+# Texts that occur in Ray's errors when the head node is busy. The head starts one process for each connection with
+# `ray://`. This process took longer than 30 s to start, or did not answer. A second attempt may succeed.
 TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
 # The permission bits of a file for users other than its owner.
 OTHER_USERS = 0o077
@@ -31,7 +31,8 @@ def join_cluster(address: str) -> None:
         address: `auto`, HOST:PORT or ray://HOST:PORT.
 
     Raises:
-        InputError: No cluster answers, the cluster requires another token, or its version of Ray or Python differs.
+        InputError: No cluster answers, the cluster does not accept this machine's token, or the versions of Ray or
+            Python differ between the cluster and this machine.
     """
     check_reachable(address)
     token = find_open_token()
@@ -46,11 +47,11 @@ def join_cluster(address: str) -> None:
                 ray.init(
                     address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=make_runtime_env()
                 )
-            # `init` does not set the level of this logger.
+            # `ray.init` does not apply its `logging_level` to this logger.
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
-            # `shutdown` can raise any exception if the connection exists only in part.
+            # `ray.init` may have failed halfway. `ray.shutdown` can then raise any exception.
             with suppress(Exception):
                 ray.shutdown()
             if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
@@ -58,7 +59,7 @@ def join_cluster(address: str) -> None:
 
 
 def find_open_token() -> Path | None:
-    """Return the file of the token if other users can read it, otherwise None.
+    """Return the path of the file with the Ray token if other users can read this file, otherwise None.
 
     A user with the token could run any code on the cluster.
     """
@@ -86,7 +87,7 @@ def package_folders() -> list[str]:
 
 
 def _join_error(address: str, text: str) -> InputError:
-    """Return an InputError for the text of Ray's error about a cluster that cannot be joined."""
+    """Convert the text of Ray's error about a cluster that cannot be joined into an InputError."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         remote, local = (f"Ray {ray_version} and Python {python}" for ray_version, python in versions)

@@ -1,4 +1,4 @@
-"""Calls of functions on the nodes of a cluster, for work that consists of many short runs, such as tuning.
+"""Remote calls of functions on the nodes of a Ray cluster. They serve work with many short runs, such as tuning.
 
 Each call takes one CPU.
 """
@@ -21,16 +21,16 @@ Submit = Callable[..., Future[Any]]
 
 @contextmanager
 def open_calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
-    """Join a cluster for the `with` block, and yield a function that calls other functions on its nodes.
+    """Join a cluster for the `with` block, and yield a function that calls other functions on the cluster's nodes.
 
     The yielded function is used like `Executor.submit` of concurrent.futures: submit(function, *arguments) returns a
-    future. The future raises the exception of the function, or RunFailed if nodes were lost. If a node dies, its calls
-    run again on another node.
+    future. If a node dies, Ray repeats its calls on another node. The future raises the exception of the called
+    function, or RunFailed if Ray could not finish the call.
 
     Args:
         options: The options of the cluster.
         clients: The number of clients of a run.
-        parts: Objects that the calls need. The user's modules of these objects are sent to the nodes.
+        parts: Objects that the calls need. The user's modules that define these objects are sent to the nodes.
     """
     with provide_cluster(options, clients):
         carry_by_value(parts)
@@ -43,7 +43,7 @@ def _call_function(function: Callable[..., object], *args: object) -> object:
 
 
 def _translate_errors(call: Future[Any]) -> Future[Any]:
-    """Return a future of the same call that raises errors of fedraa instead of errors of Ray."""
+    """Return a future with the same result as `call`. It raises errors of fedraa instead of errors of Ray."""
     answer: Future[Any] = Future()
 
     def copy_outcome(ended: Future[Any]) -> None:

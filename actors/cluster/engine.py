@@ -1,4 +1,4 @@
-"""The engine `ray`: it starts or joins a cluster, starts the server actor, and restarts it after a failure."""
+"""The engine `ray`. It starts or joins a cluster, starts the server actor, and restarts it if it fails."""
 
 import logging
 import socket
@@ -42,12 +42,13 @@ from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
-# The run fails after this number of consecutive deaths of the server without a new checkpoint in between.
+# The run fails after the server has died this number of times without a new checkpoint between the deaths.
 MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
-# Maximum seconds for which this process waits until the server of a lost cluster has written a checkpoint.
+# If the cluster is lost, its server may still live and write a checkpoint. The driver waits for the server's end at
+# most this number of seconds.
 LEAVE_SECONDS = 5.0
-# Maximum seconds from the creation of an actor to its first answer, if the actor need not wait for resources.
+# If an actor need not wait for resources, it must send its first answer within this number of seconds.
 START_SECONDS = 50.0
 
 logger = logging.getLogger(__name__)
@@ -63,10 +64,10 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
         directory: The run directory.
         callbacks: The user's callbacks, which are called in this process.
         resume: True if the run continues from a checkpoint.
-        restarts: The maximum number of times that a new private cluster replaces a lost one.
+        restarts: The maximum number of new private clusters. Each replaces a private cluster that was lost.
 
     Raises:
-        RunFailed: The run failed. The error has the command that resumes it.
+        RunFailed: The run failed. The error message has the command that resumes the run.
         CallbackRaised: A callback raised an exception.
     """
     stop = Stop()
@@ -102,7 +103,8 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
 def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
     """Run an experiment on the cluster that this process has joined. Return True if the run reached its end.
 
-    If the server actor runs on another node, the run directory is written there, and its files are copied to this node.
+    If the server actor runs on another node, it writes the run directory on that node. The files are then copied to
+    this node.
 
     Args:
         spec: The run.
@@ -130,7 +132,8 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     last = None
     with register_writer(directory) if elsewhere else nullcontext():
         while True:
-            # `server_node` may name a resource. After the server's node is gone, another node may have this resource.
+            # The option `server_node` may name a resource instead of a node. If the server's node is lost, another node
+            # may have the same resource.
             if experiment.server_node and deaths:
                 node = _find_node_again(experiment.server_node, spec, directory)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
@@ -172,7 +175,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
 
 
 def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:
-    """Return the node on which a dead server is restarted. Raise RunFailed if there is no such node any more.
+    """Return the node on which a dead server is restarted. Raise RunFailed if no node of the cluster matches any more.
 
     Args:
         wanted: The option `server_node`: the id, address or name of the node, or a resource that it has.
@@ -187,7 +190,7 @@ def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, A
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
-    """Return if an error means that the server or a shard died, so that a restart can help. Otherwise raise an error.
+    """Raise an error unless the server or a shard has died, in which case a restart of the server can help.
 
     Args:
         error: The error of the run.
@@ -196,8 +199,8 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
 
     Raises:
         ClusterLost: The cluster is lost.
-        InputError: A package is not installed on the node.
-        Exception: `error` itself, if it has another cause.
+        InputError: The node cannot run the server, because a Python package is not installed on it.
+        Exception: The cause is none of these; then the function raises `error` itself.
     """
     lost = watch.confirm_lost()
     if lost is not None:
@@ -210,18 +213,19 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
 
 
 def with_shared_source(spec: RunSpec) -> RunSpec:
-    """Return the run with its data source, if there is one, in Ray's object store."""
+    """Return a copy of the run with its data source in Ray's object store. Without a source, return the run itself."""
     if spec.data.source is None:
         return spec
     return replace(spec, data=replace(spec.data, source=SharedSource(runtime.put(spec.data.source))))
 
 
 def _await_release(server: Any, directory: Path) -> None:
-    """Ask the server of a lost cluster to stop, and wait until it no longer writes to the run directory.
+    """Ask the server of a lost cluster to stop, and wait until the server no longer writes to the run directory.
 
-    The server may live longer than the cluster. It must release the directory before another process resumes the run.
+    The server actor may live longer than the cluster. The server must end before another process resumes the run in the
+    same directory.
     """
-    # The cluster is lost, so the request can raise any exception.
+    # Because the cluster is lost, a call of the server can raise any exception.
     with suppress(Exception):
         server.stop.remote()
         give_up = time.monotonic() + LEAVE_SECONDS
@@ -230,7 +234,7 @@ def _await_release(server: Any, directory: Path) -> None:
 
 
 def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
-    """Return the inputs that the server needs besides the run.
+    """Return the server's inputs other than the run, such as the worker groups and the data blocks.
 
     Args:
         spec: The run.
@@ -273,14 +277,14 @@ def _death_text(error: Exception) -> str:
 
 
 def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """Return the error for a run that was stopped without a new checkpoint."""
+    """Return the exception for a run that the user stopped before the server could write a new checkpoint."""
     if (directory / CONFIG).exists():
         return Interrupted(f"stopped at the last checkpoint; resume with: {resume_command(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 
 def _find_import_error(text: str) -> str | None:
-    """Return a description of the import error in a text of Ray, or None if the text has no import error."""
+    """Return a description of the import error in the text of a Ray error, or None if it has no import error."""
     for line in reversed(text.splitlines()):
         if line.strip().startswith(("ModuleNotFoundError", "ImportError")):
             return f"cannot run fedraa ({line.strip()})"
@@ -291,7 +295,8 @@ def _find_import_error(text: str) -> str | None:
 def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
     """Join a Ray cluster for the `with` block.
 
-    It is the cluster that this process has already joined, the cluster at the option `address`, or a new private one.
+    If this process has already joined a cluster, this cluster is used. Otherwise it is the cluster at the option
+    `address` or, without this option, a new private cluster.
     """
     address = cluster_address(options)
     if is_joined():

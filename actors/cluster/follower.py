@@ -20,46 +20,48 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.engine.stop_signals import Stop
 from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 
-# If the run does not wait for a callback, the server may collect events for this number of seconds before it answers.
+# The server may collect events for this number of seconds before it answers the driver's request for events. If the run
+# waits for a callback, the server answers at once.
 LISTEN_SECONDS = 0.2
 # Seconds between two health checks while the driver waits for an answer.
 CHECK_SECONDS = 0.2
-# Seconds between two synchronizations of a remote run directory.
+# If the server runs on another node, its new files are copied to this node once in this number of seconds.
 PULL_SECONDS = 2.0
-# If some workers have not started after this number of seconds, a warning says that they wait for resources. The time
-# is multiplied by the load of the machine.
+# If some workers have not started after this number of seconds (multiplied by the load of the machine), the driver
+# warns that they wait for resources.
 PATIENCE_SECONDS = 20.0
-# Maximum seconds that a server may take to end after a stop request, without the time of writing a checkpoint.
+# Maximum seconds that a server may take to end after a stop request. The time of writing a checkpoint does not count.
 STOP_SECONDS = 4.0
-# Maximum seconds that the driver waits after it has asked the server whether it is writing a checkpoint.
+# The driver asks the server if it is writing a checkpoint, and waits at most this number of seconds for the answer.
 SAVING_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
 
 
 class HealthMonitor(Protocol):
-    """A health check of processes of the cluster that the run needs. The driver calls it regularly."""
+    """A health check of the processes without which a cluster cannot work. The driver calls the check regularly."""
 
     def lost(self) -> str | None:
-        """Return the cause if the processes are lost, otherwise None."""
+        """Return the reason if the cluster is lost, otherwise None."""
 
     def confirm_lost(self) -> str | None:
-        """Check again until the result is certain. Return the cause if the processes are lost, otherwise None.
+        """Check until the result is certain. Return the reason if the cluster is lost, otherwise None.
 
-        The driver calls this method after another failure, which may be the first sign of the loss.
+        The driver calls this method when the server or a shard has failed, because the loss of the cluster may be the
+        cause.
         """
 
 
 class ClusterLost(Exception):
-    """An error: the cluster is lost, together with its server. The message is the cause."""
+    """The cluster and its server are lost. The error message has the reason."""
 
 
 class ServerFroze(Exception):
-    """An error: the server gives no sign of life."""
+    """The server did not answer pings and used no CPU time for too long."""
 
 
 class ServerStuck(Exception):
-    """An error: the server did not end after a stop request."""
+    """The server did not end in time after a stop request."""
 
 
 @dataclass
@@ -68,10 +70,10 @@ class Follower:
 
     Attributes:
         server: The server actor.
-        setting: The inputs of the server besides the run.
+        setting: The server's inputs other than the run.
         callbacks: The user's callbacks.
         stop: The user's request to stop the run.
-        sync: The copy of the run directory on this node; None if the server runs on this node.
+        sync: The copy of the run directory on this node, if the server runs on another node; otherwise None.
         watch: The health check of the cluster.
     """
 
@@ -96,7 +98,7 @@ class Follower:
         self._pulse = LivenessProbe(self.server, self.setting.heartbeat)
 
     def follow(self, resume: bool) -> bool:
-        """Run or resume on the server. Return True if the run reached its end.
+        """Let the server start or resume the run. Return True if the run reached its end.
 
         Raises the exception that ended the run, ServerFroze, ServerStuck, ClusterLost, or an error of Ray.
         """
@@ -105,7 +107,7 @@ class Follower:
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
-        # The server has ended, so the time since a stop request is no longer checked.
+        # The server has ended, so it can no longer exceed the time limit after a stop request.
         self._stop_at = None
         try:
             self._exchange_events()
@@ -121,7 +123,10 @@ class Follower:
         return ended
 
     def _exchange_events(self) -> None:
-        """Send the callbacks' answers to the previous events, for which the run may wait. Then handle new events."""
+        """Send the callbacks' answers to the server, then fetch new events and call the callbacks with them.
+
+        The answers belong to the previous events. The run may wait for them.
+        """
         self._tell_to_stop()
         self._number += 1
         batch = self.server.take_events.remote(self._number, self._asking, LISTEN_SECONDS)
@@ -146,7 +151,7 @@ class Follower:
             logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
 
     def _await_answer(self, ref: AnyRef) -> Any:
-        """Wait for an answer of the server and return it. Raise an error if the server or the cluster fails."""
+        """Wait for the server's answer to a call and return it. Raise an error if the server or the cluster fails."""
         self._check_health()
         while not runtime.wait([ref], timeout=CHECK_SECONDS)[0]:
             self._check_health()
@@ -170,7 +175,7 @@ class Follower:
             self._stop_at = runtime.monotonic()
 
     def _is_saving(self) -> bool:
-        """Return True if the server answers that it is writing a checkpoint."""
+        """Ask the server if it is writing a checkpoint. Return False if it does not answer within `SAVING_SECONDS`."""
         saving = self.server.is_saving.remote()
         return bool(runtime.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(runtime.get(saving))
 
@@ -184,7 +189,8 @@ class Follower:
     def _copy_changes(self) -> None:
         """Copy new and changed files of the run from the server's node to this node.
 
-        The caller first waits for the first step, because a resumed run first cuts its log back to the checkpoint.
+        The caller waits for the first step of the run before it copies files. Before this step, a resumed run removes
+        the lines after the checkpoint from its log.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))

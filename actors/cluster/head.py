@@ -1,4 +1,4 @@
-"""Health checks of the head of a Ray cluster, before and after this process joins the cluster."""
+"""Checks that the head node of a Ray cluster answers, before and after this process joins the cluster."""
 
 import time
 from typing import Any
@@ -9,14 +9,18 @@ from actors.ray_versions import AuthenticationError, head_request, resolve_addre
 from fedraa.errors import InputError
 
 CLIENT = "ray://"
+# With this address, Ray looks for a cluster on this machine.
+AUTO = "auto"
+MAX_PORT = 65535
 ANSWER_SECONDS = 5.0
-# Seconds between two requests to the head.
+# Seconds between two requests to the head node.
 ASK_SECONDS = 2.0
-# Maximum number of seconds that the time between two checks adds to the silence of the head. Between checks this
-# process sends no request, so a long pause between two checks does not show that the head is silent.
+# The silence of the head is the time without an answer. One interval between two checks adds at most this number of
+# seconds to it. If this process pauses for longer, it sends no requests, so the pause does not show that the head is
+# silent.
 MAX_COUNTED_SECONDS = 2.0
 # The cluster counts as lost if its head refuses connections for `GONE_SECONDS`, or does not answer for
-# `SILENT_SECONDS`. After 60 s, Ray itself would end the joined processes and print its own error.
+# `SILENT_SECONDS`. Both are below 60 s, after which Ray itself would end this process with its own error.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
 TOKEN = (
@@ -26,9 +30,13 @@ TOKEN = (
 
 
 class Head:
-    """A connection to the head of a cluster. Raises InputError if the address is invalid or no cluster is found."""
+    """A connection to the head node of a Ray cluster.
+
+    The constructor raises InputError if the address is invalid or no cluster is found.
+    """
 
     def __init__(self, address: str) -> None:
+        _check_form(address)
         self.address = address
         as_client = address.startswith(CLIENT)
         try:
@@ -36,8 +44,9 @@ class Head:
             if not as_client:
                 target = resolve_address(address)
             self._header = token_header()
-        except ConnectionError as error:
-            raise InputError("address", _first_line(error).split(". ")[0].lower(), got=address) from None
+        except ConnectionError:
+            problem = "no Ray cluster runs on this machine"
+            raise InputError("address", problem, got=address, hint="start one with: ray start --head") from None
         except AuthenticationError:
             raise InputError("address", f"the cluster at {address} {TOKEN}") from None
         method, self._request = head_request(as_client)
@@ -45,7 +54,7 @@ class Head:
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
 
     def ask(self) -> Any:
-        """Send a request to the head and return the future of the answer."""
+        """Send a request to the head node and return a future of its answer."""
         return self._call.future(self._request, timeout=ANSWER_SECONDS, metadata=self._header)
 
     def close(self) -> None:
@@ -53,7 +62,7 @@ class Head:
 
 
 def check_reachable(address: str) -> None:
-    """Raise InputError if no cluster answers at the address, or if it does not accept the token of this machine."""
+    """Raise InputError if no cluster answers at the address, or if the cluster does not accept this machine's token."""
     head = Head(address)
     try:
         head.ask().result()
@@ -68,7 +77,7 @@ def check_reachable(address: str) -> None:
 
 
 class HeadWatch:
-    """A HealthMonitor of the head of a cluster that this process has joined."""
+    """A HealthMonitor that sends requests to the head node of a cluster that this process has joined."""
 
     def __init__(self, address: str) -> None:
         self._head = Head(address)
@@ -109,5 +118,9 @@ class HeadWatch:
         return lost
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _check_form(address: str) -> None:
+    """Raise InputError if an address is neither `auto` nor has a host and a port."""
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= MAX_PORT
+    if address != AUTO and not (host and "/" not in host and is_port):
+        raise InputError("address", got=address, expected=f"{AUTO}, HOST:PORT or {CLIENT}HOST:PORT")

@@ -7,12 +7,10 @@ from pathlib import Path
 
 TUNABLES = "GLIBC_TUNABLES"
 # mmap_threshold: by default glibc keeps freed blocks of up to 32 MB, so that a worker holds far more memory than it
-# uses. With a fixed threshold of 4 MB, larger blocks return to the system immediately.
-# trim_threshold: smaller blocks are on the heap. By default glibc returns its end to the system as soon as 128 kB are
-# free, so that the kernel would map and clear the memory of the next update again.
-# hugetlb: mapping a large block again is expensive unless its pages are huge.
-# arena_max: actors with a liveness probe train in a thread. A separate memory arena for this thread would cost small
-# models 10 % more CPU time.
+# uses. With this threshold, blocks above 4 MB return to the system immediately. trim_threshold: by default, glibc returns
+# the free end of the heap to the system as soon as it has 128 kB. The kernel would clear this memory again for the next
+# updates. hugetlb: with huge pages, it is cheaper to get a large block from the system again. arena_max: actors train in
+# a thread. With a separate memory arena for this thread, small models would need 10 % more CPU time.
 MALLOC_SETTINGS = (
     "glibc.malloc.mmap_threshold=4194304:glibc.malloc.trim_threshold=33554432"
     ":glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
@@ -22,9 +20,9 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 @contextmanager
 def return_freed_memory() -> Iterator[None]:
-    """Set glibc's allocator for processes that start in the block, so that large freed blocks return to the system.
+    """Set environment variables for processes that start in the block: their glibc returns large freed blocks at once.
 
-    Nothing is set if the kernel has no huge pages, or if the user has set the environment variable.
+    Nothing is set if the kernel has no huge pages, or if the user has already set the variable.
     """
     if TUNABLES in os.environ or not _huge_pages():
         yield

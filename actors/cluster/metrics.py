@@ -11,7 +11,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from fedraa.callbacks import Callback, Event, Progress
 from fedraa.ledger.bad_clients import RETRY
 
-# The bounds between the bars of the histogram of staleness, in steps.
+# The bounds between the buckets of the histogram of staleness, in steps.
 STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]
 SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
 NAMES = {
@@ -32,7 +32,7 @@ class Metrics(Callback):
     """A callback in the server's process that updates the metrics of a run.
 
     Args:
-        run: The name of the run. It is the value of the tag `run`, which separates runs on the same cluster.
+        run: The name of the run. It becomes the value of the tag `run`, by which users select one run of a cluster.
     """
 
     blocking = False
@@ -104,7 +104,7 @@ def write_json_line(event: str, /, **fields: object) -> None:
 
 
 def log_as_lines() -> None:
-    """Write the JSON lines of this actor to its log file without a prefix, so that programs can read them."""
+    """Let this actor's log file contain its JSON lines without a prefix, so that programs can read them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     own = logging.getLogger(__name__)

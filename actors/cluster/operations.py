@@ -1,6 +1,6 @@
 """Functions that list, stop and fetch the runs of a cluster from any process.
 
-They find a run because its server is a named actor.
+They find a run by the name of its server actor.
 """
 
 import os
@@ -27,12 +27,12 @@ ANSWER_SECONDS = 10.0
 
 
 def server_name(label: str) -> str:
-    """Return an actor name for a new server of a run. No other server has it, not even an earlier one of the run."""
+    """Return a unique name for a new server actor. Even an earlier server of the same run has a different name."""
     return f"{label}#{uuid4().hex[:12]}"
 
 
 def list_runs(address: str) -> list[tuple[str, Progress | None, int]]:
-    """Return, for each run of a cluster, its label MACHINE:DIRECTORY, its progress and its started workers."""
+    """Return the label MACHINE:DIRECTORY, the progress and the number of started workers of each run of a cluster."""
     join_cluster(address)
     try:
         return [(label, *ray.get(server.look.remote())) for label, server in _find_servers()]
@@ -48,7 +48,7 @@ def stop_run(run: str, address: str) -> None:
         address: The address of the cluster.
 
     Raises:
-        InputError: No run or more than one run has this name.
+        InputError: The cluster has no run, or more than one run, with this label or directory.
     """
     join_cluster(address)
     try:

@@ -1,8 +1,8 @@
 """A private Ray cluster on this machine.
 
 The cluster listens only on loopback. Its files are in a folder that only this user can enter. It requires a random
-token, which exists only in the environment of its processes. If its start fails, it is tried again. When it ends, its
-processes and files are removed.
+token, which exists only in the environment of its processes. If the cluster does not start, fedraa tries again. When
+the cluster ends, its processes are killed and its files removed.
 """
 
 import logging
@@ -34,15 +34,17 @@ from actors.ray_versions import (
 from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts
 from fedraa.errors import RunFailed
 
-# The maximum number of attempts to start is this number plus the load per core (rounded down, at least 1).
+# The maximum number of attempts to start Ray is this number plus the machine's load per core (rounded down, at least
+# 1), but never more than `MAX_ATTEMPTS`.
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
-# Seconds between two attempts.
+# Seconds between two attempts to start Ray.
 PAUSE_SECONDS = 2.0
-# The cluster counts as lost if one of Ray's central processes is stopped (as by SIGSTOP) for this number of seconds.
+# The cluster counts as lost if its raylet or its GCS is stopped (for example by SIGSTOP) for this number of seconds.
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
-# The module that Ray imports in new worker processes. This process does not import it, because the import is slow.
+# The name of a module that Ray imports in new worker processes. The driver does not import it, because the import is
+# slow.
 PRELOADED = "actors.worker.preload"
 RAYLET_DIED = str(
     RunFailed("engine", "Ray's raylet died while this process registered with it", hint="run the same command again")
@@ -86,7 +88,7 @@ def own_cluster(cpus: int) -> Iterator[None]:
 
 
 def is_joined() -> bool:
-    """Return True if this process uses a cluster, which may be private. A prestarted cluster is not used yet."""
+    """Return True if this process has joined a cluster. A cluster that is only prestarted does not count."""
     return ray.is_initialized() and not _begun
 
 
@@ -117,13 +119,13 @@ def is_private_cluster() -> bool:
 
 
 class ClusterWatch:
-    """A HealthMonitor of Ray's central processes that this process has started."""
+    """A HealthMonitor of the raylet and the GCS that this process has started."""
 
     def __init__(self) -> None:
         self._stopped: dict[int, float] = {}
 
     def lost(self) -> str | None:
-        """Return the cause if one of the processes died or froze, otherwise None."""
+        """Return the reason if the raylet or the GCS died or froze, otherwise None."""
         for kind, name in CENTRAL_PROCESSES.items():
             for process in started_processes(kind):
                 if process.poll() is not None:
@@ -146,7 +148,8 @@ class ClusterWatch:
 def _start_ray(folder: Path, cpus: int) -> str | None:
     """Start Ray. Return None, or the first line of the error if the start fails.
 
-    Ctrl-C is deferred, because an interruption of the last step (the connection) would cause a segmentation fault.
+    Ctrl-C is deferred until Ray has started. An interruption while this process connects to Ray would cause a
+    segmentation fault.
     """
     try:
         with (
@@ -163,9 +166,10 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
                 include_dashboard=False,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                # Ray makes its folder readable for all users. Therefore it is inside a folder that is private.
+                # Ray makes its folder readable for all users, so the folder is created inside a private folder.
                 _temp_dir=str(folder / "ray"),
-                # Ray's hook for `uv run` needs a runtime environment, which this cluster without agents cannot create.
+                # Ray's hook for `uv run` requests a runtime environment. Ray's agents would create it, but this cluster
+                # has no agents.
                 _skip_env_hook=True,
                 _system_config={"preload_python_modules": [PRELOADED]},
             )
@@ -177,16 +181,17 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
 
 @contextmanager
 def _ended_in(folder: Path) -> Iterator[None]:
-    """Shut Ray down at the end of the block, even if only some of its processes have started or are still alive."""
+    """Shut Ray down at the end of the block, even if some processes of Ray did not start or have died."""
     watch = ClusterWatch()
     try:
         yield
     finally:
         with ignore_interrupts():
-            # In this state, a regular shutdown would wait for processes that cannot answer. They are killed first.
+            # If Ray did not start or is lost, a regular shutdown would wait for processes that cannot answer. Therefore
+            # all processes are killed before.
             if not ray.is_initialized() or watch.lost():
                 kill_all_of(folder)
-            # If a process of Ray is dead, `shutdown` can raise any exception.
+            # If a process of Ray is dead, `ray.shutdown` can raise any exception.
             with suppress(Exception):
                 ray.shutdown()
             kill_all_of(folder)

@@ -1,8 +1,7 @@
 """A temporary folder that no other user can enter. It is removed when the process that owns it ends.
 
-While the owner lives, it locks a file in the folder. If the owner is killed, its folder stays, but the lock is
-released. The next process that creates such a folder removes the abandoned folder, and kills processes that still use
-it.
+While the owner lives, it locks a file in the folder. If the owner is killed, the folder stays, but the lock is
+released. The next process that calls `own_folder` removes the abandoned folder, and kills processes that still use it.
 """
 
 import fcntl
@@ -19,8 +18,8 @@ from actors.cluster.processes import kill_all_of
 PREFIX = "fedraa-"
 # The name of the file that the owner locks while it lives.
 OWNER = "owner"
-# The path of a socket may have 107 characters. Ray's names below the folder need 80 of them, and the name of the folder
-# needs 16.
+# The path of a Unix socket may have 107 characters. Ray's paths inside the folder need up to 80 of them, and the name
+# of the folder needs 16.
 MAX_PARENT_LENGTH = 107 - 80 - 16
 
 
@@ -60,7 +59,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove an abandoned folder. Raises OSError if the folder has no lock file or its owner lives."""
+    """Remove a folder if its owner is dead. Raise OSError if the owner lives or the folder has no lock file."""
     with (folder / OWNER).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kill_all_of(folder)

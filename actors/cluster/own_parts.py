@@ -1,8 +1,8 @@
 """Transfer of the user's classes and functions to the processes of a cluster.
 
-Definitions in a script or a notebook are always pickled by value. The processes of a private cluster import other
-modules of the user from the same folders as the driver. The nodes of another cluster do not have these modules, so the
-modules are also pickled by value.
+Classes and functions that a script or a notebook defines are always pickled by value. The user's modules are pickled by
+reference on a private cluster, because its processes import them from the same folders as the driver. On another
+cluster the modules are pickled by value, because its nodes do not have them.
 """
 
 import io
@@ -24,7 +24,7 @@ from fedraa.errors import InputError, short_text
 if TYPE_CHECKING:
     from fedraa.engine.run_spec import RunSpec
 
-# The functions of cloudpickle have no types.
+# cloudpickle has no type hints.
 registry: Any = cloudpickle
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
@@ -62,7 +62,9 @@ def _pickling_error(part: object) -> str | None:
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """Pickle the user's modules that some objects need by value from now on, so that nodes need not have the modules.
+    """Register the user's modules that some objects need, so that they are pickled by value from now on.
+
+    The nodes of the cluster then need not have these modules.
 
     Raises InputError if the objects cannot be pickled.
     """
@@ -99,10 +101,10 @@ def share_import_paths() -> Iterator[None]:
 
 
 class _Finder(cloudpickle.CloudPickler):
-    """A pickler that discards its output and collects the user's modules that it would pickle by reference.
+    """A pickler that finds the user's modules that would be pickled by reference. Its output is discarded.
 
     Attributes:
-        modules: The modules by name.
+        modules: The user's modules that were found, by name.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -120,7 +122,7 @@ class _Finder(cloudpickle.CloudPickler):
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Return True if a module is the user's source code, which means that it is neither installed nor part of fedraa.
+    """Return True if a module is the user's own code: it is neither part of an installed package nor of fedraa.
 
     `__main__` does not count, because it is always pickled by value.
     """

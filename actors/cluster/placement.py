@@ -1,4 +1,4 @@
-"""Placement of actors on the nodes of a cluster: resources of workers, and node and memory of the server."""
+"""Placement of actors on the nodes of a cluster: the workers' resources, and the server's node and memory."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError
 from fedraa.messages import Index
 
-# Tolerance when sums of GPU shares are compared.
+# Tolerance for rounding errors when sums of GPU fractions are compared.
 ROUNDING = 1e-6
 # The name of the option of Ray's actors for each built-in resource.
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of a run: the groups in the option `resources`, or one group if it is not set.
+    """Return the worker groups of the option `resources`, or one group of equal workers if the option is not set.
 
     Args:
         options: The options of the cluster.
@@ -53,7 +53,7 @@ def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int
 
 
 def gpu_share(device: str, count: int) -> float:
-    """Return the share of a GPU that each of `count` workers gets: 1 / ceil(workers / GPUs), or 0 without GPUs."""
+    """Return the fraction of a GPU that each of `count` workers gets: 1 / ceil(count / GPUs), or 0 without GPUs."""
     gpus = int(_total_resource("GPU"))
     if device == "cpu" or not gpus:
         return 0.0
@@ -88,8 +88,8 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
     """Return the options with which Ray creates the server on a node.
 
-    Besides the run itself, the server allows three calls at the same time: the driver's call for events, a repetition
-    of this call, and a call of a command that inspects or stops the run.
+    While one call of the server executes the run, three more calls may run at the same time: the driver's call for
+    events, a repetition of this call, and a call of a command that inspects or stops the run.
 
     Args:
         node: The description of the node.
@@ -110,9 +110,9 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
 
 
 def nodes_for_shards(count: int) -> list[str]:
-    """Return the ids of `count` nodes. They are different if there are enough nodes.
+    """Return the ids of `count` nodes for server shards. A node occurs twice only if the cluster has too few nodes.
 
-    Nodes without CPUs are used only if no node has CPUs.
+    Nodes that declare no CPUs to Ray are used only if all nodes declare none.
     """
     nodes = living_nodes()
     able = [node for node in nodes if node["Resources"].get("CPU")] or nodes

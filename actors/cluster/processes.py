@@ -1,4 +1,4 @@
-"""Information about the processes of this machine, from /proc. It exists only on Linux."""
+"""Information about the processes of this machine, from the file system /proc, which exists only on Linux."""
 
 import os
 import signal
@@ -8,13 +8,18 @@ from pathlib import Path
 PROC = Path("/proc")
 STDOUT = "1"
 STDERR = "2"
-# The titles of Ray's actor processes begin with these bytes.
+# Ray gives many of its processes a title in place of the command line. The title begins with these bytes.
 RAYS = b"ray::"
 
 
 def load_factor() -> float:
-    """Return the machine's load per core, but at least 1. Timeouts are multiplied by this factor."""
+    """Return the machine's load average per core, but at least 1. Timeouts are multiplied by this factor."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def knows_cpu_seconds() -> bool:
+    """Return True if this system has the CPU time of processes in /proc. macOS does not."""
+    return (PROC / str(os.getpid()) / "stat").exists()
 
 
 def cpu_seconds(process: int) -> float:
@@ -32,7 +37,7 @@ def is_stopped(process: int) -> bool:
 
 
 def kill_all_of(folder: Path) -> None:
-    """Send SIGKILL to every process that writes its output to the folder or has its path in the command line.
+    """Send SIGKILL to every process that writes its output into the folder or has its path in the command line.
 
     Both are checked, because Ray's processes change their command line after the start.
     """
@@ -45,10 +50,11 @@ def kill_all_of(folder: Path) -> None:
 
 
 def _is_of(entry: Path, folder: str) -> bool:
-    """Return True if a process uses the folder.
+    """Return True if a process has a file of the folder open, or the path of the folder in its command line.
 
-    Of Ray's agents, all open files are checked, because their standard output is not in the folder. Without this check,
-    agents would live for a minute after the death of their raylet.
+    For most processes only standard output and standard error are checked. For processes with a title of Ray, all open
+    files are checked, because the standard output of Ray's agents is not in the folder. Otherwise agents would live for
+    a minute after their raylet died.
     """
     try:
         command = (entry / "cmdline").read_bytes()
@@ -65,7 +71,7 @@ def _is_of(entry: Path, folder: str) -> bool:
 
 
 def _stat_fields(process: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on, or None if the process has ended."""
+    """Return the fields of /proc/PID/stat that follow the process name, or None if the process has ended."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Synchronization of a run directory if the server runs on another node than the driver.
+"""Copying of a run directory to the driver's node if the server runs on another node.
 
 The server writes the run directory on its node, and the driver copies the changes to the user's directory.
 """
@@ -13,7 +13,7 @@ from fedraa.rundir.atomic_files import PARTIAL, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, Hold, this_process
 
-# Files to which a server only appends.
+# Files to which the server only appends lines. Existing lines never change.
 GROWING = (EVENTS, EVALS, CLIENTS)
 Stamp = tuple[int, int]
 """The size of a file in bytes, and the time of its last change in nanoseconds."""
@@ -21,12 +21,12 @@ Stamp = tuple[int, int]
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of a directory since an earlier state.
+    """The changes of a run directory since the last copy.
 
     Attributes:
-        stamps: The stamps of all files, by relative path.
+        stamps: The size and the time of the last change of all files, by relative path.
         whole: The content of new and changed files.
-        tails: The bytes that were appended to the files in `GROWING`.
+        tails: The bytes that the server has appended to each file of `GROWING`.
     """
 
     stamps: dict[str, Stamp]
@@ -35,7 +35,7 @@ class Changes:
 
 
 def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files. Their names are paths relative to the directory."""
+    """Write files into a directory. The keys of `files` are relative paths and the values are contents."""
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / name) as stream:
@@ -43,13 +43,13 @@ def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
-    """Return the changes of a directory since an earlier state.
+    """Return the changes of a run directory since the last copy.
 
     The logs are read last, so that they contain all events before the newest checkpoint.
 
     Args:
         directory: The directory.
-        seen: The stamps of the files in the earlier state.
+        seen: The size and the time of the last change of each file when it was copied last.
     """
     stamps = _read_stamps(directory)
     whole = {}
@@ -59,7 +59,7 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
             continue
         try:
             whole[name] = (directory / name).read_bytes()
-        # The file was an old checkpoint, which the server has removed in the meantime.
+        # The missing file is an old checkpoint, which the server has removed since the files were listed.
         except FileNotFoundError:
             del stamps[name]
     for name in GROWING:
@@ -77,19 +77,19 @@ class RunDirSync:
     """The user's copy of a run directory.
 
     Attributes:
-        directory: The copy.
-        seen: The stamps of the files that were copied last.
+        directory: The user's directory, which holds the copy.
+        seen: The size and the time of the last change of each file when it was copied last.
     """
 
     directory: Path
     seen: dict[str, Stamp] = field(default_factory=dict)
 
     def read(self) -> dict[str, bytes]:
-        """Return the content of all files by relative path."""
+        """Return the contents of all files of the copy, by relative path."""
         return {name: (self.directory / name).read_bytes() for name in _read_stamps(self.directory)}
 
     def apply(self, new: Changes) -> None:
-        """Write changes to the copy: first logs, then checkpoints, and the summary last.
+        """Write changes to the copy: first the logs, then the checkpoints, and the summary last.
 
         With this order, the run can be resumed from the copy after an interruption at any point.
         """
@@ -122,13 +122,13 @@ def register_writer(directory: Path) -> Iterator[None]:
 
 
 def _size(stamps: Mapping[str, Stamp], name: str) -> int:
-    """Return the size of a file, or 0 if it has no stamp."""
+    """Return the recorded size of a file in bytes, or 0 if no size is recorded."""
     size, _ = stamps.get(name, (0, 0))
     return size
 
 
 def _read_stamps(directory: Path) -> dict[str, Stamp]:
-    """Return the stamps of all files by relative path, except temporary files and the lock."""
+    """Return the size and the time of the last change of all files, except temporary files and the lock, by path."""
     stamps = {}
     for folder, _, names in os.walk(directory):
         for name in names:

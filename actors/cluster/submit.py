@@ -46,7 +46,7 @@ def submit_command(
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
     except RuntimeError as error:
-        # The message of the error is a sentence of Ray's dashboard.
+        # The exception's message is the answer of Ray's dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow_output(client, job, say))
@@ -56,7 +56,7 @@ def submit_command(
 
 
 def check_size(folder: Path) -> None:
-    """Raise InputError if a folder is too large for a job. Files that its .gitignore names do not count."""
+    """Raise InputError if a folder is too large to be sent with a job. Files that its .gitignore names do not count."""
     total = 0
 
     def add_size(path: Path) -> None:

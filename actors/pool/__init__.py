@@ -1,1 +1,1 @@
-"""The executor on Ray, which gives tasks to worker actors."""
+"""The executor of the engine `ray`: it sends clients' tasks to worker actors."""

@@ -1,4 +1,4 @@
-"""Data hosts, which a run with `data_on_nodes` has: each node reads the data set once and keeps it for its workers."""
+"""Data hosts of a run with the option `data_on_nodes`: one actor per node reads the data set for the node's workers."""
 
 import logging
 import socket
@@ -34,10 +34,10 @@ class DataHost:
         Args:
             problem: The options of the data set.
             dealing: The settings with which the data set is dealt to the clients.
-            wanted: The checksum of the data on the driver's node.
+            wanted: The expected checksum. It was computed from the data on the driver's node.
 
         Raises:
-            InputError: The data on this node have another checksum.
+            InputError: The data on this node have a different checksum.
         """
         if self._blocks is None:
             self._blocks = self._read_blocks(problem, dealing, wanted)
@@ -74,7 +74,7 @@ class DataHosts:
     _pulses: dict[str, LivenessProbe] = field(default_factory=dict)
 
     def blocks(self, node: str) -> tuple[Any, AnyRef]:
-        """Return the host of a node, and the reference of its Blocks, which exist after the host has read the data."""
+        """Return a node's data host, and a reference of the Blocks that the host returns after it has read the data."""
         if node not in self._actors:
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=on_node).remote()
@@ -83,16 +83,16 @@ class DataHosts:
         return self._actors[node], blocks
 
     def drop(self, node: str, host: Any) -> None:
-        """Kill the host of a node after its data were lost. Nothing is done if another host has already replaced it.
+        """Kill the data host of a node because its data were lost. Do nothing if the node already has a newer host.
 
-        The next request creates a new host, which reads the data again.
+        The next call of `blocks` creates a new host, which reads the data again.
         """
         if self._actors.get(node) is host:
             runtime.kill(self._actors.pop(node))
             del self._pulses[node]
 
     def drop_frozen(self) -> None:
-        """Kill hosts that give no sign of life. A worker's call that waits for such a host fails and is repeated."""
+        """Kill frozen data hosts. If a worker's call waits for such a host, the call fails and is repeated."""
         for node, pulse in list(self._pulses.items()):
             silence = pulse.silent_seconds()
             if silence is not None:
@@ -105,7 +105,7 @@ class DataHosts:
 
 
 def data_checksum(data: Federated) -> int:
-    """Return a checksum of the clients' training data. Samples that clients read themselves are not included."""
+    """Return a checksum of the clients' training data. It omits samples that clients read from their own files."""
     value = 0
     for array in (*list_leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)

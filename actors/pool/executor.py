@@ -37,9 +37,9 @@ from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
-# Maximum number of calls that a worker has: one in training, and one that it can begin when the first one ends.
+# Maximum number of unfinished calls of a worker: one in progress, and one that it can begin immediately afterwards.
 CALLS_PER_WORKER = 2
-# A worker is not replaced again after this number of consecutive deaths without a finished call.
+# If a worker dies this number of times without finishing a call, it is not replaced any more.
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
@@ -54,24 +54,24 @@ class RayExecutor:
     Responsibilities:
       - It starts the workers of every worker group. A worker that waits for resources gets no work until it starts.
       - It puts the tasks of client n into the queue of worker group `group_of[n]`.
-      - It replaces a worker that dies, hangs or freezes. The task in training becomes a fault, and the tasks that
-        waited behind it are given to other workers.
+      - It replaces a worker that dies, hangs or freezes. Its call in progress fails; its waiting calls go to other
+        workers.
       - If a call with several tasks fails, any of them may be the cause. Each task is sent again in a separate call.
-      - It does not replace a worker after `MAX_DEATHS` deaths in a row. A group without a worker raises RunFailed.
+      - After `MAX_DEATHS` such failures a worker is not replaced. A group without a worker raises RunFailed.
 
     Args:
-        worker_spec: The reference of the WorkerSpec.
+        worker_spec: A reference of the WorkerSpec in the object store.
         blocks: The clients' training data.
-        evaluation_data: The reference of the evaluation data.
+        evaluation_data: A reference of the evaluation data in the object store.
         groups: The worker groups.
         threads: The number of threads of each worker.
         device: The option `device` of the experiment.
         placement: `pack` or `spread`.
         stack: The number of tasks that a worker trains as one batched computation.
         group_of: The worker group of each client; None if there is only one group.
-        worker: The class of the workers.
+        worker: The actor class of the workers.
         hang_detector: The time limits of calls.
-        hosts: The hosts that read the clients' data on every node; None if `blocks` has the data.
+        hosts: The data hosts, which read the clients' data on every node; None if `blocks` has the data.
         check: A function that is called after a failure. It raises an error if the cause is not a worker.
         watch: A function that is called regularly. It raises an error if another actor is frozen.
         heartbeat: The bounds of liveness probes.
@@ -177,10 +177,10 @@ class RayExecutor:
             self.hosts.close()
 
     def receive(self, give_up: float) -> bool:
-        """Wait for the end of a call and handle it. Also replace workers that hang.
+        """Wait until a call of a worker ends, and handle its result or error. Meanwhile, replace workers that hang.
 
-        Return False if no call has ended until the monotonic time `give_up`. Raises RunFailed if a worker group has no
-        worker left.
+        Return False if no call has ended by the monotonic time `give_up`. Raise RunFailed if a worker group has no
+        worker.
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
@@ -233,7 +233,7 @@ class RayExecutor:
         return min(self._ready_workers(group), key=lambda handle: len(handle.calls), default=None)
 
     def _fill_queues(self) -> None:
-        """Give evaluations and the tasks that are due first to the workers with the fewest calls."""
+        """Send waiting evaluations and tasks, ordered by due time, to the workers with the fewest calls."""
         while self._evaluations:
             handle = self._emptiest_worker()
             if handle is None:
@@ -253,12 +253,12 @@ class RayExecutor:
                 self._add_call(Call(TRAIN, handle, ref, work=sum(map(self._task_work, tasks)), tasks=tasks))
 
     def _task_work(self, task: Task) -> float:
-        """Return (client's samples) * (size of the submodel), to which a task's duration is roughly proportional."""
+        """Return a task's samples times its parameters. Its duration is roughly proportional to this product."""
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 
     def _end_call(self, call: Call) -> None:
-        """Handle the end of a call, which is a result, an error in the called method, or the death of the worker."""
+        """Handle a call that ended with a result, with an error in the called method, or with the worker's death."""
         handle = call.handle
         result = wrong = None
         of_client = False
@@ -271,8 +271,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # A worker executes its calls in order. So the first call in the list has killed the worker, or has ended
-            # well. Its end is handled first.
+            # The worker has died. Its first call was in progress or has succeeded, so this call is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
@@ -292,7 +291,7 @@ class RayExecutor:
         self._deliver_outcome(call, result, wrong, of_client=of_client)
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Handle the answer to one of the first calls of a worker, and mark the worker as ready if no call is missing.
+        """Handle the answer to one of a worker's startup calls. After the last startup call, mark the worker as ready.
 
         Args:
             handle: The worker.
@@ -310,7 +309,7 @@ class RayExecutor:
             self._add_call(Call(LOAD, handle, ref))
 
     def _check_time(self, handle: WorkerHandle) -> None:
-        """Replace a worker if its current call exceeds the time limit. The calls of its start have no limit."""
+        """Replace a worker if its current call exceeds the time limit. Startup calls have no time limit."""
         if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
@@ -318,9 +317,10 @@ class RayExecutor:
             self._replace_worker(handle, f"worker hung: no answer within {bound:.3g} s")
 
     def _check_liveness(self) -> None:
-        """Replace actors that give no sign of life.
+        """Replace actors that are frozen.
 
-        Data hosts and server shards are checked first, because workers that wait for them may also be silent.
+        Data hosts and server shards are checked before workers, because a worker that waits for them may also be
+        silent.
         """
         self._glance_at = runtime.monotonic() + CHECK_SECONDS
         if self.watch is not None:
@@ -335,13 +335,13 @@ class RayExecutor:
                 self._replace_worker(handle, f"worker froze: no sign of life for {silence:.3g} s")
 
     def _deliver_outcome(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
-        """Store the outcome of a call. If a call with several tasks failed, send each task again in a separate call.
+        """Store the results or the error of a call. If a call with several tasks failed, send each task separately.
 
         Args:
             call: The ended call.
             result: The result of the call if it succeeded.
             wrong: The error if the call failed, otherwise None.
-            of_client: True if the client's data or code may have caused the error.
+            of_client: True if the client's data or the user's code for the client may have caused the error.
         """
         worker = call.handle.number
         tasks = call.tasks
@@ -377,7 +377,7 @@ class RayExecutor:
         self._evaluations.append(pending)
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-        """Kill a dead or unresponsive worker and start a new one, unless it has died `MAX_DEATHS` times in a row."""
+        """Kill a dead or unresponsive worker. Start a new one, unless the worker has died `MAX_DEATHS` times."""
         runtime.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause

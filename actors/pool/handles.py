@@ -17,7 +17,7 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
-# The first calls of a worker, before any work. They have no time limit.
+# The kinds of calls with which a worker starts, before it trains or evaluates. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
 
 
@@ -26,10 +26,10 @@ class Call:
     """A call that has not ended.
 
     Attributes:
-        kind: START (of the worker), LOAD (the data of the node), TRAIN or EVALUATE.
+        kind: START (the worker starts), LOAD (the worker waits for the data of its node), TRAIN or EVALUATE.
         handle: The worker.
-        ref: The reference of the answer.
-        work: The amount of work; the duration of calls of one kind is roughly proportional to it.
+        ref: The reference of the call's result.
+        work: The amount of work. The durations of calls of the same kind are roughly proportional to their work.
         tasks: The tasks of a TRAIN call.
         evaluation: The evaluation of an EVALUATE call.
     """
@@ -44,14 +44,14 @@ class Call:
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A worker actor and its calls that have not ended.
+    """A worker actor, and the calls that were sent to it and have not ended.
 
     Attributes:
         number: The index of the worker.
         group: The index of its worker group.
         actor: The actor.
         pulse: The liveness probe of the actor.
-        deaths: The number of consecutive deaths without a finished call.
+        deaths: The number of times that this worker died since it last finished a call.
         node: The id of its node; empty until the worker has started.
         blocks: The clients' training data. When they are set, the worker is ready for work.
         host: The data host of its node, if the run has data hosts.
@@ -72,7 +72,7 @@ class WorkerHandle:
 
 
 def describe_death(call: Call, error: RayError) -> str:
-    """Return a description of a worker's death. A worker that does not answer repeated calls counts as dead."""
+    """Return a description of a worker's death. A worker that Ray could not reach for many attempts counts as dead."""
     if isinstance(error, ActorUnavailableError):
         return "worker could not be reached"
     if call.kind not in STARTUP_CALLS:
@@ -88,7 +88,7 @@ class PendingEvaluation:
     Attributes:
         receive: `RayExecutor.receive`, which waits for the end of a call.
         ref: The reference of the parameters.
-        kept_ref: The reference of the values that clients with personal models keep.
+        kept_ref: The reference of the values that clients keep for their personal models.
         evaluation: The result; None until the evaluation is finished.
         failures: The number of failed attempts.
     """
@@ -120,14 +120,15 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Time limits of calls, from the durations of earlier calls of the same kind.
+    """Time limits for calls, computed from the durations of earlier calls of the same kind.
 
-    The durations of one kind are roughly proportional to the amount of work. A pace is seconds per unit of work.
+    The durations of calls of one kind are roughly proportional to their amounts of work. The quotient, in seconds per
+    unit of work, is the pace of a call.
 
     Attributes:
-        factor: The limit is this factor times the slowest pace so far times the amount of work.
+        factor: The limit of a call is this factor times the slowest pace so far times the call's amount of work.
         min_seconds: The limit is never less than this number of seconds.
-        unseen: The limit in seconds for a kind without an earlier call.
+        unseen: The limit in seconds if no call of this kind has ended yet.
     """
 
     factor: float = 20.0

@@ -1,6 +1,7 @@
-"""Liveness probes, which detect frozen actors: every actor answers a ping in a separate thread while it works.
+"""Liveness probes, which detect frozen actors. They send pings, which every actor answers in a separate thread.
 
-A frozen process (stopped, swapped out or deadlocked) does not answer calls, so that its caller would wait forever.
+A frozen process is stopped, swapped out or deadlocked. It does not answer calls, so a caller without a probe would wait
+forever.
 """
 
 import math
@@ -15,33 +16,36 @@ import ray
 from ray.exceptions import RayError
 
 from actors import runtime
-from actors.cluster.processes import cpu_seconds, load_factor
+from actors.cluster.processes import cpu_seconds, knows_cpu_seconds, load_factor
 from actors.ray_versions import AnyRef, any_order_option
 
 GROUP = "pulse"
-# Maximum number of seconds that the time between two checks adds to the silence of an actor. No answer is received
-# while no check runs, so a long pause between two checks does not show that the actor is silent.
+# The silence of an actor is the time without an answer to a ping. One interval between two checks adds at most this
+# number of seconds to it. Answers are only received in checks, so a long pause between two checks does not show that
+# the actor is silent.
 MAX_COUNTED_SECONDS = 2.0
-# An answer may take this number of times as long as the slowest answer so far.
+# An actor does not count as frozen until its answer takes this number of times as long as its slowest answer so far.
 SLOWNESS_FACTOR = 10.0
-# A process that uses this share of a core is not frozen.
+# A process that uses more than this share of a core is not frozen.
 MIN_CPU_SHARE = 0.05
-# Maximum number of times that Ray repeats a call because the request or the answer was lost. Then the actor counts as
-# dead.
+# If the request or the answer of a call is lost, Ray repeats the call at most this number of times. Then the actor
+# counts as dead.
 MAX_CALL_RETRIES = 20
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The interval of liveness probes, and the bounds of their answers, in seconds.
+    """The interval between the pings of a liveness probe, and the time limits for the answers, in seconds.
 
-    The bounds are multiplied by the load of the machine.
+    The time limits are multiplied by the load of the machine.
 
     Attributes:
         every: The time between two pings.
         bound: The time after which an actor on this node counts as frozen if it has not answered.
-        far: The bound for an actor on another node. It is longer, because other data on the network can delay a ping.
-        starts: The bound for the first answer; None for no bound, because the actor may have to wait for resources.
+        far: The same time for an actor on another node, or on a system that does not report CPU times. It is longer,
+            because large arrays on the network can delay a ping, and because without CPU times a busy process looks
+            like a frozen one.
+        starts: The same time for the first answer; None for no limit, because the actor may have to wait for resources.
     """
 
     every: float = 3.0
@@ -51,9 +55,9 @@ class Heartbeat:
 
 
 class LivenessProbe:
-    """The liveness probe of one actor.
+    """A check that one actor is alive: it sends pings to the actor and measures the time until the answer.
 
-    A process on this node that uses CPU time does not count as frozen, even if it does not answer.
+    If the actor's process is on this node and uses CPU time, it does not count as frozen even if it does not answer.
 
     Args:
         actor: The actor.
@@ -67,16 +71,17 @@ class LivenessProbe:
         # The node and the process id of the actor; None before the first answer.
         self._heard: tuple[str, int] | None = None
         self._slowest = self._silent = 0.0
-        # The CPU seconds of the process when half of the bound had passed; None before.
+        # The CPU seconds of the actor's process at the time when half of the silence bound had passed; None before this
+        # time.
         self._used: float | None = None
         self._looked = runtime.monotonic()
         self._send_ping()
 
     def silent_seconds(self) -> float | None:
-        """Return the seconds without an answer if the actor counts as frozen, otherwise None.
+        """Return for how many seconds the actor has not answered, if it counts as frozen. Otherwise return None.
 
-        An actor counts as frozen if the time exceeds the bound and its process used little CPU time. The caller calls
-        this method regularly.
+        An actor counts as frozen if it has not answered for longer than the bound and its process used little CPU time.
+        The method must be called regularly.
         """
         now = runtime.monotonic()
         self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
@@ -104,10 +109,11 @@ class LivenessProbe:
         self._looked = runtime.monotonic()
 
     def _take_answer(self, ref: AnyRef) -> None:
-        # The first answer is not counted, because its time includes the start of the process.
+        # The time of the first answer is not recorded, because it includes the start of the process.
         if self._heard is not None:
             self._slowest = max(self._slowest, self._silent)
-        # An error means that the actor is dead. The other calls of this actor report it.
+        # An error means that the actor is dead. The probe ignores it, because other calls of the actor fail with the
+        # same error.
         with suppress(RayError):
             self._heard = runtime.get(ref)
         self._ref = None
@@ -120,14 +126,16 @@ class LivenessProbe:
             if heartbeat.starts is None:
                 return math.inf
             return heartbeat.starts * load_factor()
-        bound = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
+        bound = heartbeat.far
+        if self._heard[0] == self._here and knows_cpu_seconds():
+            bound = heartbeat.bound
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process used CPU time in the last `seconds` seconds.
+        """Return True if the actor's process used CPU time in the last `seconds` seconds.
 
-        The time since its last message is then counted from 0 again.
-        Only processes on this node can be inspected; for others the result is False.
+        In this case the silence of the actor is counted from 0 again. The result is False for a process on another
+        node, because its CPU time cannot be read.
         """
         works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds
         if works:
@@ -135,7 +143,7 @@ class LivenessProbe:
         return works
 
     def _cpu_seconds(self) -> float:
-        """Return the CPU seconds of the actor's process, or 0 if it is not on this node."""
+        """Return the CPU time of the actor's process in seconds, or 0 if the process is not on this node."""
         if self._heard is None or self._heard[0] != self._here:
             return 0.0
         return cpu_seconds(self._heard[1])
@@ -148,15 +156,15 @@ def ping(self: object) -> tuple[str, int]:
 
 
 def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:
-    """Return an actor class for a class. Its actors answer the pings of liveness probes.
+    """Return a Ray actor class for a Python class. Its actors also answer the pings of liveness probes.
 
-    If Ray loses the request or the answer of a call, it repeats the call. Therefore a second execution of a call must
-    have no effect, and callers must not rely on the order of their calls. Ray's task events are off, because Ray would
-    store millions of events in a long run.
+    If Ray loses the request or the answer of a call, it repeats the call. Therefore a second execution of the same call
+    must have no effect, and callers must not rely on the order of their calls. Ray's task events are off, because Ray
+    would store millions of them in a long run.
 
     Args:
-        kind: The class.
-        groups: The number of threads of each additional concurrency group.
+        kind: The Python class.
+        groups: The number of threads of each concurrency group of the class, by name.
     """
     members = {"ping": ping, "__module__": kind.__module__}
     own = type(kind.__name__, (kind,), members)

@@ -1,4 +1,4 @@
-"""The queues of tasks that wait for workers, and the grouping of short tasks into calls."""
+"""Queues of the tasks that wait for workers. Several short tasks are sent to a worker in one call."""
 
 import heapq
 import math
@@ -6,22 +6,25 @@ from collections.abc import Callable, Iterable
 
 from fedraa.messages import Index, Task
 
-# Maximum seconds of training in a call of several tasks. The call itself costs milliseconds.
+# Maximum predicted seconds of training in a call with several tasks. Longer calls would save little, because the
+# overhead of a call is only milliseconds.
 GROUP_SECONDS = 0.1
 # Maximum number of bytes in the answer to a call of several tasks.
 GROUP_BYTES = 16 * 2**20
 
 
 class Queues:
-    """A queue of tasks for each worker group, ordered by due time.
+    """A queue of tasks for each worker group. The task that is due first comes first.
 
-    Tasks of client n wait in the queue of group `group_of[n]`. If many short tasks wait, one call has several of them.
-    The duration of a task is predicted from the pace (seconds per work) of the last call.
+    Tasks of client n wait in the queue of group `group_of[n]`. If many short tasks wait, several of them are sent in
+    one call. The duration of a task is predicted from the last call: its seconds per unit of work, times the work of
+    the task.
 
     Args:
         groups: The number of worker groups.
         group_of: The group of each client; None if there is only one group.
-        work: A function that returns the work of a task, to which its duration is roughly proportional.
+        work: A function that returns the amount of work of a task. The duration of a task is roughly proportional to
+            it.
         stack: The number of tasks that a worker trains as one batched computation. If enough tasks wait, a call has at
             least this number.
     """
@@ -33,9 +36,9 @@ class Queues:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
-        # Tasks that a worker trains although they were cancelled.
+        # The ids of cancelled tasks that were already sent to a worker. Their outcomes are discarded.
         self._cancelled: set[int] = set()
-        # Seconds per unit of work.
+        # The seconds of the last call divided by its amount of work.
         self._pace = math.inf
 
     def submit(self, task: Task, due: float) -> None:
@@ -53,7 +56,7 @@ class Queues:
             heapq.heappush(self._waiting[group], (self._tasks[task.id][1], task.id))
 
     def ended(self, task: Task, *, well: bool) -> bool:
-        """Remove an ended task. Return False if the task was cancelled, so that its outcome is not needed.
+        """Remove an ended task. Return False if the task was cancelled, which means that its outcome must be discarded.
 
         Args:
             task: The task.
@@ -69,7 +72,7 @@ class Queues:
         return wanted
 
     def cancel(self, number: int) -> None:
-        """Cancel a task. If a worker has already received it, the worker trains it, but its outcome is not needed."""
+        """Cancel a task. If it was already sent to a worker, the worker trains it, but its outcome is discarded."""
         if number not in self._tasks:
             return
         for waiting in self._waiting:
@@ -90,14 +93,14 @@ class Queues:
         return bool(self._waiting[group])
 
     def take(self, group: int, places: int) -> list[Task]:
-        """Remove the tasks of the next call from a queue, and return them.
+        """Choose the tasks of the next call to a worker. Remove them from the queue and return them.
 
         They are the task that is due first and, if tasks are short, some of the tasks that are due next.
 
         Args:
             group: The worker group.
-            places: The number of calls among which the waiting tasks are divided. A call has at most an equal share of
-                them, unless a stack has more tasks.
+            places: The number of calls that the workers of the group can have together. A call gets at most the number
+                of waiting tasks divided by `places`, or `stack` tasks if this is more.
         """
         waiting = self._waiting[group]
         share = len(waiting) // places

@@ -1,6 +1,7 @@
 """Transfer of tasks and clients' data to workers.
 
-Large arrays are sent as references to Ray's object store, each only once. Small arrays are sent in the message.
+A large array is put into Ray's object store once, and messages have references to it. Small arrays are part of the
+messages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,21 +22,21 @@ from fedraa.data.tree import count_bytes, take_rows
 from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
-# An array with fewer bytes is sent in the message, because this costs less than a separate object in the object store.
+# An array with fewer bytes is part of the message, because this is faster than a separate object in the object store.
 INLINE_BYTES = 100_000
-# Size of an object with clients' data. Many small clients share one object, and a node that trains only one client does
-# not have to fetch a huge object.
+# Approximate size of one block of clients' data in the object store. Many clients with little data share a block. A
+# block is not larger, so that a node that trains only one client need not fetch the data of many.
 BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The clients' training data, in blocks that each have the data of some consecutive clients.
+    """The clients' training data, divided into blocks. A block has the data of consecutive clients.
 
     Attributes:
         offsets: The first row of each client in the data of all clients, and the number of all rows [clients + 1].
         starts: The first client of each block.
-        refs: The references of each block's inputs and labels; empty if workers read the samples themselves.
+        refs: For each block, the references of its inputs and its labels; empty if workers read the samples from files.
     """
 
     offsets: Index
@@ -51,9 +52,9 @@ class Blocks:
 
 
 def put_blocks(data: Federated) -> Blocks:
-    """Put the training data into the object store in blocks, which workers can read without a copy.
+    """Put the clients' training data into the object store, in blocks that workers can read without a copy.
 
-    If workers read the samples themselves, nothing is stored.
+    If workers read the samples from files, nothing is stored.
     """
     if data.source is not None:
         return Blocks(data.offsets, data.offsets[:0], [])
@@ -74,19 +75,19 @@ def put_blocks(data: Federated) -> Blocks:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """A task in the form in which it is sent to a worker.
+    """A task in the form in which it is sent to a worker in a call.
 
-    The arguments that several tasks of a call share are sent once. An integer in place of an array is an index in the
-    list of these shared arguments.
+    Arrays that several tasks of a call have in common are sent once, in the list of shared arguments. The job then has
+    the index in this list in place of the array.
 
     Attributes:
         header: The task without arrays.
-        buffer: The parameters of the task. If they are on server shards, the indices of the Route and of each shard's
-            cut.
+        buffer: The parameters of the task. If server shards hold them, the indices of the Route and of each shard's
+            copy in the shared arguments.
         mask: The mask of the task, packed to bits; None without a mask.
         extras: The extra buffers of the task by name.
-        x: The index of the block with the client's inputs; -1 if the worker reads the samples itself.
-        y: The index of the block with the client's labels; -1 if the worker reads the samples itself.
+        x: The index of the block with the client's inputs; -1 if the worker reads the samples from files.
+        y: The index of the block with the client's labels; -1 if the worker reads the samples from files.
         rows: The client's rows in the block, (start, end).
     """
 
@@ -99,7 +100,7 @@ class Job:
     rows: tuple[int, int] = (0, 0)
 
     def work(self, shared_args: Sequence[Any], source: Source | None = None) -> Work:
-        """Return the complete task and the client's data. If necessary, fetch the parameters from server shards.
+        """Return the complete task and the client's data. If server shards hold the parameters, fetch them.
 
         Args:
             shared_args: The shared arguments of the call.
@@ -123,8 +124,8 @@ class Job:
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
         """Return the update to send to the server.
 
-        If the parameters are on server shards, send the trained parameters to the shards, and return the update with a
-        receipt instead of the parameters.
+        If server shards hold the parameters, send the trained parameters to the shards. The returned update then has
+        the shards' receipt instead of parameters.
         """
         if not isinstance(self.buffer, tuple):
             return update
@@ -150,9 +151,9 @@ def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
 
 @dataclass
 class TaskSerializer:
-    """The conversion of tasks to jobs.
+    """The conversion of tasks to jobs, which can be sent to workers.
 
-    A SharedBuffer is put into the object store only once. It stays there as long as a task refers to it.
+    A SharedBuffer is put into the object store only once. It stays in the object store as long as a task refers to it.
     """
 
     _refs: WeakKeyDictionary[SharedBuffer, AnyRef] = field(default_factory=WeakKeyDictionary)

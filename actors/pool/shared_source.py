@@ -1,4 +1,4 @@
-"""A data source in Ray's object store, from which each process fetches it once."""
+"""A data source that is stored in Ray's object store. Each process fetches it from there once."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedraa.messages import Index
 
 @dataclass(frozen=True)
 class SharedSource:
-    """A `Source` that is sent as a reference. Its NumPy arrays stay in the object store and are not copied.
+    """A data source that is sent to workers as a reference. Workers read its arrays in the object store without a copy.
 
     Attributes:
         ref: The reference of the source.

@@ -1,1 +1,1 @@
-"""The actor of the parameter server, and the actors of its shards."""
+"""The actors that hold the model: the parameter server and its shards."""

@@ -1,7 +1,7 @@
-"""Calls of an actor that take effect once and in order, although Ray may lose, repeat and reorder messages.
+"""Calls of an actor that are executed once and in order, although Ray may lose, repeat and reorder messages.
 
 Ray may repeat a lost call after later calls, and cannot know if the lost call took effect. Therefore every message has
-all calls without an answer, with their numbers:
+all calls that have no answer yet, with their numbers:
 
     caller:  send [k, ..., n]      # n is the new call, k is the first call without an answer
     actor:   for each call in the message, in order:
@@ -33,7 +33,7 @@ class NumberedCall:
 
 
 class OrderedCaller:
-    """The caller's side of ordered calls. An actor can have only one ordered caller.
+    """The caller's side of ordered calls. An actor can have only one OrderedCaller.
 
     Args:
         actor: An actor with the method `run_calls`, which passes its argument to `OrderedReceiver.run`.
@@ -72,7 +72,8 @@ class OrderedReceiver:
     def run(self, actor: object, calls: Sequence[NumberedCall]) -> Any:
         """Execute the calls of a message that were not executed before, and return the answer of the last one.
 
-        If the message is a late copy, and the caller has already received this answer, return None.
+        A message that Ray repeats may arrive after the caller has received the answer of its last call. Then return
+        None.
 
         Args:
             actor: The object that has the called methods.

@@ -1,4 +1,4 @@
-"""The actor of the parameter server, in which a run on Ray is executed."""
+"""The parameter server as a Ray actor, which executes the run."""
 
 import threading
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ RUN = "run"
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The inputs that a server needs besides the run.
+    """The inputs of a server other than the run.
 
     Attributes:
         blocks: The clients' training data.
@@ -45,7 +45,7 @@ class Setting:
         group_of: The index of each client's worker group, int64 [clients].
         driver: The identity of the user's process, which is written to the run directory.
         description: A description of the run, which is written to the run directory.
-        label: The name of the run on the cluster.
+        label: The name of the run on the cluster, MACHINE:DIRECTORY.
         fingerprint: If every node reads the data set itself, the checksum of the data; otherwise None.
         audience: The kinds of events that the user's callbacks receive.
         heartbeat: The interval and the bounds of liveness probes.
@@ -76,18 +76,17 @@ class ParameterServer:
       - It writes checkpoints, the event log and the evaluations to the run directory, and resumes from a checkpoint.
       - It ends the run at its limit or on request, and stops all workers.
 
-    AsyncServer (fedraa/server/async_server.py), which applies updates one at a time, has the first three of these
-    responsibilities. With a method in rounds (the schedule Rounds or ScheduledRounds in fedraa/server/schedule.py), a
-    RoundServer (fedraa/server/round_server.py) takes its place. It waits for the updates of all clients of a round and
-    then takes one step.
+    For an asynchronous method, an AsyncServer (fedraa/server/async_server.py) has the first three responsibilities, and
+    applies updates one at a time. For a synchronous method, a RoundServer (fedraa/server/round_server.py) has them. It
+    waits for the updates of all clients of a round and then applies one server step.
 
     `execute` runs the experiment to its end. The other methods can be called during this time. Ray repeats a call if it
-    loses the request or the answer. Therefore no method has an effect when it is called a second time.
+    loses the request or the answer. Therefore a repeated call has no second effect.
 
     Args:
         spec: The run.
-        directory: The run directory. None if the user's directory is on another node: then the server writes to a
-            temporary directory, which `take` fills at the start and from which `changes` returns the changes.
+        directory: The run directory; None if the user's directory is on another node. In this case the server writes to
+            a temporary directory. `take` copies the user's files into it, and `changes` returns its new content.
         setting: The other inputs of the server.
     """
 
@@ -110,7 +109,8 @@ class ParameterServer:
     def execute(self, resume: bool) -> bool:
         """Run or resume the experiment, and stop all workers at the end. Return True if the run reached its end.
 
-        After `fail` the run writes a checkpoint and returns False. A repeated call has the same result or error.
+        If `fail` is called, the run writes a checkpoint, ends, and returns False. A repeated call of `execute` has the
+        same result or error as the first.
         """
         if self._outcome is None:
             self._outcome = Future()
@@ -165,14 +165,14 @@ class ParameterServer:
                 store.close()
 
     def look(self) -> tuple[Progress | None, int]:
-        """Return the progress (None before the first step) and the number of started workers."""
+        """Return the run's progress (None before its first step) and the number of started workers."""
         started = 0
         if self._executor is not None:
             _, started = self._executor.busy()
         return self._relay.latest, started
 
     def take_events(self, number: int, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
-        """Return the events for the user's callbacks, and the two results of `look`.
+        """Return new events for the user's callbacks, the run's progress and the number of started workers.
 
         `Relay.take_events` documents the arguments.
         """
@@ -191,14 +191,14 @@ class ParameterServer:
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
     def take(self, files: Mapping[str, bytes]) -> None:
-        """Write the files of the user's run directory to this node. A repeated call writes nothing."""
+        """Copy the files of the user's run directory into the server's directory. A repeated call writes nothing."""
         with self._filling:
             if not self._filled:
                 write_all(self._directory, files)
                 self._filled = True
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
-        """Return the changes of the run directory since the state with the stamps `seen`."""
+        """Return the changes of the run directory since its files had the sizes and times in `seen`."""
         return read_changes(self._directory, seen)
 
     def close(self) -> None:

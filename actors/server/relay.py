@@ -1,4 +1,4 @@
-"""The relay of events from a run on Ray to the callbacks in the user's process, which fetches them from a queue."""
+"""The relay of a run's events from the server actor to the user's process, which calls the user's callbacks."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
 
-# Maximum number of queued events. If the user's callbacks are slower, the run waits for them.
+# Maximum number of events in the queue. When the queue is full, the run waits for the user's callbacks.
 MAX_QUEUED_EVENTS = 10_000
 
 
@@ -26,14 +26,15 @@ class Audience:
 
 
 class Relay:
-    """A relay of events. It calls the callbacks of the server immediately, and queues events for the user's callbacks.
+    """A relay of the run's events. It calls the server's own callbacks immediately, and queues events for the user's.
 
-    The run calls `tell`, which waits for the user's callbacks if the event is blocking. The user's process regularly
-    calls `take_events`, in another thread. Each such call delivers the callbacks' answer to the last events, and
-    returns the events since then. The calls are numbered, because Ray may repeat a call.
+    The run calls `tell` for each event. If the event is blocking, `tell` waits for the user's callbacks. The user's
+    process regularly calls `take_events`, which runs in another thread. Each call of `take_events` delivers the
+    callbacks' answer to the last events, and returns the events since then. The calls are numbered, because Ray may
+    repeat a call.
 
     Args:
-        own: The callbacks of the server.
+        own: The callbacks that run in the server's process.
         audience: The kinds of events that the user's callbacks need.
     """
 
@@ -45,8 +46,8 @@ class Relay:
         self._audience = audience
         self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
-        # Since the start of the run: the numbers of events that were queued, that the user's process has fetched, and
-        # to which it has answered.
+        # How many events were queued, how many of them the user's process has fetched, and how many it has answered,
+        # all since the start of the run.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
         # The number of the last call of `take_events`, its result, and a lock that lets only one call run at a time.
@@ -78,12 +79,12 @@ class Relay:
         self._own.progress(progress)
 
     def take_events(self, number: int, asking: str | None, timeout: float) -> list[Event]:
-        """Return the events since the last call, when the run waits for them, when it is over, or after a timeout.
+        """Return the events since the last call. Return early if the run waits for the callbacks or is over.
 
         Args:
             number: The number of the call, from 1. A repeated call has the same number and returns the same events.
             asking: The name of the callback that asked to end the run at the last event; None if none did.
-            timeout: The maximum time to wait, in seconds.
+            timeout: The time in seconds during which events are collected, unless the function returns early.
         """
         with self._taking:
             if number > self._number:
@@ -105,7 +106,7 @@ class Relay:
             return events
 
     def fail(self) -> None:
-        """Make the run stop waiting, because one of the user's callbacks raised an exception."""
+        """Let the run no longer wait for the user's callbacks, because one of them raised an exception."""
         with self._changed:
             self._failed = True
             self._changed.notify_all()
@@ -117,7 +118,7 @@ class Relay:
             self._changed.notify_all()
 
     def _wait_for_user(self, answered: int) -> None:
-        """Wait until the user's process has fetched the queue and answered the first `answered` events of the run."""
+        """Wait until the queue is empty and the user's process has answered `answered` events since the run's start."""
         self._urgent = True
         self._changed.notify_all()
         self._changed.wait_for(lambda: self._failed or (not self._queue and self._answered >= answered))

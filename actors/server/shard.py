@@ -1,4 +1,4 @@
-"""The actor of a server shard, and the objects with which workers read from it and write to it.
+"""The actor of a server shard, and the objects with which workers read the shard's parameters and write to it.
 
 The module does not import torch, so that a shard needs little memory and starts fast.
 """
@@ -24,9 +24,9 @@ NO_BUFFER: Vector = np.empty(0, np.float32)
 class ShardActor(Shard):
     """A server shard (fedraa/server/stores) in a separate process. It has the same arguments as Shard.
 
-    Calls of the server take effect once and in order. A cut is a copy of the current parameters of a fragment. A call
-    returns it as a list with one reference to an object of this actor. In this way only a process that reads the cut
-    receives it.
+    Calls of the server are executed once and in order. If the server asks for a copy of a fragment's current
+    parameters, the shard stores the copy and returns a list with its reference. In this way the copy is only sent to
+    the worker that trains it.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -44,7 +44,7 @@ class ShardActor(Shard):
         """Store a piece of a task's parameters from a checkpoint, and return a list with its reference."""
         return [ray.put(piece)]
 
-    # Ray does not repeat this call, because a repeated call would be counted twice. A lost call is not counted.
+    # Ray must not repeat this call, because it would be counted twice. If Ray loses the call, it is not counted.
     @ray.method(max_task_retries=0)
     def count_pull(self) -> None:
         """Count that a worker has fetched parameters."""
@@ -54,18 +54,20 @@ class ShardActor(Shard):
         return self.params
 
     def count_traffic(self) -> tuple[str, int, int]:
-        """Return the node of the shard, and how often workers fetched parameters from it and sent parameters to it."""
+        """Return the shard's node, the number of fetches of parameters, and the number of received updates."""
         return str(ray.get_runtime_context().get_node_id()), self.pulls, self.pushes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CutOnShards(RemoteBuffer):
-    """The parameters of a fragment that are on server shards.
+    """The parameters of a fragment, if server shards hold them. It has references instead of values.
 
     Attributes:
         fragment: The fragment.
-        route: The reference of the Route, which has the shards and the positions of the pieces.
-        cuts: For each shard, the reference of the list with the reference of its piece.
+        route: The reference of the Route, which names the shards of the fragment and the coordinates that each shard
+            holds.
+        cuts: For each shard, the reference of a list. The list has the reference of the shard's piece of the
+            parameters.
     """
 
     fragment: int
@@ -80,27 +82,27 @@ class CutOnShards(RemoteBuffer):
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """The shards that have the pieces of a fragment.
+    """The server shards that hold pieces of a fragment.
 
     Attributes:
         shards: The shards.
-        places: For each shard, the positions of its piece in the fragment.
+        places: For each shard, the coordinates of its piece within the fragment.
     """
 
     shards: tuple[Any, ...]
     places: tuple[Index, ...]
 
     def pull_buffer(self, cuts: Sequence[list[AnyRef]]) -> Vector:
-        """Fetch the pieces of all shards, and return the parameters [k] of the fragment."""
+        """Fetch the pieces of a fragment from all its shards, and return the fragment's parameters [k]."""
         pieces = ray.get([piece for [piece] in cuts])
         for shard in self.shards:
             shard.count_pull.remote()
         return assemble_pieces(self.places, pieces)
 
     def push(self, update: Update, cuts: Sequence[list[AnyRef]]) -> Update:
-        """Send each shard its piece of the trained parameters.
+        """Send the trained parameters of a fragment to its shards, to each shard its piece.
 
-        Return the update with the receipt of the shards instead of the parameters.
+        The returned update has the receipt of the shards instead of the parameters.
         """
         push = uuid4().hex
         new = update.params

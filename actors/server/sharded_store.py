@@ -1,7 +1,7 @@
-"""The parameters of a model on server shards, which are actors.
+"""The store of a model whose parameters are divided among server shards, which are actors.
 
 Workers fetch the parameters of a fragment from the shards, and send trained parameters to the shards. The server gets
-only a receipt. It decides the weight of each update, and the shards apply the update with this weight.
+only a receipt. The server decides the weight of each update, and the shards apply the update with this weight.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,14 +28,15 @@ from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
-# The server waits for the oldest call to a shard if this number of calls has not ended.
+# Maximum number of unfinished calls of shards. If the server has sent this number, it waits until the oldest call has
+# ended.
 MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
 CHECK_SECONDS = 1.0
 
 
 class ShardedStore:
-    """A Store with its parameters [d] on shards. If possible, the shards are on different nodes.
+    """A Store whose parameters [d] are divided among shard actors. If possible, the shards are on different nodes.
 
     Its methods raise ShardDied if a shard has died or is frozen.
 
@@ -44,7 +45,7 @@ class ShardedStore:
         fragments: The fragments of the model.
         rule: The rule by which updates are applied.
         shards: The number of shards.
-        norms: True if the shards must measure the norms of updates.
+        norms: True if the shards must compute the norms of updates.
         heartbeat: The interval and the bounds of liveness probes.
     """
 
@@ -131,7 +132,7 @@ class ShardedStore:
             self._unsettled.append(self._callers[piece.shard].call("forget_task", task.id))
 
     def leave(self, client: int) -> None:
-        """Do nothing, because rules that work with shards do not wait for the updates of all clients."""
+        """Do nothing when a client leaves. No rule that works with shards waits for the updates of all clients."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
@@ -152,17 +153,18 @@ class ShardedStore:
         return MeanOnShards(self)
 
     def follow(self, share: float) -> None:
-        """Move the mean on every shard towards its parameters by a share from 0 to 1."""
+        """Update the mean of the parameters on every shard: mean += share * (parameters - mean); share is in [0, 1]."""
         self._unsettled += [caller.call("follow", share) for caller in self._callers]
 
     def mean_params(self) -> Vector:
-        """Return the mean [d] of all shards."""
+        """Return the mean of the parameters, collected from all shards [d]."""
         return self._gather_values("mean")
 
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
             self._unsettled.append(caller.call("load_mean", mean[own]))
-        # Waiting here avoids that the next ordered calls send the mean again.
+        # An ordered call sends all calls without an answer again. The store waits here, so that no later call sends the
+        # mean again.
         self._settle_shards()
 
     def state(self) -> State:
@@ -180,11 +182,11 @@ class ShardedStore:
         return [{"node": node, "pulls": pulls, "pushes": pushes} for node, pulls, pushes in tallies]
 
     def check(self) -> None:
-        """Raise ShardDied if a shard has died."""
+        """Raise ShardDied if a shard actor has died."""
         self.report()
 
     def watch(self) -> None:
-        """Raise ShardDied if a shard gives no sign of life."""
+        """Raise ShardDied if a shard actor is frozen."""
         for number, pulse in enumerate(self._pulses):
             silence = pulse.silent_seconds()
             if silence is not None:
@@ -198,7 +200,7 @@ class ShardedStore:
         self._pulses.clear()
 
     def _gather_values(self, method: str) -> Vector:
-        """Call a method of every shard, and return the results for all coordinates as one array [d]."""
+        """Call a method of every shard. Put the results, one value per coordinate, together into one array [d]."""
         self._settle_shards()
         params = self._rest.copy()
         answers = self._get_answers([getattr(shard, method).remote() for shard in self._shards])
@@ -207,7 +209,7 @@ class ShardedStore:
         return params
 
     def _store_pieces(self, task: Task) -> CutOnShards:
-        """Store the parameters of a task from a checkpoint on the shards of its fragment."""
+        """Store the parameters of an unfinished task from a checkpoint on the shards that hold the task's fragment."""
         pieces = self._split.pieces[task.fragment]
         stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
         return self._make_cut(task.fragment, stored)
@@ -222,7 +224,7 @@ class ShardedStore:
         self._unsettled.clear()
 
     def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
-        """Return answers of the shards. Wait for them without a limit while all shards are alive."""
+        """Wait for answers of the shards and return them. There is no time limit while all shards are alive."""
         try:
             while True:
                 with suppress(GetTimeoutError):
@@ -234,7 +236,7 @@ class ShardedStore:
 
 @dataclass(frozen=True)
 class MeanOnShards:
-    """The mean of earlier parameters. Each shard keeps the mean of its coordinates."""
+    """The mean of the model's parameters over earlier versions. Each shard keeps the mean of its own coordinates."""
 
     store: ShardedStore
 

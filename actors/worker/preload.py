@@ -1,4 +1,4 @@
-"""An import of the modules that a worker needs. Ray runs it in a new process before the process becomes a worker."""
+"""Imports of the modules that a worker needs. Ray imports this module in new processes before they become workers."""
 
 from importlib import import_module
 

@@ -30,8 +30,8 @@ class Worker:
 
     Args:
         number: The index of the worker.
-        worker_spec: The factory of the trainer and the evaluator.
-        threads: The number of threads of PyTorch.
+        worker_spec: The description from which the trainer and the evaluator are created.
+        threads: The number of threads that PyTorch uses.
         device: The device: `auto`, `cpu` or `cuda`.
     """
 
@@ -44,11 +44,13 @@ class Worker:
         self._evaluator: Evaluator | None = None
 
     def started(self) -> str:
-        """Return the id of the worker's node. The answer also shows that the worker has started."""
+        """Return the id of the worker's node. The answer arrives after the worker has started."""
         return str(ray.get_runtime_context().get_node_id())
 
     def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
-        """Train tasks one after another, or in stacks, and return their updates. Raises the errors of the training.
+        """Train tasks one after another, or several as one batched computation, and return their updates.
+
+        An error of the training is raised unchanged.
 
         Args:
             jobs: The tasks.

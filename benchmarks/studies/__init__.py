@@ -1,1 +1,1 @@
-"""Studies of methods: one recipe each."""
+"""Studies that compare methods. Each study is defined by a function in `recipes/`."""

@@ -1,4 +1,4 @@
-"""The entries of docs/site/papers.bib."""
+"""Access to docs/site/papers.bib, the BibTeX file of the papers that the documentation cites."""
 
 import re
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ class Paper:
     bibtex: str
 
     def field(self, name: str) -> str:
-        """Return the text of a field."""
+        """Return the text of a BibTeX field."""
         match = re.search(rf"^  {name} = \{{(.*)\}},$", self.bibtex, re.MULTILINE)
         assert match is not None, (self.key, name)
         return match[1]
 
     @property
     def link(self) -> str:
-        """Return the title as a link."""
+        """Return the paper's title as a Markdown link to the paper."""
         return f"[{self.field('title')}]({self.field('url')})"
 
 

@@ -1,4 +1,4 @@
-"""Every claim of the five papers, and the comparisons of the studies that decide it."""
+"""Claims of five papers, each with the comparisons in our studies that confirm or contradict it."""
 
 import math
 import tomllib
@@ -32,18 +32,18 @@ from benchmarks.studies.verdict import (
 from benchmarks.studies.weak import NOT_REACHED, find_weak
 
 CLAIMS = Path(__file__).with_name("claims.toml")
-# The maximum number of comparisons that are listed one by one.
+# A page lists comparisons one by one only if there are at most this number of them.
 MAX_LISTED = 3
 EVERYWHERE = "*"
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A claim of a paper, and the numbers of a study that decide it.
+    """A claim of a paper, and the cells of a study's table that confirm or contradict it.
 
-    `pairs` are pairs of rows of the study's table. The first row is the better one according to the paper. The rows are
-    compared in all `columns`, or in all columns of the table if none are named. `row @ column` names one cell of the
-    table. `why` is the reason if the claim does not hold here.
+    `pairs` has pairs of rows of the table. According to the paper, the first row of a pair is better. The rows are
+    compared in all `columns`; if `columns` is empty, in all columns of the table. A row in the form `row @ column`
+    names one cell. If the claim does not hold in our study, `why` has the reason.
     """
 
     paper: str
@@ -58,7 +58,7 @@ class PaperClaim:
 
 
 def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
-    """Return the claims of a file, paper by paper."""
+    """Read claims from a TOML file and return them in the order of the file."""
     claims = []
     for fields in tomllib.loads(path.read_text())["claim"]:
         pairs = tuple((better, worse) for better, worse in fields.pop("pairs"))
@@ -68,7 +68,7 @@ def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
 
 
 def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advantage]:
-    """Return all comparisons of the claim for which the results have both numbers."""
+    """Return the comparisons for a claim. A comparison is left out if the results lack one of its two numbers."""
     metric = study_metrics(claim.study)[claim.metric]
     comparisons = []
     for result in results:
@@ -100,7 +100,7 @@ def _chance_level(study: str, size: str) -> float:
 
 
 def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
-    """Return the numbers of a result that cannot differ much, with the reason."""
+    """Return the cells with accuracies so near to 100 % or to chance that they can hardly differ, with the reason."""
     means = mean_accuracies(result)
     if not means:
         return {}
@@ -108,7 +108,7 @@ def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
 
 
 def _columns(claim: PaperClaim, result: Result) -> list[str]:
-    """Return the columns in which all pairs are compared, and EVERYWHERE for the pairs that name a column."""
+    """Return the columns in which a claim compares rows, and EVERYWHERE for pairs whose rows name a column."""
     columns = list(dict.fromkeys(column for _, column, _ in result.lines))
     if claim.columns:
         columns = [column for column in columns if column in claim.columns]
@@ -116,23 +116,23 @@ def _columns(claim: PaperClaim, result: Result) -> list[str]:
 
 
 def _clip_interval(gained: Advantage, largest: float) -> Advantage:
-    """Clip the interval to `largest`, the maximum difference of two values of the metric."""
+    """Clip the confidence interval of a difference to [-largest, largest], the possible differences of the metric."""
     return replace(gained, low=max(gained.low, -largest), high=min(gained.high, largest))
 
 
 def _parse_place(name: str, column: str) -> tuple[str, str]:
-    """Return the row and the column that `row` or `row @ column` names."""
+    """Split `row @ column` into row and column. If `name` has no column, return `column`."""
     row, _, own_column = name.partition(" @ ")
     return row, own_column or column
 
 
 def study_metrics(study: str) -> dict[str, Metric]:
-    """Return the metrics of a study by name. They are the same at every size."""
+    """Return the metrics of a study by name. A study has the same metrics at every size (quick, standard, paper)."""
     return {metric.name: metric for metric in RECIPES[study](Scale("quick", Path("data"))).metrics}
 
 
 def adjust_by_paper(judged: Sequence[tuple[PaperClaim, Sequence[Advantage]]]) -> list[float | None]:
-    """Return the p-value of each claim, adjusted for the number of claims of its paper."""
+    """Return the p-value of each claim, after Holm's correction for the number of claims from the same paper."""
     adjusted: list[float | None] = [None] * len(judged)
     for paper in dict.fromkeys(claim.paper for claim, _ in judged):
         own = [number for number, (claim, _) in enumerate(judged) if claim.paper == paper]
@@ -144,13 +144,13 @@ def adjust_by_paper(judged: Sequence[tuple[PaperClaim, Sequence[Advantage]]]) ->
 def format_row(
     claim: PaperClaim, comparisons: Sequence[Advantage], results: Sequence[Result], p: float | None
 ) -> list[str]:
-    """Return a claim's row of the table.
+    """Return the row of a claim in the table of claims.
 
     Args:
         claim: The claim.
-        comparisons: Its comparisons.
-        results: The results of its study.
-        p: The p-value of the claim, adjusted for the number of claims.
+        comparisons: The comparisons for the claim.
+        results: The results of the claim's study.
+        p: The p-value of the claim, corrected for the number of claims.
     """
     commands = [result.command for result in results] or [f"python -m benchmarks run {claim.study} --quick"]
     settings = (": ".join(filter(None, (result.size, result.setting))) for result in results)
@@ -166,7 +166,7 @@ def format_row(
 
 
 def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
-    """Describe each comparison if there are few, otherwise the number that hold and the worst comparison."""
+    """Describe each comparison. If there are many, state how many hold, and describe only the weakest one."""
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
@@ -179,21 +179,21 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
 
 
 def lower_margin(comparison: Advantage) -> float:
-    """Return how far the interval's lower end is above `no advantage`; minus infinity if the advantage is unknown."""
+    """Return the lower end of the advantage's interval minus the value for equality; -inf if it is unknown."""
     if math.isnan(comparison.mean):
         return -math.inf
     return comparison.low - comparison.least
 
 
 def describe_places(comparisons: Sequence[Advantage]) -> str:
-    """Return the comparisons that hold, or the first ones and the number of the others."""
+    """List the comparisons that hold. If there are many, list the first ones and the number of the rest."""
     places = [f"{one.where}, {one.names[0]} over {one.names[1]}" for one in comparisons if one.holds]
     more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
     return f"{'; '.join(places[:MAX_LISTED])}{more}"
 
 
 def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict on a claim, the comparisons that hold if only some do, and the reason if the claim fails."""
+    """Return the verdict on a claim. Add the comparisons that hold if only some hold, and the reason if none holds."""
     name = decide_verdict(comparisons)
     telling = select_telling(comparisons)
     text = name

@@ -1,4 +1,4 @@
-"""The commands of the studies: list them, and run one, which writes its table, its findings and its picture."""
+"""The commands `list` and `run` of the studies. `run` writes a study's table, findings and picture."""
 
 import os
 import time
@@ -47,7 +47,7 @@ RACE = "race"
 
 
 def list_studies() -> None:
-    """Print the name of every study and its subject."""
+    """Print the name and the subject of every study."""
     table = Table("study", "what it shows", box=box.SIMPLE_HEAD)
     for name, recipe in RECIPES.items():
         table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])
@@ -59,7 +59,7 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
     """Run a study, or continue it, and write its table, its findings and its picture.
 
     Args:
-        study: Its name, see `list`.
+        study: The name of the study; the command `list` shows all names.
         options: The options of the run.
     """
     options.check_numbers()
@@ -85,11 +85,11 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
 
 
 def command_line(study: str, size: str, options: RunOptions) -> str:
-    """Return the command that repeats a study, with a placeholder for the folder of the data.
+    """Return the command that repeats a study. It has a placeholder for the folder of the data.
 
     Args:
         study: The study's name.
-        size: Its size.
+        size: The study's size.
         options: The options of the run.
     """
     command = f"python -m benchmarks run {study} --{size}"
@@ -105,14 +105,14 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
 
 
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
-    """Return the study with these terms, which replace the study's values.
+    """Return the study with other hyperparameters, as in `fedraa compare --terms`: equal, from the papers, or tuned.
 
-    With equal terms, the fields that the study sets stay the same, because the study may vary them.
+    With equal terms, fields that the study sets stay unchanged, because the study may compare their values.
 
     Args:
         study: The study.
-        terms: The terms; None changes nothing.
-        tuned: The file of tuned values, for tuned terms.
+        terms: The source of the hyperparameters; None to return the study unchanged.
+        tuned: The file of tuned values, for the terms `tuned`.
     """
     values = read_tuned(tuned) if tuned else None
     experiments = [on_terms(cell.experiment, terms, values, over=True) for cell in study.cells]
@@ -123,7 +123,7 @@ def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
 
 
 class ProgressPrinter:
-    """A callback that prints the result of each run, its number, and the expected time of the remaining ones."""
+    """A callback that prints each run's number and result, and the expected time of the remaining runs."""
 
     def __init__(self, study: Study) -> None:
         self._count = len(study.cells) * len(study.seeds)
@@ -144,12 +144,12 @@ class ProgressPrinter:
 
 
 def report_study(study: Study, runs: Sequence[Finished], directory: Path, size: Size, command: str) -> None:
-    """Write the table as CSV, LaTeX and Markdown with the findings, and the picture; show table and findings.
+    """Write a study's table (as CSV, LaTeX and Markdown), findings and picture. Print the table and the findings.
 
     Args:
         study: The study.
-        runs: All its runs.
-        directory: The folder of the files.
+        runs: All runs of the study.
+        directory: The folder for the files.
         size: The study's size.
         command: The command that repeats the study.
     """
@@ -176,12 +176,12 @@ def report_study(study: Study, runs: Sequence[Finished], directory: Path, size: 
 
 
 def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
-    """Return the page of a study: its table, its findings, its notes, and the runs that they come from.
+    """Return the page of a study: its table, its findings, its notes, and the source of its runs.
 
     Args:
         study: The study.
-        numbers: The numbers of its table.
-        source: The command, the commit and the seeds.
+        numbers: The cells of the study's table.
+        source: The command, the commit and the seeds of the runs.
     """
     weak = [f"- **{sentence}**" for sentence in weak_points(mean_accuracies(numbers), chance_level(study))]
     sentences = [f"- {sentence}" for sentence in describe_findings(study, numbers)]
@@ -197,7 +197,7 @@ def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
 
 
 def format_differences(study: Study) -> str:
-    """Return a table of the settings in which the rows of the study differ, or no lines if the rows do not differ."""
+    """Return a table of the settings in which the rows of the study differ. It is empty if the settings are equal."""
     differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""

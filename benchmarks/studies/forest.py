@@ -1,4 +1,4 @@
-"""A plot per paper: the weakest comparison of each claim with its interval, and the paper's number beside it."""
+"""A forest plot per paper: the weakest comparison of each claim with its interval, beside the paper's number."""
 
 import math
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from fedraa.rundir.atomic_files import write_text
 
 OURS, PAPER = PALETTE[0], PALETTE[1]
 LABEL_LETTERS = 60
-# Intervals that are wider than these limits end at the edge of the plot.
+# Limits of the plots' axes. An interval that is wider ends at the edge of the plot.
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]
-"""What a claim says, and the comparison that decides it."""
+"""The text of a claim, and the comparison that decides it."""
 
 
 def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
-    """Draw the claims of one paper. Ratios and differences have a panel each.
+    """Draw the claims of one paper. Advantages that are ratios have one panel, and differences have another.
 
     Args:
         paper: The paper's name.
-        rows: Its claims.
+        rows: The claims of the paper.
         path: The SVG file.
     """
     panels = {ratio: [row for row in rows if row[1].ratio is ratio] for ratio in (True, False)}
     panels = {ratio: members for ratio, members in panels.items() if members}
     heights = [0.45 * len(members) + 0.7 for members in panels.values()]
-    # Without a fixed salt and date, each drawing of the same numbers would be another file.
+    # The salt and the date are fixed, so that the same numbers always give the same file.
     with rc_context({"svg.hashsalt": paper, "svg.fonttype": "none", "font.size": 8}):
         figure = Figure(figsize=(8.5, sum(heights) + 0.5), layout="constrained")
         axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -47,7 +47,7 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
-    """Draw a row per claim: our advantage as a dot with its 95 % interval, the paper's advantage as a hollow diamond.
+    """Draw a row per claim: our study's advantage as a dot with its 95 % interval, the paper's as a hollow diamond.
 
     Args:
         axes: The axes.

@@ -1,4 +1,4 @@
-"""The final model of a run on the training data: the gap to the test data, and the flatness of the minimum."""
+"""Measures of a final model's generalisation: its results on the training data and the flatness of its minimum."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,17 +17,19 @@ from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
 BATCH = 1024
-# The maximum number of training samples that are evaluated. They are evenly spaced.
+# The maximum number of training samples on which the model is evaluated. They are evenly spaced in the data.
 MAX_SAMPLES = 10_000
-# The number of training samples for the flatness.
+# The number of training samples from which the flatness is computed.
 FLATNESS_SAMPLES = 1000
-# The power iteration ends if the eigenvalue changes by less than this share, or after MAX_POWER_STEPS.
+# The power iteration ends when the relative change of the eigenvalue is below EIGENVALUE_CHANGE, or after
+# MAX_POWER_STEPS steps.
 EIGENVALUE_CHANGE, MAX_POWER_STEPS = 1e-3, 100
-# Random perturbations have this share of the norm of the parameters.
+# The norm of a random perturbation is the norm of the parameters times PERTURBATION_SHARE. PERTURBATIONS of them are
+# drawn.
 PERTURBATION_SHARE, PERTURBATIONS = 0.1, 10
 
 
-# Several metrics of a run use this result, so it is cached.
+# Several metrics of a run use the result of this function, so it is cached.
 @lru_cache(maxsize=1)
 def on_training_data(directory: Path) -> tuple[float, float]:
     """Return the mean cross-entropy and the accuracy of a run's final full model on all clients' training data."""
@@ -43,11 +45,11 @@ def on_training_data(directory: Path) -> tuple[float, float]:
 
 
 def _load_on_training_data(directory: Path, samples: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """Return a run's final model in evaluation mode, and the inputs and the labels of some training samples.
+    """Return a run's final model in evaluation mode, and the inputs and labels of evenly spaced training samples.
 
     Args:
         directory: The directory of the run.
-        samples: Maximum number of samples. They are evenly spaced.
+        samples: The maximum number of samples.
     """
     spec = build_run(History(directory).experiment)
     module = spec.traced.module
@@ -60,10 +62,11 @@ def _load_on_training_data(directory: Path, samples: int) -> tuple[nn.Module, to
 
 @lru_cache(maxsize=1)
 def measure_flatness(directory: Path) -> tuple[float, float]:
-    """Return the largest eigenvalue of the Hessian of the training loss, and the mean rise of the loss by perturbation.
+    """Return the Hessian's largest eigenvalue and the mean rise of the training loss by random perturbations.
 
-    The eigenvalue is that of the largest magnitude, by power iteration. A perturbation is a normal vector, scaled to a
-    share `PERTURBATION_SHARE` of the norm of the parameters. The vectors are the same for all runs of a model.
+    The Hessian is that of the training loss. Power iteration gives its eigenvalue of largest magnitude. A perturbation
+    is a normally distributed vector, whose norm is PERTURBATION_SHARE times the norm of the parameters. All runs of a
+    model use the same vectors.
     """
     module, inputs, labels = _load_on_training_data(directory, FLATNESS_SAMPLES)
     params = [param.detach().requires_grad_() for param in module.parameters()]
@@ -92,11 +95,11 @@ def measure_flatness(directory: Path) -> tuple[float, float]:
 def find_largest_eigenvalue(
     multiply: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], start: Sequence[torch.Tensor]
 ) -> float:
-    """Return the eigenvalue of the largest magnitude of a symmetric matrix, by power iteration.
+    """Return the eigenvalue of largest magnitude of a symmetric matrix. It is computed by power iteration.
 
     Args:
-        multiply: Returns the product of the matrix and a vector.
-        start: The first vector, of norm 1.
+        multiply: A function that returns the product of the matrix and a vector.
+        start: The first vector of the iteration, of norm 1.
     """
     vector, eigenvalue = start, math.inf
     for _ in range(MAX_POWER_STEPS):
@@ -109,7 +112,7 @@ def find_largest_eigenvalue(
 
 
 def draw_direction(like: Sequence[torch.Tensor], random: torch.Generator) -> list[torch.Tensor]:
-    """Return a normal vector of norm 1 with the shapes of `like`."""
+    """Return a normally distributed vector, scaled to norm 1, as tensors with the shapes of `like`."""
     return _normalise([torch.randn(part.shape, generator=random) for part in like])
 
 

@@ -1,4 +1,4 @@
-"""Confidence intervals within the range of a metric."""
+"""Confidence intervals that stay within the possible values of a metric."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from fedraa.report.statistics import half_interval95, mean_or_nan
 
 
 def confidence_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean: Student's interval of transformed values.
+    """Return the 95 % confidence interval of the mean: Student's interval of transformed values, transformed back.
 
-    Values are transformed by the arcsine of the square root, or by the logarithm if the range has no upper end. Returns
-    None for fewer than two values, and if one of them is not finite.
+    If the metric has a largest value, the transformation is the arcsine of the square root, otherwise the logarithm.
+    Return None for fewer than two values, or if a value is not finite.
 
     Args:
-        values: The values of the seeds.
-        within: The least and the largest possible value.
+        values: The values of the metric, one per seed.
+        within: The smallest and the largest possible value of the metric.
     """
     low, high = within
     half = half_interval95(values)

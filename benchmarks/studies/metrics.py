@@ -1,4 +1,4 @@
-"""Metrics of a run: numbers that are read from its directory."""
+"""Metrics of a run, which are read from the run's directory."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,11 @@ from fedraa.rundir.task_timeline import read_timeline
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of a table: `of` reads its value from a run, and `better` is its better direction, if it has one.
+    """A metric of a run. `of` reads its value, and `better` says if lower or higher values are better, or neither.
 
-    The value is infinite if the run never reached the target. With `own_units` the paper has other units, so only
-    ratios between rows can be compared with the paper. `within` is the range of possible values.
+    The value is infinite if the run did not reach the target of the metric. With `own_units`, the paper measures in
+    other units than we do, so only ratios between rows of a table can be compared with the paper. `within` has the
+    smallest and the largest possible value.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Metric:
 
 
 def read_last(column: str, factor: float = 1.0) -> Callable[[History], float]:
-    """Return a reader of a column of the last evaluation, times a factor."""
+    """Return a function that reads a column of a run's last evaluation and multiplies it by a factor."""
     return lambda history: factor * float(history.evals[column].iloc[-1])
 
 
@@ -45,11 +46,11 @@ LOSS = Metric("test loss", read_last("loss"), "less", ".3f")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
-    """Return a metric: the time, bytes, steps or FLOPs until the first evaluation at the target accuracy.
+    """Return a metric: the time, bytes, steps or FLOPs until the first evaluation that reaches a target accuracy.
 
     Args:
-        target: The accuracy, or one per data set.
-        quantity: The column of `read_evaluations`.
+        target: The target accuracy; a mapping has one per data set.
+        quantity: The quantity to read, a column of `read_evaluations`.
     """
     name = {"step": "steps", "t": "time", "bytes": "MB", "flops": "GFLOP"}[quantity]
     unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
@@ -65,7 +66,7 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
 
 
 def after_rounds(count: int) -> Metric:
-    """Return the metric of the accuracy in the last evaluation of the first `count` rounds."""
+    """Return a metric: the accuracy in the last evaluation within the first `count` rounds."""
 
     def accuracy(history: History) -> float:
         evals = read_evaluations(history)
@@ -75,13 +76,13 @@ def after_rounds(count: int) -> Metric:
 
 
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
-    """Return the metric of the accuracy after a multiple of the time in which the run itself reached a target.
+    """Return a metric: the accuracy after `multiple` times the time that the same run needed to reach a target.
 
-    It is NaN if the run never reached the target, or ended before that time.
+    It is NaN if the run did not reach the target, or ended before the end of this time.
 
     Args:
-        target: The accuracy per data set.
-        multiple: The multiple of the time.
+        target: The target accuracy by data set.
+        multiple: The factor of the time to the target.
     """
 
     def accuracy(history: History) -> float:
@@ -97,7 +98,7 @@ def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
 
 
 def read_evaluations(history: History) -> pd.DataFrame:
-    """Return a row per evaluation: step, t, accuracy, and the bytes (both ways) and FLOPs until then."""
+    """Return a row per evaluation: step, t, accuracy, and the bytes (sent and received) and FLOPs so far."""
     rows = []
     stats = RunStats()
     for event in read_events(history.directory):
@@ -129,7 +130,7 @@ def _idle_percent(history: History) -> float:
     """Return the share of all clients' time in which they had no task, in percent."""
     idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
-    # `round` removes the floating-point errors of the sums.
+    # `round` removes floating-point errors of the sums, such as a tiny number instead of 0.
     return round(100 * abs(idle), 9)
 
 
@@ -137,7 +138,7 @@ IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=SHARE)
 
 
 def _fairness_index(history: History) -> float:
-    """Return Jain's index of updates per fragment, (sum x)^2 / (M sum x^2): 1 for equal numbers."""
+    """Return Jain's fairness index of x, the updates per fragment: (sum x)^2 / (M sum x^2), 1 if all are equal."""
     tasks = read_timeline(history.directory).tasks()
     fragments = len(history.config["resolved"]["fragments"])
     counts = np.bincount(tasks.loc[tasks["done"], "fragment"], minlength=fragments).astype(np.float64)
@@ -148,7 +149,7 @@ FAIRNESS = Metric("fairness of updates", _fairness_index, "more", ".3f")
 
 
 def _peak_memory(history: History) -> float:
-    """Return the megabytes for training the largest submodel of a device, on the example batch of two samples."""
+    """Return the megabytes that training the largest submodel of a device needs with a batch of two samples."""
     resolved = history.config["resolved"]
     parts = resolved["fragments"]
     return 1e-6 * max(float(shape["memory"]) for shape in resolved["shapes"] if shape["widths"] in parts)
@@ -162,23 +163,24 @@ def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Calla
 
 
 def _least_trained(history: History) -> float:
-    """Return the minimum share of coordinates that a round trained, in percent."""
+    """Return the smallest percentage of coordinates that any round trained."""
     uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
-# The papers call this metric Gamma* or C*.
+# Among the coordinates that were trained in a round, the smallest number of clients that trained the same coordinate.
+# The papers call it Gamma* or C*.
 LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
-# The papers call this metric S*.
+# The smallest percentage of coordinates that a round trained, which the papers call S*.
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)
 # The maximum number of consecutive rounds in which no client trained a coordinate.
 LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 
 
 def _longest_spell(history: History) -> float:
-    """Return the maximum number of consecutive rounds in which a client did not train a region.
+    """Return the longest time, in consecutive rounds, for which a client did not train one of the regions.
 
-    The labels of a client's tasks name its regions.
+    The label of a task in the log is a bit mask of the regions that the client trains.
     """
     parts = int(history.config["method"]["submodel"]["parts"])
     all_regions = (1 << parts) - 1
@@ -187,7 +189,7 @@ def _longest_spell(history: History) -> float:
     longest = 0
     for line in read_events(history.directory):
         if line["kind"] == "dispatch":
-            # Round 0 trains all regions.
+            # The tasks of round 0 have the label 0, but train all regions.
             label = int(line["fragment"]) or all_regions
             trained[line["client"]] = label >> np.arange(parts) & 1
         elif line["kind"] == "round":
@@ -202,7 +204,7 @@ LONGEST_SPELL = Metric("longest untrained by a client", _longest_spell, None, ".
 
 
 def sent_back(which: Literal["least", "most"]) -> Metric:
-    """Return the metric of the smallest or largest upload of a client, in thousands of float32 parameters."""
+    """Return a metric: the smallest or largest upload of a client, in thousands of float32 parameters."""
     pick = {"least": min, "most": max}[which]
     return Metric(
         f"thousand parameters, {which}",
@@ -213,7 +215,7 @@ def sent_back(which: Literal["least", "most"]) -> Metric:
 
 
 def _flops_per_sample(history: History) -> float:
-    """Return the FLOPs of training per sample, in millions, for tasks with a fixed number of steps."""
+    """Return the training cost per sample in millions of FLOPs, for tasks with a fixed number of steps."""
     experiment = history.experiment
     assert isinstance(experiment.local_steps, int)
     commits = _lines_of_kind(history, "commit")

@@ -12,19 +12,20 @@ from fedraa.settings.terms import Terms
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a study or of the race.
+    """The options of a study or of the race, in which tuned methods are compared by the time to an accuracy.
 
     Attributes:
-        quick: A size of a few minutes on two cores.
-        standard: Real data, at most about 40 minutes on two cores.
+        quick: A small size, which takes a few minutes on two cores.
+        standard: A medium size with real data, which takes at most about 40 minutes on two cores.
         paper: The paper's size.
         data_dir: The folder of the datasets.
         out: The folder of the runs and the results.
-        seeds: One run per cell and seed (default: the study's).
-        jobs: Runs at a time (default: one per core).
-        terms: The settings of all methods, instead of the settings of the study: equal, paper or tuned, as in
+        seeds: The seeds; every cell of the table has one run per seed (default: the seeds of the study).
+        jobs: The number of runs at the same time (default: one per core).
+        terms: The source of all methods' hyperparameters, in place of those of the study: equal, paper or tuned, as in
             `fedraa compare`.
-        tuned: The file that `fedraa tune` wrote, for tuned terms; for the race, the tuned values of an earlier race.
+        tuned: The file that `fedraa tune` wrote, for the terms `tuned`; for the race, the tuned values of an earlier
+            race.
         setting: The settings of the race (default: all).
         methods: The methods of the race (default: all).
         parts: The parts of the race, tuned, untuned, long or long-untuned (default: all, in that order).
@@ -46,7 +47,7 @@ class RunOptions:
     extend: Path | None = None
 
     def check_numbers(self) -> None:
-        """Raise InputError for repeated values, and for numbers outside their range."""
+        """Raise InputError if an option has a repeated value or a number outside its range."""
         if self.jobs is not None and self.jobs < 1:
             raise InputError("jobs", got=self.jobs, expected="a number from 1")
         lists = {"seeds": self.seeds, "setting": self.setting, "methods": self.methods, "parts": self.parts}

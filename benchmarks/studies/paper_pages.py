@@ -52,13 +52,13 @@ HEAD = (
 
 @dataclass(frozen=True)
 class PaperPage:
-    """A paper whose claims the studies test.
+    """A paper whose claims our studies test.
 
     Attributes:
-        name: The name of the paper in the claims.
+        name: The name of the paper in claims.toml.
         key: The key of its entry in papers.bib.
-        proposes: Sentences on what the paper proposes.
-        study: The study that one command of the page repeats, at the size quick.
+        proposes: Sentences that describe the paper's method.
+        study: The study that the command on the page repeats, at the size quick.
     """
 
     name: str
@@ -74,7 +74,7 @@ class PaperPage:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its comparisons, its verdict, and its p-value, adjusted for the claims of its paper."""
+    """A claim with its comparisons, its verdict, and its p-value, corrected for the number of claims in the paper."""
 
     claim: PaperClaim
     comparisons: Sequence[Advantage]
@@ -83,12 +83,12 @@ class Judged:
 
 
 def load_papers(path: Path = CLAIMS) -> list[PaperPage]:
-    """Return the papers of a file of claims."""
+    """Read the papers from a file of claims."""
     return [PaperPage(**fields) for fields in tomllib.loads(path.read_text())["paper"]]
 
 
 def judge_claims(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]]) -> list[Judged]:
-    """Return all claims with their verdicts.
+    """Compare each claim with the results of the studies, and return all claims with their verdicts.
 
     Args:
         claims: The claims.
@@ -146,7 +146,7 @@ def format_paper(
 
 
 def _list_by_verdict(judged: Sequence[Judged]) -> str:
-    """Return the claims as lists, one per verdict."""
+    """Return Markdown lists of the claims, one list per verdict."""
     lines = []
     for verdict in VERDICTS:
         own = [one for one in judged if one.verdict == verdict]
@@ -165,7 +165,7 @@ def _list_by_verdict(judged: Sequence[Judged]) -> str:
 
 
 def _describe_command(paper: PaperPage, judged: Sequence[Judged], results: Mapping[str, Sequence[Result]]) -> str:
-    """Return the command that repeats the paper's cheapest study, its cost, and the comparisons that it decides."""
+    """Return text on the command that repeats the paper's cheapest study: its cost, and the study's comparisons."""
     result = next(one for one in results[paper.study] if one.size == "quick")
     lines = [f"```sh\n{result.command}\n```", ""]
     if result.minutes is not None:
@@ -211,7 +211,7 @@ def format_pages(results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -
 
     Args:
         results: The results by study.
-        mnist: The table of Fed-RAA's Table 2.
+        mnist: The results of the study that repeats Table 2 of the Fed-RAA paper.
     """
     papers = load_papers()
     judged = judge_claims(load_claims(), results)
@@ -225,7 +225,7 @@ def format_pages(results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -
 
 
 def write_claims(docs: Path = DOCS, results: Path = RESULTS) -> None:
-    """Judge every claim of the papers by the results of the studies, and write the pages of the papers.
+    """Compare every claim of the papers with the results of the studies, and write the pages of the papers.
 
     Args:
         docs: The folder of the documentation.

@@ -1,6 +1,6 @@
-"""The picture of a study: curves of the accuracy above, and the numbers of the table with the paper's numbers below.
+"""The picture of a study. It has accuracy curves above, and the numbers of the table beside the paper's numbers below.
 
-A row of the table has the same colour everywhere. The curves have a panel for each column of the table.
+A row of the table has the same colour in all panels. There is one panel of curves for each column of the table.
 """
 
 import math
@@ -27,27 +27,27 @@ from fedraa.rundir.history import History
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
 MAX_PANELS = 4
 POINTS = 200
-# The number of coloured curves. The curves of further rows are grey.
+# The maximum number of rows of the table whose curves are coloured. The curves of all other rows are grey.
 NAMED = 10
 TICKS = 5
 CAPTION_LETTERS_PER_INCH = 16
 GREY = "0.75"
 OTHERS = "the others"
-# There is one colour for each named row.
+# The colours of rows that the legend names, at least `NAMED` of them.
 COLOURS = (*PALETTE, "#882255", "#999933", "#332288")
-# Accuracies after this share of a curve determine the limits of the vertical axis.
+# The limits of the vertical axis are determined without this first share of each curve, where accuracies are low.
 AXIS_FROM = 0.25
 Looks = dict[str, tuple[str, str]]
 """Colour and line style of the named rows."""
 
 
 def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry], path: Path) -> None:
-    """Draw the curves of each column above and the numbers of each metric below. The paper's numbers are hollow.
+    """Draw a study's curves by column above, and its numbers by metric below. The paper's numbers are hollow.
 
     Args:
         study: The study.
-        runs: All its runs.
-        numbers: The numbers of its table.
+        runs: All runs of the study.
+        numbers: The cells of the study's table.
         path: The PNG file.
     """
     columns, metrics = study.columns[:MAX_PANELS], study.metrics[:MAX_PANELS]
@@ -73,8 +73,8 @@ def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry],
 def _choose_styles(study: Study, numbers: Sequence[Entry]) -> Looks:
     """Return the colour and the style of each row that the legend names.
 
-    If there are more than `NAMED` rows, these are the reference and the best rows by the first metric. A row in several
-    columns is ranked by its mean in the first of them.
+    If there are more than `NAMED` rows, the legend names the reference row and the best rows by the first metric. A row
+    with numbers in several columns is ranked by its mean in the first of these columns.
     """
     named = study.rows
     if len(named) > NAMED:
@@ -90,7 +90,7 @@ def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Se
     """Draw a panel per column, and one legend.
 
     Args:
-        part: The part of the figure above.
+        part: The upper part of the picture.
         study: The study.
         columns: The columns to draw.
         runs: The study's runs.
@@ -117,7 +117,7 @@ def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Se
 
 
 def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
-    """Limit the vertical axis to these ranges of accuracies. The first steps of the curves may lie outside."""
+    """Set the limits of the vertical axis so that all `ranges` fit. The beginnings of the curves may be outside."""
     if ranges:
         low = min(low for low, _ in ranges)
         high = max(high for _, high in ranges)
@@ -126,7 +126,7 @@ def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> N
 
 
 def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
-    """Draw each row's mean accuracy over the seeds and its range, up to the end of the row's shortest run.
+    """Draw each row's mean and range of the accuracy over the seeds, up to the end of the row's shortest run.
 
     Args:
         axes: The panel.
@@ -134,7 +134,7 @@ def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str)
         looks: Colour and style of the named rows.
         along: The horizontal axis, a column of `evaluations`.
 
-    Returns the minimum and the maximum of each row's mean after the share `AXIS_FROM` of its curve.
+    Returns the minimum and the maximum of each row's mean curve, without its first share `AXIS_FROM`.
     """
     ranges = []
     for row in dict.fromkeys(finished.cell.row for finished in runs):
@@ -160,9 +160,10 @@ def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str)
 
 
 def _draw_numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric, looks: Looks) -> None:
-    """Draw a line per row and column: the number with its interval, the paper's number, and a ring at the best one.
+    """Draw a line per row and column: the number with its interval and the paper's number. A ring marks the best.
 
-    If rows choose from a grid, the ring marks the best of each row, and a note says if it is at the grid's edge.
+    If each row tries a grid of hyperparameters, the ring marks the best number of each row. A note tells the reader if
+    it is at the edge of the grid.
 
     Args:
         axes: The panel.
@@ -212,7 +213,7 @@ def _label(study: Study, entry: Entry) -> str:
 
 
 def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
-    """Return the best number of each column, or of each row if rows choose from a grid."""
+    """Return the best number of each column, or of each row if each row tries a grid of hyperparameters."""
     groups: dict[str, list[Entry]] = {}
     for entry in numbers:
         groups.setdefault(entry.row if study.fixed else entry.column, []).append(entry)
@@ -220,11 +221,11 @@ def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
 
 
 def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
-    """Write the text of a row without a finite mean, on the side opposite to the paper's number.
+    """Write a text into a row whose mean is not finite. It is on the side where the paper's number is not.
 
     Args:
         axes: The panel.
-        place: The row.
+        place: The index of the row.
         text: The text.
         paper: The position of the paper's number; None without one.
     """
@@ -235,7 +236,7 @@ def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
 
 
 def _widen_axis(axes: Axes, metric: Metric) -> None:
-    """Widen the axis to at least ten units of the last decimal in the table."""
+    """Make the axis at least as wide as ten units of the last decimal that the table shows."""
     if metric.form.endswith("f"):
         low, high = axes.get_xlim()
         width = 10.0 ** (1 - int(metric.form[1:-1]))
@@ -244,10 +245,10 @@ def _widen_axis(axes: Axes, metric: Metric) -> None:
 
 
 def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
-    """Return the paper's number in our units, or None if it cannot be converted.
+    """Return the paper's number in our units; None if it cannot be converted.
 
-    If the paper has other units, its number is divided by the paper's number of the reference method, and multiplied by
-    our number of that method.
+    If the paper has other units, its number is divided by the paper's number for the reference method, and multiplied
+    by our number for the reference method.
     """
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper

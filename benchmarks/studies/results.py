@@ -1,4 +1,4 @@
-"""Results of studies, read from the committed tables without any run."""
+"""Results of studies, which are read from the committed tables in benchmarks/results."""
 
 import math
 import re
@@ -19,9 +19,9 @@ MINUTES = re.compile(r"([\d.]+) core minutes$")
 
 @dataclass(frozen=True)
 class Line:
-    """One number: its mean over n seeds, half its 95 % interval, and the values of the seeds if the table has them.
+    """A number of a study: its mean over n seeds, half of its 95 % interval and, if known, the value of each seed.
 
-    `paper` is the paper's number, NaN if it has none.
+    `paper` is the same number in the paper, NaN if the paper does not have it.
     """
 
     mean: float
@@ -33,9 +33,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Result:
-    """The table of one study at one size; `lines` by row, column and metric.
+    """The table of one study at one size. `lines` has its numbers by row, column and metric.
 
-    `minutes` is the time of all runs on one core, None if the table does not have it.
+    `minutes` is the total time of all runs on one core, None if the table does not state it.
     """
 
     study: str
@@ -47,7 +47,7 @@ class Result:
 
 
 def read_result(path: Path) -> Result | None:
-    """Return the result in a file; None if no study has written it."""
+    """Read the result of a study from a file. Return None if the file is not the table of a study."""
     text = path.read_text()
     match = COMMAND.match(text)
     if match is None:
@@ -55,7 +55,7 @@ def read_result(path: Path) -> Result | None:
     minutes = MINUTES.search(text.partition("\n")[0])
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     rows = pd.read_csv(StringIO(text), skiprows=len(comments), keep_default_na=False)
-    # The race's tables have other columns.
+    # The tables of the race have other columns.
     if not {"row", "column", "metric", "mean", "ci95", "n"} <= set(rows):
         return None
     return Result(
@@ -69,7 +69,7 @@ def read_result(path: Path) -> Result | None:
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, list[Result]]:
-    """Return all results of a folder by study, the small sizes first."""
+    """Return all results in a folder by study, each study's sizes from small to large."""
     by_study: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.csv")):
         result = read_result(path)
@@ -79,7 +79,7 @@ def read_results(folder: Path = RESULTS) -> dict[str, list[Result]]:
 
 
 def file_name(study: str, size: str) -> str:
-    """Return the file name of a study's table without a suffix: the study and, unless it is quick, the size."""
+    """Return the file name of a study's table without suffix: the study's name and, unless it is quick, the size."""
     return study if size == "quick" else f"{study}-{size}"
 
 
@@ -101,7 +101,7 @@ def _parse_number(value: object) -> float:
 
 
 def mean_accuracies(result: Result) -> Means:
-    """Return rows and mean accuracies by column and metric, without rows that failed."""
+    """Return the mean accuracies and their rows, by column and metric. Rows with a failed run are left out."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for (row, column, metric), line in result.lines.items():
         if is_accuracy(metric) and not math.isnan(line.mean):

@@ -1,4 +1,4 @@
-"""A sentence on the data, model, clients and local training of a study."""
+"""A phrase that describes the data, model, clients and local training of a study."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,12 +19,15 @@ CLASSES = {
     "cifar100": 100,
     "roles": 62,
 }
-# If a setting has more values than this in a study, the sentence omits it, because the study varies it.
+# If a setting has more different values in a study than this number, the phrase omits it, because the study varies it.
 MAX_VALUES = 3
 
 
 def describe_setting(study: Study) -> str:
-    """Describe the data, model, clients, split, local work, length and rate that the study does not vary."""
+    """Describe the study's data, model, clients, partition, local work, length and learning rate.
+
+    The description omits what the study varies.
+    """
     experiments = [cell.experiment for cell in study.cells]
     parts: Sequence[Callable[[Experiment], str]] = (
         data_name,
@@ -40,7 +43,7 @@ def describe_setting(study: Study) -> str:
 
 
 def _describe_rate(experiment: Experiment) -> str:
-    """Return the learning rate, or no text if it is adaptive."""
+    """Return a text with the learning rate, or an empty text if the rate is adaptive."""
     local = resolve_method(experiment).local
     if target_cosine(local.lr_schedule) is not None:
         return ""
@@ -60,7 +63,7 @@ def model_name(experiment: Experiment) -> str:
 
 
 def chance_level(study: Study) -> float:
-    """Return the accuracy in per cent of a uniform guess, on the data set with the most classes."""
+    """Return the accuracy in per cent of a uniform guess, for the study's data set with the most classes."""
     return 100 / max(CLASSES[data_name(cell.experiment)] for cell in study.cells)
 
 
@@ -71,7 +74,7 @@ def _describe_split(experiment: Experiment) -> str:
     if isinstance(partition, str) and partition.startswith("labels"):
         per_client = getattr(make_partitioner(partition), "per_client", None)
         return f"{per_client} labels a client"
-    # A function of this repository returns data that define the clients.
+    # Data sets that are made by a function of this repository have their own clients.
     if partition is None and ":" in experiment.dataset:
         return "divided by the data"
     name, _, value = str(partition or "iid").partition(":")

@@ -1,8 +1,8 @@
-"""A study: a grid of experiments times seeds, which can be interrupted and continued.
+"""A study: a grid of experiments, each run with several seeds. A study can be interrupted and continued.
 
-A cell of the grid and a seed make one run. The name of its directory holds a digest of the experiment's fields, so that
-a changed cell has a new directory. A finished run is not repeated. An interrupted run resumes from its checkpoint, or
-starts again if the code has a new commit.
+There is one run for each cell of the grid and each seed. The name of a run's directory has a digest of the experiment's
+fields, so a changed cell gets a new directory. A finished run is not repeated. An interrupted run resumes from its
+checkpoint, or starts again if the code has a new commit.
 """
 
 import gc
@@ -40,9 +40,9 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in a study's table: row and column, the experiment that fills it, and the paper's values.
+    """A cell of a study's table: its row and column, the experiment that fills it, and the paper's values.
 
-    `paper` maps names of the study's metrics to the paper's values.
+    `paper` has the paper's values by the names of the study's metrics.
     """
 
     row: str
@@ -53,9 +53,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim for which the paper has no numbers: the row `better` beats the row `worse` in a metric.
+    """A claim of a paper without numbers: the row `better` beats the row `worse` in a metric.
 
-    `source` is the claim in words, with its place in the paper.
+    `source` states the claim in words and names its place in the paper.
     """
 
     better: str
@@ -66,12 +66,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Study:
-    """A grid of experiments, and the form of its report.
+    """A grid of experiments, and the description of its page.
 
-    The other rows are compared with the row `reference` by a test. `notes` name the settings that the paper does not
-    state, and the differences of this size from the paper. `along` is the horizontal axis of the curves; None draws no
-    curves. If the columns are values of one setting, each row may use its best column. All rows are then also compared
-    at the column `fixed`.
+    A significance test compares every row with the row `reference`. `notes` name the settings that the paper does not
+    state, and the differences between this size of the study and the paper. `along` is the horizontal axis of the
+    curves; None draws no curves. If the columns are values of one hyperparameter, each row is judged at its best
+    column. `fixed` is then a column at which all rows are also compared.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Finished:
-    """One run of a study; `failure` is the reason if it did not end regularly."""
+    """A run of a study that has ended. If it failed, `failure` is the reason."""
 
     cell: Cell
     seed: int
@@ -119,14 +119,14 @@ def execute_study(
     watch: Callable[[Finished, int], None],
     wanted: Callable[[Cell, int], bool] = lambda cell, seed: True,
 ) -> list[Finished]:
-    """Execute the missing runs, and return all runs in the study's order.
+    """Execute the missing runs of a study, and return all its runs in the order of cells and seeds.
 
     Args:
         study: The study.
         out: The folder of the run directories.
-        jobs: The number of runs at a time. Several have a process each.
-        watch: Receives every run when it ends, and the number of remaining runs.
-        wanted: Selects cells and seeds (default: all of them).
+        jobs: The number of runs at the same time. If it is more than 1, each run has a process.
+        watch: A function that is called when a run ends, with the run and the number of remaining runs.
+        wanted: A function that selects cells and seeds (default: all of them).
 
     Raises InputError before anything starts if an experiment is invalid or another process executes this study in
     `out`, and at the end if every run failed.
@@ -135,7 +135,7 @@ def execute_study(
         resolve_method(cell.experiment)
     places = [(cell, seed) for seed, cell in product(study.seeds, study.cells) if wanted(cell, seed)]
     runs = {seed_experiment(cell, seed, out): (cell, seed) for cell, seed in places}
-    # A second process would start the runs again that the first one is running.
+    # Without the lock, a second process would start the same runs again.
     with lock_directory(out, "running this study"):
         done = {
             planned: Finished(*runs[planned], _run_directory(planned), None) for planned in runs if has_ended(planned)
@@ -152,7 +152,7 @@ def execute_study(
 
 
 def seed_experiment(cell: Cell, seed: int, out: Path) -> Experiment:
-    """Return the cell's experiment with this seed, on the local engine, with its directory below `out`.
+    """Return a cell's experiment with a seed and a run directory below `out`, for the local engine.
 
     Args:
         cell: The cell.
@@ -167,7 +167,7 @@ def seed_experiment(cell: Cell, seed: int, out: Path) -> Experiment:
 
 
 def measure_runs(study: Study, runs: Sequence[Finished]) -> pd.DataFrame:
-    """Return a line per run and metric: row, column, seed, metric, value; NaN if the run failed."""
+    """Return a table with a line per run and metric. The value is NaN if the run failed."""
     lines = []
     for finished in runs:
         of_metrics = _metric_values(study.metrics, finished)
@@ -189,20 +189,20 @@ def _run_directory(experiment: Experiment) -> Path:
 
 
 def has_ended(experiment: Experiment) -> bool:
-    """Return True if the experiment's directory holds its finished run, with the method's present settings."""
+    """Return True if the experiment's directory has its finished run, and the method's settings are still the same."""
     return (_run_directory(experiment) / SUMMARY).is_file() and _has_begun(experiment)
 
 
 def _has_begun(experiment: Experiment) -> bool:
-    """Return True if the directory holds a run of this experiment.
+    """Return True if the experiment's directory has a run of the same experiment, finished or not.
 
-    The directory's name is not enough: defaults and methods may have changed since.
+    The name of the directory does not show this, because defaults and methods may have changed after the run.
     """
     directory = _run_directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
     changes: dict[str, Any] = {"out": directory}
-    # The run's configuration has the name of the default partition, and the number of clients in the data.
+    # These fields are None in `experiment` if the default is used. The run's configuration then has the actual value.
     for name in ("partition", "clients"):
         if getattr(experiment, name) is None:
             changes[name] = None
@@ -210,21 +210,21 @@ def _has_begun(experiment: Experiment) -> bool:
         history = History(directory)
         same = history.experiment.model_copy(update=changes) == experiment
         return same and has_same_method(history.config["method"], experiment)
-    # A version with other fields wrote the configuration.
+    # The configuration was written by a version of fedraa with other fields in its experiments.
     except ValueError:
         return False
 
 
 def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Return True if the method that an earlier run of this experiment describes is its present method."""
-    # Automatic capacities depend on the fleet, so the recorded method differs in them.
+    """Return True if `method`, which an earlier run of this experiment has recorded, equals the present method."""
+    # The recorded method has computed capacities in place of `auto`, so it cannot be compared with the present method.
     if experiment.capacities == "auto":
         return True
     return differing_part(method, resolve_method(experiment)) is None
 
 
 def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:
-    """Yield every experiment when it ends, with the reason if it failed. A single job runs in this process."""
+    """Run experiments, and yield each when it ends, with the error if it failed. With one job, run in this process."""
     if jobs == 1:
         for experiment in experiments:
             yield experiment, _run_one(experiment)
@@ -241,33 +241,33 @@ def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Exp
 
 
 def _run_one(experiment: Experiment) -> str | None:
-    """Execute or resume one run, and return the reason if it failed."""
+    """Execute or resume the run of an experiment. Return the error if it failed, otherwise None."""
     directory = _run_directory(experiment)
     try:
         if _has_begun(experiment) and History(directory).config["commit"] == source_commit():
             resume(directory, trust=True)
         else:
-            # The directory is of another experiment or version, or its run was killed before it began.
+            # The directory is from another experiment or version, or its run was killed before it began to train.
             shutil.rmtree(directory, ignore_errors=True)
             run(experiment)
-    # A ValueError means that the model or the data do not fit the method.
+    # ValueError is raised if the model or the data do not fit the method.
     except (RunFailed, ValueError) as error:
         return str(error)
     finally:
-        # A run's data are in reference cycles, which would otherwise stay in memory during many runs.
+        # The data of a run are in reference cycles. Without a collection they would stay in memory during later runs.
         gc.collect()
     return None
 
 
 def _prepare_process() -> None:
-    """Exclude imported objects from the garbage collection after every run, because they make it slow."""
+    """Exclude the objects of imported modules from garbage collection, which would be slow after every run."""
     gc.collect()
     gc.freeze()
     _end_with_parent()
 
 
 def _end_with_parent() -> None:
-    """End this process when the process of the study ends, so that no run continues after it was killed."""
+    """End this process when the process of the study ends, so that no run continues after the study was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

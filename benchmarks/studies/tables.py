@@ -1,4 +1,4 @@
-"""The results of a study as a table and in sentences, all computed from the runs and the paper's numbers."""
+"""The results of a study as a table and as sentences, which are computed from the runs and the paper's numbers."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan
 
-# The maximum number of disagreements with the paper that have a sentence each.
+# The maximum number of disagreements with the paper that are described in a sentence each.
 MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of a table: a metric of a cell over the study's seeds, NaN if a run failed.
+    """A number of a study's table: a metric of one cell, with a value per seed, which is NaN if the run failed.
 
-    `p` is the p-value of the paired test against the reference row of the same column.
+    `p` is the p-value of a paired test against the reference row in the same column.
     """
 
     row: str
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The mean with its interval, or the number of seeds that reached the target."""
+        """The mean with its interval as text. If not all seeds reached the target, the number of those that did."""
         if not self.values:
             return "failed"
         form = self.metric.form
@@ -70,7 +70,7 @@ class Entry:
 
 
 def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
-    """Return all numbers of the table, row by row."""
+    """Return all numbers of a study's table, row by row."""
     groups = values.groupby(["row", "column", "metric"], sort=False)
     by_place = {key: group["value"].to_numpy() for key, group in groups}
     numbers = []
@@ -87,10 +87,11 @@ def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
 
 
 def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
-    """Return the table of the CSV file, a line per number.
+    """Return the table for the CSV file, which has a line per number of the study's table.
 
-    The columns `of_reference` and `paper_of_reference` are multiples of the reference row. They can be compared even
-    if the paper measures in other units or at another size.
+    The columns `of_reference` and `paper_of_reference` have the numbers divided by the number of the reference row, in
+    our study and in the paper. These quotients can be compared even if the paper measures in other units or at another
+    size.
     """
     base = {(entry.column, entry.metric.name): entry for entry in numbers if entry.row == study.reference}
     lines = []
@@ -120,14 +121,14 @@ def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
 
 
 def _safe_ratio(a: float | None, b: float | None) -> float | None:
-    """Return a / b; None if one of them is missing, failed, not reached or 0."""
+    """Return a / b; None if one of the two is missing, not finite or 0."""
     if not a or not b or not math.isfinite(a) or not math.isfinite(b):
         return None
     return a / b
 
 
 def format_grid(study: Study, numbers: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the table as text. The paper's number is in brackets."""
+    """Return the headings and the rows of a study's table as text. The paper's numbers are in brackets."""
     places = list(product(study.columns, [metric.name for metric in study.metrics]))
     cells = {(entry.row, entry.column, entry.metric.name): entry for entry in numbers}
     headings = ["", *(f"{column} {name}".strip() for column, name in places)]
@@ -144,7 +145,7 @@ def _cell_text(entry: Entry | None) -> str:
 
 
 def mean_accuracies(numbers: Sequence[Entry]) -> Means:
-    """Return the mean accuracies of every column."""
+    """Return the mean accuracies and their rows, by column and metric."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
         if is_accuracy(entry.metric.name) and entry.values:
@@ -153,7 +154,7 @@ def mean_accuracies(numbers: Sequence[Entry]) -> Means:
 
 
 def format_caption(study: Study, numbers: Sequence[Entry]) -> str:
-    """Return the explanation of the table's signs."""
+    """Return the caption of a study's table, which explains its signs."""
     seeds = len(study.seeds)
     parts = [f"mean ± 95 % confidence interval over n = {seeds} seeds"]
     if seeds == 1:
@@ -208,9 +209,10 @@ def _escape_tex(text: str) -> str:
 
 
 def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
-    """Return a sentence per order of the paper and per claim, on whether it holds here.
+    """Return sentences on whether methods have the same order in our study as in the paper, and on the paper's claims.
 
-    A study without orders and claims has sentences about the differences to its reference row instead.
+    If the paper has neither numbers nor claims for the study, the sentences describe the differences from the reference
+    row.
     """
     sentences: list[str] = []
     for group in _paper_groups(study, numbers):
@@ -223,7 +225,7 @@ def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
 
 
 def _against_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence per column and metric on the rows that are better and worse than the reference row."""
+    """Yield a sentence per column and metric that names the rows better and worse than the reference row."""
     for column, metric in product(study.columns, study.metrics[:2]):
         here = {e.row: e for e in numbers if (e.column, e.metric) == (column, metric) and e.values}
         base = here.pop(study.reference, None)
@@ -238,7 +240,7 @@ def _against_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
 
 
 def _describe_clear(base: Entry, rivals: Sequence[Entry]) -> str:
-    """Describe which entries are better and which are worse than `base`, and which entries have no mean."""
+    """Return a text that names the entries significantly better and worse than `base`, and those not finite."""
     clear = [e for e in rivals if is_significant(e.p)]
     better = [_with_mean(e) for e in clear if _mean_advantage(e, base) > 0]
     worse = [_with_mean(e) for e in clear if _mean_advantage(e, base) < 0]
@@ -255,11 +257,11 @@ def _with_mean(entry: Entry) -> str:
 
 
 def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield sentences on every row at its best column and at the shared column, and on the order of the rows in both.
+    """Yield sentences on every row's best column and its number in the column `fixed`, then on the order of the rows.
 
     Args:
         study: The study.
-        fixed: The shared column.
+        fixed: The column at which all rows are compared.
         numbers: The numbers of the table.
     """
     metric = study.metrics[0]
@@ -286,7 +288,7 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
 
 
 def at_edge(study: Study, column: str) -> bool:
-    """Return True if a column is the first or the last of the values that rows choose from."""
+    """Return True if the columns are a grid of hyperparameter values and this column is the first or the last."""
     return study.fixed is not None and column in (study.columns[0], study.columns[-1])
 
 
@@ -301,7 +303,7 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
 
 
 def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yield a group for each column and metric: our numbers of the rows that also have a number in the paper."""
+    """Yield, for each column and metric, our numbers in those rows for which the paper also has a number."""
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
         here = [e for e in here if e.paper is not None and e.values and metric.better]
@@ -310,7 +312,7 @@ def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry
 
 
 def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
-    """Compare the order of every pair of rows in the paper with the order here."""
+    """Yield sentences on how many pairs of rows have the same order in our study as in the paper."""
     pairs = [_by_paper(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
     agree = [pair for pair in pairs if _mean_advantage(*pair) > 0]
     clear = sum(_is_significant(*pair) for pair in agree)
@@ -329,11 +331,11 @@ def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
 
 
 def _judge_claim(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
-    """Return a sentence on whether a claim about two rows holds here.
+    """Return a sentence that says if a claim about two rows holds in our study.
 
     Args:
         claim: The claim.
-        column: The column.
+        column: The column in which the rows are compared.
         numbers: The numbers of the table.
     """
     named = {e.row: e for e in numbers if e.column == column and e.metric.name == claim.metric}
@@ -352,7 +354,7 @@ def _at_column(column: str) -> str:
 
 
 def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
-    """Return both numbers, the one that is better in the paper first."""
+    """Return both numbers. The first is the one that is better in the paper."""
     assert a.paper is not None
     assert b.paper is not None
     if (a.paper > b.paper) == (a.metric.better == "more"):
@@ -361,7 +363,7 @@ def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
 
 
 def _mean_advantage(better: Entry, worse: Entry) -> float:
-    """Return by how much the first mean is better here."""
+    """Return by how much the mean of `better` is better than the mean of `worse`; negative if it is worse."""
     # Two infinite means are equal, but their difference is NaN.
     if better.mean == worse.mean:
         return 0.0
@@ -379,13 +381,13 @@ def _test_pair(a: Entry, b: Entry) -> float | None:
 
 
 def _describe_pair(a: Entry, b: Entry) -> str:
-    """Return both numbers and the result of the paired test."""
+    """Return a text with both numbers and the result of a paired test."""
     form = a.metric.form
     return f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}, {describe_test(_test_pair(a, b))}"
 
 
 def describe_test(p: float | None) -> str:
-    """Return the result of a test in words; `p` is None if no test was possible."""
+    """Return the result of a significance test in words. `p` is None if no test was possible."""
     if p is None:
         return "no test"
     if is_significant(p):

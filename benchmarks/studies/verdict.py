@@ -1,6 +1,6 @@
-"""The verdict on a claim from results: is one number better than another beyond the noise?
+"""The verdict on a claim that one number is better than another: does a significance test confirm it?
 
-All pages use the functions of this module, so a comparison has the same test and the same verdict everywhere.
+All pages use the functions of this module, so a comparison has the same test and the same verdict on every page.
 """
 
 import math
@@ -38,28 +38,30 @@ VERDICTS = (
     CANNOT_TELL_NOT_REACHED,
     NOT_RUN,
 )
-# The advantage that an interval must resolve if the paper gives no numbers: points of a percentage, or a ratio.
+# If the paper gives no numbers, its advantage counts as this number of percentage points, or as this ratio. An interval
+# that is too wide to show such an advantage decides nothing.
 RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
 
 
 @dataclass(frozen=True)
 class Advantage:
-    """The advantage of one number over another, with its 95 % interval: a difference or, with `ratio`, a ratio.
+    """The advantage of one number over another with its 95 % interval: a difference, or a ratio if `ratio` is True.
 
-    `low` and `high` are equal if nothing is random. Both are infinite if one of the two never reached the target.
+    `low` and `high` are equal if the numbers do not depend on the seed. Both are infinite if one row reached the target
+    with every seed and the other with none.
 
     Attributes:
-        where: The size and the column of the numbers.
-        names: The rows, the one first that the claim says is better.
+        where: The size of the study and the column of the numbers.
+        names: The names of the rows. According to the claim, the first is better.
         means: The means of both rows.
         mean: The advantage.
-        low: Low end of its interval.
-        high: High end of its interval.
+        low: The low end of the advantage's interval.
+        high: The high end of the advantage's interval.
         ratio: True if the advantage is a ratio.
-        n: Number of seeds.
-        p: Two-sided p-value of the test that the interval belongs to; NaN if there is no test.
-        weak: The reason if the numbers cannot differ much here, `saturated`, `at chance` or `target not reached`;
-            otherwise empty.
+        n: The number of seeds.
+        p: The two-sided p-value of the test to which the interval belongs; NaN if there is no test.
+        weak: The reason if the numbers can hardly differ: `saturated`, `at chance` or `target not reached`; otherwise
+            empty.
         coarse: True if the interval includes equality and is too wide to exclude an advantage of the paper's size.
         paper: The advantage in the paper; NaN if the paper does not give both numbers.
     """
@@ -79,7 +81,7 @@ class Advantage:
 
     @property
     def least(self) -> float:
-        """The value that means no advantage: 1 for a ratio, 0 for a difference."""
+        """The value of an advantage that means equality: 1 for a ratio, 0 for a difference."""
         return float(self.ratio)
 
     @property
@@ -92,7 +94,7 @@ class Advantage:
 
     @property
     def decides(self) -> bool:
-        """Return True if the interval excludes equality."""
+        """True if the interval of the advantage excludes equality."""
         return self.holds or self.reversed
 
     def is_coarse(self, *, percent: bool) -> bool:
@@ -119,7 +121,7 @@ class Advantage:
 
     @property
     def p_of_claim(self) -> float:
-        """The p-value of the claim's direction: below `LEVEL` if the comparison holds, 1 if the other row is better."""
+        """The p-value of the claim: below `LEVEL` if the comparison confirms it, 1 if the other row is better."""
         if math.isnan(self.p):
             return 1.0 - float(self.holds)
         if self.mean > self.least:
@@ -128,7 +130,7 @@ class Advantage:
 
     @property
     def text(self) -> str:
-        """The text with both numbers, the advantage and its interval."""
+        """Both numbers, the advantage and its interval as text."""
         a, b = map(_number_text, self.means)
         numbers = f"{self.names[0]} {a}, {self.names[1]} {b}"
         if not all(map(math.isfinite, (self.mean, self.low, self.high))):
@@ -146,17 +148,17 @@ def _number_text(value: float) -> str:
 def measure_advantage(
     where: str, names: tuple[str, str], better: Line, worse: Line, *, less: bool, ratio: bool
 ) -> Advantage:
-    """Return the advantage of the line `better` over `worse`. If both lines have values by seed, these are paired.
+    """Return the advantage of one number over another. If both have values by seed, a paired test is used.
 
-    Runs with the same seed have the same data, split and first model, so the difference of a pair has less noise.
+    Two runs with the same seed have the same data, partition and initial model, so their difference has less noise.
 
     Args:
-        where: The size and the column of the lines.
-        names: The rows of both lines.
-        better: The line that the claim says is better.
-        worse: The other line.
-        less: Smaller numbers are better.
-        ratio: Compare by a ratio; ignored if a mean is not positive.
+        where: The size of the study and the column of the numbers.
+        names: The rows of the numbers.
+        better: The number that is better according to the claim.
+        worse: The other number.
+        less: True if smaller numbers are better.
+        ratio: True to compare by a ratio; ignored if a mean is not positive.
     """
     larger, smaller = (worse, better) if less else (better, worse)
     paper = _paper_advantage(larger.paper, smaller.paper, ratio=ratio)
@@ -168,7 +170,7 @@ def measure_advantage(
 
 
 def _paper_advantage(a: float, b: float, *, ratio: bool) -> float:
-    """Return the paper's a - b or a / b; NaN if it has only one of the two."""
+    """Return a - b, or a / b if `ratio` is True, of the paper's numbers; NaN if the paper has only one of them."""
     if not ratio:
         return a - b
     if not b:
@@ -177,14 +179,14 @@ def _paper_advantage(a: float, b: float, *, ratio: bool) -> float:
 
 
 def paired_p_value(a: Sequence[float], b: Sequence[float], *, ratio: bool = False) -> float | None:
-    """Return the two-sided p of Student's paired t-test; None if it is not defined.
+    """Return the two-sided p-value of Student's paired t-test; None if it is not defined.
 
-    Seeds for which one of the two values is missing do not count.
+    A seed is ignored if one of its two values is missing.
 
     Args:
-        a: The values by seed.
-        b: Values of the same seeds.
-        ratio: Test the logarithms, for values that are compared as ratios.
+        a: One value per seed.
+        b: Other values of the same seeds.
+        ratio: True to test the logarithms of the values, because they are compared by ratios.
     """
     x, y = np.array(a, np.float64), np.array(b, np.float64)
     if len(x) != len(y):
@@ -198,7 +200,7 @@ def paired_p_value(a: Sequence[float], b: Sequence[float], *, ratio: bool = Fals
 
 
 def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float, float]:
-    """Return the mean, the low and the high end of the interval, and the p-value, of a - b or of a / b."""
+    """Return the mean of a - b (or of a / b), the low and the high end of its interval, and its p-value."""
     if not (math.isfinite(a.mean) and math.isfinite(b.mean)):
         return _compare_reached(a, b)
     paired = len(a.by_seed) == len(b.by_seed) > 1 and np.isfinite([*a.by_seed, *b.by_seed]).all()
@@ -213,19 +215,19 @@ def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, floa
 
 
 def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float, float]:
-    """Return middle, half width and p of Student's test of paired differences, or of log ratios with `ratio`."""
+    """Return mean, half interval and p-value of Student's test of paired differences (of log ratios with `ratio`)."""
     gaps = np.log(x / y) if ratio else x - y
     error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
     return _student(float(gaps.mean()), error, len(gaps) - 1)
 
 
 def _student(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
-    """Return an estimate, half the width of its interval, and the p-value of 0; NaN if nothing is random.
+    """Return an estimate, half of its interval, and the p-value of the hypothesis that it is 0 (NaN if `error` is 0).
 
     Args:
         middle: The estimate.
-        error: Its standard error.
-        freedom: Degrees of freedom.
+        error: The standard error of the estimate.
+        freedom: The degrees of freedom.
     """
     if not error:
         return middle, 0.0, math.nan
@@ -234,15 +236,15 @@ def _student(middle: float, error: float, freedom: float) -> tuple[float, float,
 
 
 def never_reached(line: Line) -> bool:
-    """Return True if no seed reached the target."""
+    """Return True if no seed of a number (the time to a target) reached the target."""
     return all(math.isinf(value) for value in line.by_seed or (line.mean,))
 
 
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
-    """Return the interval and the p-value for a target that was not always reached.
+    """Compare two times to a target that some runs did not reach. Return the mean, its interval and the p-value.
 
-    The order is clear only if one line always reached the target and the other never did. The p-value is then the
-    p-value of Fisher's exact test.
+    The order is clear only if one row reached the target with every seed and the other with none. The p-value is then
+    that of Fisher's exact test.
     """
     never = [never_reached(line) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]
@@ -255,9 +257,9 @@ def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
 
 
 def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Return middle, half width and p of Welch's test, or of the log ratio (delta method) with `ratio`.
+    """Return difference, half interval and p-value of Welch's test. With `ratio`, test the log ratio (delta method).
 
-    Half width and p are NaN if they cannot be estimated, because a line has no spread of values.
+    The half interval and the p-value are NaN if the variance of one of the numbers is unknown.
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
@@ -275,20 +277,21 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
 
 
 def select_telling(comparisons: Sequence[Advantage]) -> list[Advantage]:
-    """Return the comparisons that can tell: all but those whose numbers could not differ.
+    """Return the comparisons that can confirm or contradict a claim.
 
-    If one comparison of a place excludes equality although its numbers are weak, numbers of this place can differ. Then
-    all comparisons of the place can tell. Otherwise a claim would hold by those that happen to be significant.
+    Comparisons of weak numbers (saturated, at chance, or target not reached) are left out. However, if one of them
+    excludes equality, all comparisons in the same column are included. If only the significant ones were included, they
+    would confirm the claim by selection.
     """
     differing = {comparison.where for comparison in comparisons if comparison.weak and comparison.decides}
     return [comparison for comparison in comparisons if not comparison.weak or comparison.where in differing]
 
 
 def decide_verdict(comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict on a claim from all its comparisons.
+    """Return the verdict on a claim, computed from all comparisons for the claim.
 
-    A comparison of numbers that cannot differ does not count, unless all are such. Comparisons with too few seeds
-    count: they do not hold.
+    A comparison of weak numbers (saturated, at chance, or target not reached) does not count, unless all comparisons
+    are weak. A comparison with too few seeds counts as not confirmed.
     """
     if not comparisons:
         return NOT_RUN
@@ -311,17 +314,18 @@ def decide_verdict(comparisons: Sequence[Advantage]) -> str:
 
 
 def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
-    """Return the largest p-value of the comparisons that can tell, or None if none can.
+    """Return the largest p-value of the comparisons that can confirm or contradict a claim; None if there are none.
 
-    A claim holds if all of its comparisons hold. Therefore the weakest comparison decides.
+    A claim holds only if all its comparisons hold. Therefore the comparison with the largest p-value decides.
     """
     return max((comparison.p_of_claim for comparison in select_telling(comparisons)), default=None)
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return the p-values of a family of claims, adjusted by Holm's method; None stays None.
+    """Return the p-values of several claims after Holm's correction for their number. None stays None.
 
-    The k-th smallest of m values, from 0, is multiplied by m - k. A value is at least as large as all smaller ones.
+    The k-th smallest of m values (k from 0) is multiplied by m - k. Then each value is raised to the largest value
+    before it, if that is larger.
     """
     known = {number: p for number, p in enumerate(p_values) if p is not None}
     order = sorted(known, key=known.__getitem__)

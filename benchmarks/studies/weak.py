@@ -1,4 +1,8 @@
-"""Tables that cannot separate the methods: at chance, saturated, or with a target that no run reached."""
+"""Detection of weak numbers, which cannot show a difference between methods.
+
+Accuracies are weak if they are near chance level, or saturated (all near 100 %). A time to a target is weak if no run
+reached the target.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,18 +13,19 @@ CHANCE_MARGIN = 0.1
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
 
 Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
-"""By column and metric: rows and their mean accuracies, in per cent."""
+"""Rows and their mean accuracies in per cent, by column and metric."""
 
 
 def is_accuracy(metric: str) -> bool:
-    """Return True for the name of a metric of test accuracy, at the end of a run or earlier."""
+    """Return True if a metric with this name is a test accuracy, at the end of a run or earlier."""
     return metric.startswith(("accuracy %", "client accuracy %"))
 
 
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
-    """Return the numbers that cannot compare methods, because all are near 100 % (`SATURATED`) or one is at chance.
+    """Return the numbers that cannot show a difference between methods, each with the reason.
 
-    The keys are the row, the column and the metric of a number.
+    The reason is `AT_CHANCE` for a number near chance level, and `SATURATED` for all numbers of a column that are near
+    100 %. The keys are the row, the column and the metric of a number.
 
     Args:
         means: The mean accuracies.
@@ -36,7 +41,7 @@ def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
 
 
 def weak_points(means: Means, chance: float) -> list[str]:
-    """Return a sentence for every column with rows at chance, and for every saturated column."""
+    """Return a sentence for every column with rows near chance level, and for every saturated column."""
     sentences = []
     for (column, metric), rows in means.items():
         where = " at ".join(filter(None, (metric, column)))

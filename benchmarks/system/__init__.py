@@ -1,1 +1,1 @@
-"""Measurements of the system itself."""
+"""Measurements of fedraa as a system: speed, memory, and behaviour after failures."""

@@ -1,4 +1,4 @@
-"""The bare loop, with which fedraa is compared: local training in plain PyTorch, one process per core, no framework."""
+"""A bare training loop for comparison with fedraa: local training in plain PyTorch, with one process per core."""
 
 import multiprocessing
 import time
@@ -18,7 +18,7 @@ Shards = list[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Spent:
-    """Real seconds, and CPU seconds of all processes together."""
+    """The cost of a measurement: real seconds, and CPU seconds of all processes together."""
 
     wall: float
     cpu: float
@@ -36,7 +36,7 @@ class Settings:
 
 
 class BareProcesses:
-    """Processes among which the clients' data are distributed evenly, and which train the clients.
+    """Processes that train the clients in plain PyTorch. The clients are distributed evenly among them.
 
     Args:
         widths: The widths of the model's layers.
@@ -55,16 +55,17 @@ class BareProcesses:
             arguments = (child_end, tuple(widths), shards[number::processes], settings)
             process = context.Process(target=_serve_tasks, args=arguments, daemon=True)
             process.start()
-            # With this end closed, a dead process raises EOFError here instead of blocking.
+            # The parent closes its copy of the child's end. If the child dies, reading then raises EOFError instead of
+            # waiting.
             child_end.close()
             self._pipes.append(parent_end)
             self._processes.append(process)
 
     def round(self) -> Spent:
-        """Run one round of FedAvg with as little work as possible beyond the training.
+        """Run one round of FedAvg with as little overhead as possible.
 
-        Every process trains its clients one after another from the global weights and adds up their results. The parent
-        process averages.
+        Every process trains its clients one after another from the global weights, and adds up their trained weights.
+        The parent process computes the average.
         """
         started, used = time.perf_counter(), time.process_time()
         state = {name: tensor.numpy() for name, tensor in self._model.state_dict().items()}
@@ -91,7 +92,7 @@ class BareProcesses:
 
 
 def build_mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Return linear layers of the given widths, input to output, with ReLU between them."""
+    """Return an MLP: linear layers with ReLU between them. `widths` are the sizes from input to output."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -132,7 +133,7 @@ def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, sett
     data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
     for request in iter(pipe.recv, None):
         used = time.process_time()
-        # A request is a list of tasks, or the model's state at the start of a round.
+        # A request is a list of tasks, or the state of the global model, which requests a round.
         if isinstance(request, list):
             for client, width in request:
                 x, y = data[client]

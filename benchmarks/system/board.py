@@ -1,9 +1,9 @@
-"""Measure `fedraa board` with many runs and long logs: the time until its page is ready, and until it shows a new line.
+"""Measure `fedraa board` with many runs and long logs: the seconds until it is ready, and until it shows a new event.
 
     python -m benchmarks board
 
-The logs are synthetic but have the form of a real log, so that a million events take seconds. The board runs in a
-separate process, as `fedraa board` starts it. The measurements send the requests that the board's page sends.
+The logs are synthetic but have the form of a real log, so that a million events are written in seconds. The board runs
+in a separate process, as with `fedraa board`. The measurements send the same requests as the board's page.
 """
 
 import json
@@ -24,9 +24,9 @@ from fedraa.cli.console import print_line
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
 
 RUNS, EVENTS_EACH = 100, 10_000
-# Number of commits per evaluation.
+# Numbers of clients and of fragments in the synthetic logs, and number of commits between two evaluations.
 CLIENTS, FRAGMENTS, EVERY = 20, 5, 50
-# Seconds between two requests.
+# Seconds between two requests to the board.
 WAIT = 0.02
 
 
@@ -43,7 +43,7 @@ def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
 
 
 def measure_board(folder: Path, runs: int, events: int) -> dict[str, float]:
-    """Return the measured seconds, and megabytes of memory.
+    """Measure a board, and return its times in seconds and its memory in megabytes, by name.
 
     Args:
         folder: An empty folder.
@@ -85,12 +85,12 @@ def measure_board(folder: Path, runs: int, events: int) -> dict[str, float]:
 
 
 def _has_metrics(answer: dict[str, Any], runs: int) -> bool:
-    """Return True if the board knows all runs and the last metrics of each."""
+    """Return True if an answer of the board has all runs, and the last metrics of each run."""
     return len(answer["rows"]) == runs and all(row.get("last") for row in answer["rows"])
 
 
 def write_run(directory: Path, config: str, events: int, seed: int) -> None:
-    """Write an interrupted run.
+    """Write the files of an interrupted run with synthetic events.
 
     Args:
         directory: The run directory.
@@ -110,7 +110,7 @@ def write_run(directory: Path, config: str, events: int, seed: int) -> None:
 
 
 def make_events(seed: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of clients that are always busy: dispatches and commits in turn, and evaluations."""
+    """Yield synthetic events of clients that are always busy: dispatches, commits and evaluations."""
     for task in count():
         t = 2e-3 * task
         header = {"t": t, "wall": t, "task": task, "client": task % CLIENTS, "fragment": (task + seed) % FRAGMENTS}
@@ -144,7 +144,7 @@ def serve_board(folder: Path) -> Iterator[str]:
 
 
 def poll_until(address: str, enough: Any) -> dict[str, Any]:
-    """Return the first answer about all runs that satisfies `enough`."""
+    """Request the list of all runs until the answer satisfies `enough`, and return this answer."""
     while True:
         answer = request_json(f"{address}runs?since=0")
         if enough(answer):
@@ -153,12 +153,12 @@ def poll_until(address: str, enough: Any) -> dict[str, Any]:
 
 
 def measure_delay(directory: Path, address: str, version: int) -> float:
-    """Return the seconds from writing a line until the board shows it.
+    """Write a line to a run's log, and return the seconds until the board shows it.
 
     Args:
         directory: The run directory.
         address: The board's address.
-        version: The version of the board's last answer.
+        version: The version number in the board's last answer.
     """
     before = (directory / EVENTS).read_text().count("\n")
     began = time.perf_counter()
@@ -170,13 +170,13 @@ def measure_delay(directory: Path, address: str, version: int) -> float:
 
 
 def time_request(address: str) -> float:
-    """Return the seconds until the board has answered a request."""
+    """Send a request to the board, and return the seconds until its answer."""
     began = time.perf_counter()
     request_json(address)
     return time.perf_counter() - began
 
 
 def request_json(address: str) -> dict[str, Any]:
-    """Return the JSON object with which the board answers."""
+    """Send a request to the board, and return the JSON object that it answers."""
     with urlopen(address, timeout=60) as answer:
         return dict(json.loads(answer.read()))

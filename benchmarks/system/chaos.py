@@ -1,10 +1,11 @@
-"""Kill and freeze processes, truncate and damage files many times, and compare the results with undisturbed runs.
+"""Kill and freeze processes and damage files many times, and compare the results with undisturbed runs.
 
     python -m benchmarks.system.chaos [--kinds KIND ...] [--continue]
 
 Each kind of disturbance is applied to several methods, or to each kind of process. Every run must end with the same
-bits and the same log as the undisturbed one, except for faults. A run that cannot continue must be refused in one
-sentence before anything is changed. The table is written row by row. With --continue, existing rows are kept.
+model and the same log as the undisturbed run, bit for bit; only faults may be added to the log. If a run cannot be
+resumed, fedraa must refuse it with a one-sentence error before it changes anything. The table is written row by row.
+With --continue, existing rows are kept and not repeated.
 """
 
 import argparse
@@ -28,12 +29,12 @@ KINDS = {
 
 
 def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
-    """Run the trials of a kind and return those with a wrong result.
+    """Run the trials of one kind of disturbance, and return the names of those with a wrong result.
 
     Args:
         kind: The kind of disturbance.
         table: The table of results.
-        again: True to repeat the trials that the table has.
+        again: True to repeat the trials that already have a row in the table.
     """
     trials = {of: trial for of, trial in kind.trials.items() if again or not table.has_row(kind.name, of)}
     if not trials:
@@ -52,7 +53,7 @@ def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the requested kinds and write the table. Exits with an error if a result is wrong."""
+    """Run the requested kinds of disturbances and write the table. Exit with an error if a result is wrong."""
     parser = argparse.ArgumentParser(prog="chaos")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--continue", dest="keep_rows", action="store_true", help="keep the rows of the table")

@@ -1,8 +1,8 @@
-"""Bad clients: in every method, a random client sends invalid updates or raises an error, on a cluster.
+"""Trials with bad clients: in runs on a cluster, one client sends invalid updates or raises an error.
 
-The run must end regularly, and the log must name exactly this client and the reason. The model must have the bits of
-a second run, in this process, without the client: in methods with rounds the second run never draws the client, and
-in asynchronous methods the client is unavailable from the start.
+The run must end regularly, and its log must name exactly this client and the reason. The final model must equal, bit
+for bit, the model of a second run in this process without the client. In a method with rounds, the client never
+participates in the second run. In an asynchronous method, its device is unavailable from the start.
 """
 
 import re
@@ -36,7 +36,7 @@ CLIENTS = 6
 
 @dataclass(frozen=True)
 class Case:
-    """The result of a run with a bad client: the behaviour of the client, the end of the run, and the checks."""
+    """The result of a run with a bad client: what the client does, how the run ended, and which checks it passed."""
 
     method: str
     does: str
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class AllBut(Participation):
-    """A participation in which all clients except one take part in every round."""
+    """A participation rule that selects all clients except one in every round."""
 
     client: int
 
@@ -64,11 +64,11 @@ class AllBut(Participation):
 
 
 def run_trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
-    """Run a method with every kind of bad client. Ray must have been started.
+    """Run a method with every kind of bad client. The caller has started Ray.
 
     Args:
         directory: An empty folder.
-        rng: The generator of the bad clients.
+        rng: The random generator that chooses the bad clients.
         method: The name of the method.
     """
     cases = []
@@ -128,12 +128,12 @@ def make_experiment(method: str, **changes: Any) -> Experiment:
 
 
 def exclude_client(method: str, client: int, folder: Path) -> dict[str, Any]:
-    """Return the fields that keep a client out of a run.
+    """Return the fields of an experiment in which one client never gets a task.
 
     Args:
         method: The name of the method.
         client: The client.
-        folder: A folder for a file of availabilities.
+        folder: A folder for the file with the availability of devices.
     """
     if method in ROUNDS:
         return {"participation": AllBut(client)}
@@ -143,7 +143,7 @@ def exclude_client(method: str, client: int, folder: Path) -> dict[str, Any]:
 
 
 def bad_worker(does: str, client: int) -> type[Worker]:
-    """Return a worker class on which this client is bad."""
+    """Return a worker class that spoils the updates of one client, or raises an error for this client."""
 
     class Bad(Worker):
         def train(self, header: Task, *arguments: Any) -> Update:
@@ -156,7 +156,7 @@ def bad_worker(does: str, client: int) -> type[Worker]:
 
 
 def run_on_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
-    """Execute an experiment on the running cluster with this class of workers, and return its directory.
+    """Execute an experiment on the running cluster with a custom class of workers. Return the run directory.
 
     Args:
         experiment: The experiment.

@@ -1,7 +1,8 @@
-"""Disturbances of a run directory: concurrent starts, interrupted writes and damaged files.
+"""Trials with disturbances of a run directory: simultaneous starts, interrupted writes and damaged files.
 
-Each row is one disturbance and its outcome. `harmless`: the run ended with the bits and the log of the undisturbed one.
-`noticed`: it was refused in one sentence before anything was trained or changed. Any other outcome is a failure.
+Each row has one disturbance and its outcome. `harmless` means that the run ended with the same model and log as the
+undisturbed run. `noticed` means that fedraa refused to resume or replay the run, with a one-sentence error, before it
+trained or changed anything. Any other outcome is a failure.
 """
 
 import errno
@@ -29,7 +30,7 @@ from fedraa.rundir.profile import PROFILE
 
 REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
-# Number of processes that start at the same time.
+# Number of processes that start the same run at the same time.
 TOGETHER = 4
 UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
 ROUNDS: dict[str, Any] = {"rounds": 5, "checkpoint_every": 1, "eval_every": 1}
@@ -43,7 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "scaffold": ROUNDS,
     "ram-fed": ROUNDS,
     "heterofl": ROUNDS,
-    # In the initial rounds only one client trains.
+    # PruneFL gets more rounds, because only one client trains in its initial rounds.
     "prunefl": ROUNDS | {"rounds": 10},
 }
 Damage = Callable[[bytes, np.random.Generator], bytes]
@@ -51,7 +52,7 @@ Damage = Callable[[bytes, np.random.Generator], bytes]
 
 @dataclass(frozen=True)
 class Row:
-    """A disturbance, its target and its outcome. `lost` and `doubled` count tasks of a run that ended."""
+    """A disturbance, its target and its outcome. `lost` and `doubled` count missing and repeated tasks of a run."""
 
     kind: str
     what: str
@@ -62,7 +63,7 @@ class Row:
 
 
 def make_experiment(method: str, out: Path) -> Experiment:
-    """Return an experiment in this process with about 25 commits of tiny tasks and several checkpoints."""
+    """Return a small experiment for this process, with about 25 commits of tiny tasks and several checkpoints."""
     return Experiment(
         method=method,
         out=out,
@@ -76,7 +77,7 @@ def make_experiment(method: str, out: Path) -> Experiment:
 
 
 def run_killed(method: str, out: Path, commit: int = 18) -> Path:
-    """Return the directory of a run that was killed at a commit.
+    """Run an experiment, kill it at a commit, and return its directory.
 
     Args:
         method: The name of the method.
@@ -91,13 +92,13 @@ def run_killed(method: str, out: Path, commit: int = 18) -> Path:
 
 
 def comparable_log(directory: Path) -> tuple[list[dict[str, object]], object]:
-    """Return a run's log without real times, and its model."""
+    """Return the log of a run without real times, and the checksum of its final model."""
     lines = [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
     evals = History(directory).evals.drop(columns="wall").to_csv()
     return [*lines, {"evals": evals}], lines[-1]["model_sha256"]
 
 
-# These functions damage files that consist of lines.
+# The functions below damage files that consist of lines.
 
 
 def _damage_lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:
@@ -160,7 +161,7 @@ OF_ALL: dict[str, Damage] = {
 
 
 def list_damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
-    """Yield each kind of damage to each file of a run."""
+    """Yield every possible damage of a run directory: the file, a description and the function that damages it."""
     files = [directory / name for name in (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY, SEAL)]
     for path in (*files, *sorted((directory / CHECKPOINTS).iterdir())):
         if not path.exists():
@@ -173,12 +174,12 @@ def list_damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
 
 
 def damaged_copies(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
-    """Make `wanted` copies of a run, one after another in `scratch`, each with one damaged file; yield path and damage.
+    """Yield `wanted` damaged copies of a run, one after another, each with a description of the damage.
 
     Args:
         whole: The intact run directory.
-        scratch: The directory of the copies.
-        rng: The generator of the damages.
+        scratch: The directory for the copies. Each copy replaces the one before.
+        rng: The random generator that chooses the damages.
         wanted: The number of copies.
     """
     kinds = list(list_damages(whole))
@@ -200,7 +201,7 @@ def damaged_copies(whole: Path, scratch: Path, rng: np.random.Generator, wanted:
 
 
 def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """Resume a killed run with different damages and yield the outcomes.
+    """Damage a killed run in different ways, resume it, and yield the outcomes.
 
     Args:
         method: The name of the method.
@@ -226,7 +227,7 @@ def _contents(directory: Path) -> dict[Path, bytes]:
 
 
 def _judge_run(directory: Path, expected: object) -> str:
-    """Return the outcome of a run that was resumed."""
+    """Compare a resumed run with the undisturbed run, check its log, and return its outcome."""
     if comparable_log(directory) != expected:
         return "other bits"
     try:
@@ -237,7 +238,7 @@ def _judge_run(directory: Path, expected: object) -> str:
 
 
 def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """Replay a finished run with different damages and yield the outcomes.
+    """Damage a finished run in different ways, and yield for each damage if the check of the log notices it.
 
     Args:
         method: The name of the method.
@@ -257,7 +258,7 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
 
 @contextmanager
 def full_disk(room: int, largest_write: int) -> Iterator[None]:
-    """Simulate a disk with `room` free bytes for logs, which writes at most `largest_write` bytes at a time."""
+    """Simulate a disk with `room` free bytes. A single write takes at most `largest_write` bytes."""
     write = os.write
     left = room
 
@@ -269,7 +270,7 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
         left -= taken
         return write(descriptor, content[:taken])
 
-    # `write_short` takes only bytes, because the log writes nothing else.
+    # The type of `write_short` is narrower than the type of `os.write`. The log writes only bytes, so this is enough.
     os.write = write_short  # type: ignore[assignment]
     try:
         yield
@@ -278,12 +279,12 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
 
 
 def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int) -> Iterator[Row]:
-    """Fill the disk twice within a line of the log, then free it, and yield the outcomes.
+    """Let the disk fill up twice while a line of the log is written, then free it, and yield the outcomes.
 
     Args:
         method: The name of the method.
         folder: An empty folder.
-        rng: The generator of the moments.
+        rng: The random generator that chooses when the disk is full.
         count: The number of runs.
     """
     undisturbed = run(make_experiment(method, folder / "undisturbed")).directory
@@ -316,7 +317,7 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
         folder: The folder of all runs.
         together: The number of processes.
         rounds: The number of repetitions.
-        common_flags: The flags of a common directory; empty if each process chooses one.
+        common_flags: The flags that name a common run directory; empty if each process chooses its own.
     """
     flags = ["--engine", "local", "--hidden", "8", "--clients", "3", "--local-steps", "1", "--updates", "3", "--quiet"]
     command = [sys.executable, "-m", "fedraa", "run", *flags, *common_flags]
@@ -336,7 +337,7 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
 
 
 def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
-    """Count the right outcomes of the rows. Each row stands for this number of disturbances."""
+    """Count the rows with a right outcome. Each row counts as `disturbances` disturbances."""
     rows = list(rows)
     wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
     for row in wrong:

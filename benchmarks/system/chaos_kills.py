@@ -1,8 +1,8 @@
-"""Killed and frozen processes, and torn files, in runs of many methods.
+"""Trials with killed and frozen processes and truncated files, in runs of many methods.
 
-Workers kill or freeze themselves at chosen tasks (SIGKILL and SIGSTOP), and die at random moments. The server actor is
-killed at random moments. The driver is killed too, its last checkpoint or log is torn, and the run is resumed. Each run
-must end with the bits and the log of the undisturbed one, except for faults.
+Workers kill or freeze themselves (SIGKILL or SIGSTOP) at chosen tasks, and are killed at random times. The server actor
+is killed at random times. The driver is also killed, its last checkpoint or its log is truncated, and the run is
+resumed. Each run must end with the same model and log as the undisturbed run; only faults may be added to the log.
 """
 
 import os
@@ -40,27 +40,27 @@ from fedraa.rundir.history import History
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
 ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")
 CHOSEN = ASYNCHRONOUS + ROUNDS
-# The disturbances of workers, and the signals of two of them. A hung worker stays in its task, and answers pings.
+# The disturbances of workers. The first two are signals. A worker that hangs never ends its task, but answers pings.
 KILL, FREEZE, HANG = "kill", "freeze", "hang"
 SIGNALS = {KILL: signal.SIGKILL, FREEZE: signal.SIGSTOP}
 HANG_SECONDS = 3600.0
-# Seconds after which a worker counts as hung.
+# A worker counts as hung if its task takes longer than this number of seconds.
 HUNG_AFTER_S = 10.0
-# Mean seconds between two kills.
+# Mean seconds between two kills at random times.
 PAUSE = 2.0
-# The number of workers' deaths and the number of their freezes, at chosen tasks of one run.
+# The number of workers that die and the number that freeze at chosen tasks in one run.
 DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 
 def make_experiment(method: str, out: Path, engine: str, rounds: int = 20) -> Experiment:
-    """Return an experiment with about 6 commits of tiny tasks per round and ten checkpoints.
+    """Return a small experiment with about 6 commits of tiny tasks per round, and ten checkpoints.
 
     Args:
         method: The name of the method.
         out: The run directory.
         engine: The engine.
-        rounds: The number of rounds, or of the sixth part of the updates.
+        rounds: The number of rounds. An asynchronous method gets six updates for each of them.
     """
     update = list_methods()[method].update
     steps = rounds
@@ -82,11 +82,11 @@ def make_experiment(method: str, out: Path, engine: str, rounds: int = 20) -> Ex
 
 
 def doomed_worker(disturbances: Mapping[int, str], marks: Path) -> type[Worker]:
-    """Return a worker class that dies, freezes or hangs once at each of these tasks.
+    """Return a worker class that dies, freezes or hangs once at each of the chosen tasks.
 
     Args:
-        disturbances: KILL, FREEZE or HANG for some tasks.
-        marks: A folder with a file for each task that has been disturbed, which the workers share.
+        disturbances: The chosen tasks, each with KILL, FREEZE or HANG.
+        marks: A folder that all workers share. It has a file for each task that was already disturbed.
     """
 
     class Doomed(Worker):
@@ -105,7 +105,7 @@ def doomed_worker(disturbances: Mapping[int, str], marks: Path) -> type[Worker]:
 
 
 def kill_at_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: np.random.Generator) -> Path:
-    """Run on the cluster with workers that die and freeze at random tasks, which are some tasks apart.
+    """Run a method on the cluster with workers that die or freeze at random tasks, with some tasks between them.
 
     Args:
         method: The name of the method.
@@ -134,19 +134,20 @@ def kill_at_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: 
 
 
 def kill_at_random(method: str, directory: Path, prefix: str, shots: int, rng: np.random.Generator) -> list[Path]:
-    """Run on the cluster until `shots` processes with a title that begins with `prefix` have been killed.
+    """Run a method on the cluster again and again until `shots` processes of one kind have been killed.
 
     Args:
         method: The name of the method.
-        directory: The start of the run directories' names.
-        prefix: The start of the titles.
+        directory: The beginning of the run directories' names.
+        prefix: The beginning of the titles of the processes to kill.
         shots: The number of kills.
-        rng: The generator of the moments.
+        rng: The random generator that chooses the times.
     """
     runs: list[Path] = []
     while shots > 0:
         trial = directory.with_name(f"{directory.name}-{len(runs)}")
-        # A run fails if its workers die too often. It is resumed after the last kill.
+        # A run raises RunFailed if its workers die too often. This is allowed, because it is resumed after the last
+        # kill.
         with kill_randomly(prefix, shots, rng) as hits, suppress(RunFailed):
             run(make_experiment(method, trial, "ray"))
         if not (trial / SUMMARY).exists():
@@ -158,12 +159,12 @@ def kill_at_random(method: str, directory: Path, prefix: str, shots: int, rng: n
 
 @contextmanager
 def kill_randomly(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Kill processes below this one at random moments while the context is active.
+    """Kill child processes of this process at random times during the `with` block.
 
     Args:
-        prefix: The start of their titles.
+        prefix: The beginning of the titles of the processes to kill.
         shots: The maximum number of kills.
-        rng: The generator of the moments.
+        rng: The random generator that chooses the times.
     """
     over = threading.Event()
     hits: list[int] = []
@@ -187,7 +188,7 @@ def kill_randomly(prefix: str, shots: int, rng: np.random.Generator) -> Iterator
 
 
 def drive_run(trial: Experiment, again: bool) -> None:
-    """Execute a run in a separate process."""
+    """Execute or resume a run in a separate process."""
     assert trial.out is not None
     if again:
         resume(trial.out)
@@ -198,17 +199,17 @@ def drive_run(trial: Experiment, again: bool) -> None:
 def kill_driver(
     method: str, directory: Path, size: int, shots: int, tears: int, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Execute a run in processes that are killed at random positions of its log, and tear files between them.
+    """Execute a run whose driver process is killed when its log has random lengths. Truncate files after the kills.
 
     Args:
         method: The name of the method.
         directory: The run directory.
-        size: The bytes of the undisturbed log.
+        size: The number of bytes of the undisturbed log.
         shots: The maximum number of kills.
-        tears: The maximum number of torn files.
-        rng: The generator of the positions.
+        tears: The maximum number of truncated files.
+        rng: The random generator that chooses the lengths.
 
-    Returns the number of kills and of torn files.
+    Returns the number of kills and of truncated files.
     """
     trial = make_experiment(method, directory, "local")
     context = get_context("forkserver")
@@ -231,7 +232,7 @@ def kill_driver(
 
 
 def log_size(directory: Path) -> int:
-    """Return the bytes of a run's log, 0 without a log."""
+    """Return the number of bytes of a run's log; 0 if the run has no log."""
     path = directory / EVENTS
     if not path.exists():
         return 0
@@ -239,9 +240,9 @@ def log_size(directory: Path) -> int:
 
 
 def tear_file(directory: Path, rng: np.random.Generator) -> bool:
-    """Truncate the newest checkpoint, or the log, and return True if it was possible.
+    """Truncate the newest checkpoint or the log of a run. Return False if it has fewer than two checkpoints.
 
-    The log keeps the events that the checkpoint before the newest one needs.
+    The log is not cut before the second newest checkpoint, so that the run can still be resumed.
     """
     checkpoints = newest_first(directory / CHECKPOINTS)
     if len(checkpoints) < 2:
@@ -256,11 +257,11 @@ def tear_file(directory: Path, rng: np.random.Generator) -> bool:
 
 
 def judge_runs(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
-    """Compare runs that had `count` disturbances with the undisturbed run. One wrong run makes all of them wrong.
+    """Compare runs that had `count` disturbances with the undisturbed run. If one run is wrong, all count as wrong.
 
     Args:
-        count: The number of disturbances.
-        runs: The disturbed run directories.
+        count: The total number of disturbances in the runs.
+        runs: The directories of the disturbed runs.
         undisturbed: The directory of the undisturbed run.
     """
     expected = History(undisturbed).lines()
@@ -279,7 +280,7 @@ def judge_runs(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
 
 
 def comparable_log(lines: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return a log without faults and real times."""
+    """Return a log without its faults and its real times, which may differ between equal runs."""
     return [
         {key: value for key, value in line.items() if key not in ("seq", "wall")}
         for line in lines
@@ -295,14 +296,14 @@ def run_undisturbed(method: str, folder: Path) -> Path:
 def worker_kills(
     folder: Path, rng: np.random.Generator, method: str, deaths: int = DEATHS, shots: int = WORKERS_SHOT
 ) -> Tally:
-    """Kill workers at chosen tasks of one run and at random moments of others.
+    """Kill workers at chosen tasks in one run, and at random times in further runs.
 
     Args:
         folder: An empty folder.
-        rng: The generator of tasks and moments.
+        rng: The random generator that chooses tasks and times.
         method: The name of the method.
-        deaths: The kills at chosen tasks.
-        shots: The kills at random moments.
+        deaths: The number of kills at chosen tasks.
+        shots: The number of kills at random times.
     """
     disturbed = [kill_at_tasks(method, folder / "chosen", deaths, 0, rng)]
     disturbed += kill_at_random(method, folder / "workers", "ray::Worker", shots, rng)
@@ -310,7 +311,7 @@ def worker_kills(
 
 
 def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
-    """Freeze workers at chosen tasks.
+    """Let workers freeze at chosen tasks.
 
     Args:
         folder: An empty folder.
@@ -323,7 +324,7 @@ def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: i
 
 
 def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int = SERVERS_SHOT) -> Tally:
-    """Kill the server actor at random moments.
+    """Kill the server actor at random times.
 
     Args:
         folder: An empty folder.
@@ -338,14 +339,14 @@ def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int
 def driver_kills(
     folder: Path, rng: np.random.Generator, method: str, shots: int = DRIVERS_SHOT, tears: int = TEARS
 ) -> Tally:
-    """Kill the driver and tear its files in several runs.
+    """Kill the driver and truncate its files, in as many runs as necessary.
 
     Args:
         folder: An empty folder.
-        rng: The generator of the disturbances.
+        rng: The random generator that chooses the disturbances.
         method: The name of the method.
         shots: The number of kills.
-        tears: The number of torn files.
+        tears: The number of truncated files.
     """
     undisturbed = run_undisturbed(method, folder)
     disturbed = list[Path]()
@@ -360,7 +361,7 @@ def driver_kills(
 
 @contextmanager
 def on_ray() -> Iterator[None]:
-    """Start a cluster that the runs share."""
+    """Start a private cluster for all runs in the `with` block."""
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         yield

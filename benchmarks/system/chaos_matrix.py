@@ -1,8 +1,9 @@
-"""Many short runs of ten methods, each with one kind of fault or three kinds at once.
+"""Many short runs of ten methods. Each run has one kind of fault, or three kinds at once.
 
 `python -m benchmarks chaos` adds rows to `benchmarks/results/chaos_runs.csv`, one for each run, until every method has
 `--runs` rows for each kind of fault and for each mixture of three kinds. A run has the server in this process and two
-workers on a private cluster. Every run must end with the bits and the log of the undisturbed one, except for faults:
+workers on a private cluster. Every run must end with the same model and log as the undisturbed run; only faults may be
+added to the log. These are the kinds:
 
     kill      a worker dies in a task
     hang      a worker stays in a task and answers pings
@@ -48,6 +49,7 @@ from benchmarks.system.chaos_kills import (
 from benchmarks.system.chaos_table import count_commits, print_line
 from benchmarks.system.faults import PUSH, lose_messages
 from benchmarks.system.killing import KillAt, Killed
+from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.warm_workers import PooledExecutor, WorkerPool
 from fedraa.api import run
@@ -55,7 +57,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
-from fedraa.errors import InputError, Unwritable
+from fedraa.errors import Unwritable
 from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 
@@ -63,15 +65,16 @@ RESULTS = Path(__file__).parents[1] / "results" / "chaos_runs.csv"
 TORN, DISK, MESSAGES = "torn", "disk", "messages"
 FAULTS = (KILL, HANG, FREEZE, TORN, DISK, MESSAGES)
 CELLS = tuple("+".join(faults) for size in (1, 3) for faults in combinations(FAULTS, size))
-# The number of tasks at which a worker is disturbed.
+# The number of tasks at which a worker is disturbed, by kind of fault.
 COUNTS = {KILL: 1, HANG: 1, FREEZE: 1}
-# Rounds of six tasks.
+# The number of rounds of a run. Each round has six tasks.
 ROUNDS = 6
-# Share of lost calls in per cent.
+# The percentage of calls that Ray loses.
 LOST_PERCENT = 3
-# A cluster serves this many runs.
+# The number of runs that use the same cluster, before a new cluster is started.
 RUNS_PER_CLUSTER = 40
-# The log must be this long before the disk is full, because a run needs its first checkpoint to continue.
+# The disk is not full before the log has this number of bytes. A run must have its first checkpoint by then, or it
+# could not be resumed.
 MIN_LOG_BYTES = 600
 SHORT = Heartbeat(every=0.5, bound=3.0)
 HUNG_AFTER_S = 6.0
@@ -79,7 +82,7 @@ HUNG_AFTER_S = 6.0
 
 @dataclass(frozen=True)
 class Row:
-    """A run: `resumed` counts its resumptions, and `faults` the lines of this kind in its log."""
+    """The result of a run. `resumed` counts its resumptions, and `faults` the lines of kind `fault` in its log."""
 
     method: str
     cell: str
@@ -98,18 +101,16 @@ def main(
     cells: tuple[str, ...] = CELLS,
     out: Path = RESULTS,
 ) -> None:
-    """Run until each method has enough rows for each cell, and print a table.
+    """Execute runs until the table has enough rows for each method and cell, and print a summary.
 
     Args:
         runs: The number of rows for each method and cell.
         methods: The methods.
-        cells: The faults, or mixtures such as kill+hang+torn.
+        cells: The kinds of faults, or mixtures such as kill+hang+torn.
         out: The CSV file to which rows are added.
     """
-    for field, got, known in (("methods", methods, CHOSEN), ("cells", cells, CELLS)):
-        for name in got:
-            if name not in known:
-                raise InputError(field, got=name, expected=", ".join(known))
+    refuse_unknown_names("methods", methods, CHOSEN)
+    refuse_unknown_names("cells", cells, CELLS)
     keys = [(number, cell, method) for number in range(runs) for cell in cells for method in methods]
     present = {(row.number, row.cell, row.method) for row in read_rows(out, Row)}
     for has_messages in (False, True):
@@ -121,7 +122,7 @@ def main(
 
 
 def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool, out: Path) -> None:
-    """Execute runs in another process, because Ray reads the lost share of messages once per process."""
+    """Execute runs in another process, because a process reads only once which share of messages Ray must lose."""
     with _variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
         process = get_context("spawn").Process(target=make_rows, args=(keys, out))
         process.start()
@@ -132,7 +133,7 @@ def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool
 
 @contextmanager
 def _variables(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for child processes."""
+    """Set environment variables during the `with` block, for child processes."""
     os.environ.update(variables)
     try:
         yield
@@ -159,15 +160,15 @@ def make_rows(keys: Iterable[tuple[int, str, str]], out: Path) -> None:
 
 
 def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cell: str, number: int) -> Row:
-    """Execute a run under faults and compare it with the undisturbed run. Ray must have been started.
+    """Execute a run with faults and compare it with the undisturbed run. The caller has started Ray.
 
     Args:
-        pool: The workers.
+        pool: Workers that are already running.
         folder: An empty folder.
         undisturbed: The directory of the undisturbed run.
         method: The name of the method.
         cell: The names of the faults, with + between them.
-        number: The number of the run, a part of its seed.
+        number: The number of the run, from which the faults' times are drawn.
     """
     started = time.monotonic()
     rng = np.random.default_rng([number, zlib.crc32(f"{cell} {method}".encode())])
@@ -212,7 +213,7 @@ def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cel
 
 
 def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generator) -> dict[int, str]:
-    """Return the tasks at which a worker is disturbed. They are some tasks apart."""
+    """Choose the tasks at which a worker is disturbed, with some tasks between them."""
     disturbances = [fault for fault in faults for _ in range(COUNTS.get(fault, 0))]
     last = max(int(str(task)) for task in count_commits(undisturbed))
     places = np.linspace(0, last - 3, len(disturbances) + 1).astype(int)
@@ -223,7 +224,10 @@ def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generat
 def _attempts(
     faults: Sequence[str], undisturbed: Path, rng: np.random.Generator
 ) -> Iterator[AbstractContextManager[list[KillAt]]]:
-    """Yield the contexts of the attempts, each with its callbacks. Only the last one reaches the end of the run."""
+    """Yield a context for each attempt to execute a run. Only the last attempt can reach the end of the run.
+
+    A context simulates a full disk or does nothing. It yields callbacks, which may kill the run.
+    """
     if DISK in faults:
         room = int(rng.integers(MIN_LOG_BYTES, log_size(undisturbed) - MIN_LOG_BYTES))
         yield _on_full_disk(room, int(rng.integers(1, 200)))
@@ -240,7 +244,7 @@ def _on_full_disk(room: int, largest_write: int) -> Iterator[list[KillAt]]:
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Return a table with a line for each cell."""
+    """Return a table with a line for each kind of fault and each mixture."""
     table = Table("faults", "methods", "runs", "equal bits", "lost", "doubled", "resumed", "fault lines", "s, mean")
     for cell in dict.fromkeys(row.cell for row in rows):
         of_cell = [row for row in rows if row.cell == cell]

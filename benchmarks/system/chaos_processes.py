@@ -1,9 +1,9 @@
-"""Frozen processes of each kind, and deaths of Ray's processes.
+"""Trials in which actors of each kind freeze, and in which Ray's processes die.
 
-The server, a server shard, a worker, a worker in its first task, and a data host are frozen (SIGSTOP) at random
-moments, beginning with the process's first one. Short bounds keep each case to seconds. Ray's processes are killed
-in a private cluster, which the run may replace. Each run must end with the bits and the log of the undisturbed one,
-except for faults.
+The server, a server shard, a worker, a worker in its first task, and a data host are frozen (SIGSTOP) at random times,
+the first time as soon as the process exists. The time limits for frozen actors are short, so that each trial takes only
+seconds. The raylet or the GCS of a private cluster is killed; the run then continues on a new cluster. Each run must
+end with the same model and log as the undisturbed run; only faults may be added to the log.
 """
 
 import os
@@ -41,31 +41,31 @@ FROZEN: dict[str, dict[str, Any]] = {
     "DataHost": {"data_on_nodes": True},
 }
 KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
-# The number of disturbances of each kind of process.
+# The number of times that each kind of process is frozen or killed.
 PER_KIND = 5
 SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
-# The time between two checks of a run's progress.
+# Seconds between two checks of the length of a run's log.
 POLL_INTERVAL_S = 0.01
 
 
 def make_experiment(out: Path, engine: str, **changes: Any) -> Experiment:
-    """Return an experiment with 600 commits of tiny tasks and several checkpoints."""
+    """Return a small experiment with 600 commits of tiny tasks and several checkpoints."""
     common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
     return Experiment(engine=engine, out=out, workers={"ray": 1}.get(engine), **common | changes)
 
 
 class Aim:
-    """A sender of signals to processes below `root` whose titles contain `name`, spread over a run's log.
+    """A sender of signals to processes of one kind, at times that are spread over a run.
 
-    `hits` are the ids of the processes that got a signal. `seconds` has the time until each of these processes was
-    gone.
+    `hits` has the ids of the processes that got a signal. `seconds` has the times from the signals until these
+    processes were gone.
 
     Args:
-        root: The id of the parent process.
-        name: A part of the titles.
+        root: The id of a process. Only its child processes and their children get signals.
+        name: A text that the titles of the target processes contain.
         what: The signal.
-        stretch: The maximum number of log bytes between two signals.
-        rng: The generator of the distances.
+        stretch: The maximum number of bytes by which the log grows between two signals.
+        rng: The random generator that chooses this number for each signal.
     """
 
     def __init__(self, root: int, name: str, what: signal.Signals, stretch: int, rng: np.random.Generator) -> None:
@@ -77,7 +77,7 @@ class Aim:
 
     @contextmanager
     def at(self, directory: Path, shots: int) -> Iterator[None]:
-        """Send signals during a run in this directory, until `shots` processes in total were hit."""
+        """During the block, send signals while the run in `directory` continues, until `hits` has `shots` processes."""
         self._over.clear()
         shooter = threading.Thread(target=self._send_signals, args=(directory, shots))
         shooter.start()
@@ -88,7 +88,7 @@ class Aim:
             shooter.join()
 
     def _send_signals(self, directory: Path, shots: int) -> None:
-        # The first signal is sent as soon as the process exists.
+        # The first signal is sent as soon as a target process exists.
         enough = 0
         while len(self.hits) < shots and not self._over.wait(POLL_INTERVAL_S):
             targets = self._find_targets()
@@ -103,17 +103,17 @@ class Aim:
             enough = log_size(directory) + int(self._rng.integers(1, self._stretch))
 
     def _find_targets(self) -> list[int]:
-        """Return the ids of the targets, the youngest last."""
+        """Return the ids of the target processes. The youngest one is the last."""
         return sorted(pid for pid in list_descendants(self._root) if self._name in process_title(pid).split("(")[0])
 
 
 def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
-    """Freeze one kind of actor repeatedly.
+    """Freeze actors of one kind repeatedly.
 
     Args:
         folder: An empty folder.
-        rng: The generator of the moments.
-        kind: The actor's class.
+        rng: The random generator that chooses the times.
+        kind: The name of the actor's class.
         shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
@@ -121,7 +121,8 @@ def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int 
     runs = list[Path]()
     while len(aim.hits) < shots:
         runs.append(folder / f"run-{len(runs)}")
-        # A run fails after three freezes without a checkpoint in between. It is resumed after the last freeze.
+        # If an actor freezes three times without a new checkpoint, the run raises RunFailed. It is resumed after the
+        # last freeze.
         with aim.at(runs[-1], shots), suppress(RunFailed):
             run(make_experiment(runs[-1], "ray", **FROZEN[kind]))
         if not (runs[-1] / SUMMARY).exists():
@@ -131,11 +132,11 @@ def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int 
 
 
 def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_KIND) -> Tally:
-    """Freeze a worker in its first task, because the duration of tasks is then unknown.
+    """Freeze a worker in its first task, when the executor does not yet know how long tasks take.
 
     Args:
         folder: An empty folder.
-        rng: Not used; every trial has a generator.
+        rng: Unused. All kinds of trials have the same arguments.
         shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local", updates=60)).directory
@@ -155,12 +156,12 @@ def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_
 
 
 def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
-    """Kill one of Ray's processes repeatedly. The run continues with a new cluster each time.
+    """Kill one of Ray's processes repeatedly. After each kill, the run continues on a new cluster.
 
     Args:
         folder: An empty folder.
-        rng: The generator of the moments.
-        kind: A key of KILLED.
+        rng: The random generator that chooses the times.
+        kind: The process, a key of KILLED.
         shots: The number of kills.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
@@ -177,13 +178,13 @@ def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int 
 
 
 def drive_run(trial: Experiment, restarts: int) -> None:
-    """Execute a run in a separate process."""
+    """Execute a run. It is called in a separate process."""
     run(trial, restarts=restarts)
 
 
 @contextmanager
 def short_bounds() -> Iterator[None]:
-    """Provide a private cluster with a short timeout, after which a silent process counts as frozen."""
+    """Provide a private cluster, and make the time limits for frozen actors short during the block."""
     usual = engine.HEARTBEAT, engine.START_SECONDS
     engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
     try:

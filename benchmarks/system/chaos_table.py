@@ -1,4 +1,4 @@
-"""The table of chaos: the number of disturbances and of right outcomes, for each kind and each method or process."""
+"""The table of `python -m benchmarks.system.chaos`: disturbances and right outcomes by kind and method or process."""
 
 import sys
 from collections import Counter
@@ -19,9 +19,10 @@ RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"
 
 @dataclass(frozen=True)
 class Tally:
-    """The outcome of `count` disturbances: how many ended right, and the committed tasks that were lost or doubled.
+    """The outcome of `count` disturbances: how many had the right result, and how many tasks were lost or doubled.
 
-    `slowest` is the time in seconds until the last of the frozen processes was noticed.
+    A lost task has no commit, a doubled task has two. `slowest` is the longest time in seconds until a frozen process
+    was killed.
     """
 
     count: int
@@ -35,13 +36,13 @@ class Tally:
         return self.right == self.count and not self.lost and not self.doubled
 
 
-# A function that runs a trial in an empty folder.
+# The type of a function that runs a trial in an empty folder.
 Trial = Callable[[Path, np.random.Generator], Tally]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of disturbance: a trial for each method or process, all within the context `around`."""
+    """A kind of disturbance. It has a trial for each method or process. `around` is a context for all its trials."""
 
     name: str
     trials: Mapping[str, Trial]
@@ -49,7 +50,7 @@ class Kind:
 
 
 class Table:
-    """The rows of a CSV file, each written immediately, also by concurrent processes."""
+    """A table in a CSV file. Each row is written immediately, and several processes may write at the same time."""
 
     def __init__(self, path: Path = RESULTS) -> None:
         self._path = path
@@ -58,13 +59,13 @@ class Table:
         return any((row["kind"], row["of"]) == (kind, of) for row in self._read_rows())
 
     def put(self, kind: str, of: str, tally: Tally, seconds: float) -> None:
-        """Write a row, replacing the one of the same kind and method or process.
+        """Write a row into the table. It replaces an earlier row with the same kind and the same method or process.
 
         Args:
             kind: The kind of disturbance.
-            of: The method or process.
+            of: The name of the method or process.
             tally: The outcome.
-            seconds: The duration.
+            seconds: The duration of the trial.
         """
         row: dict[Any, Any] = {"kind": kind, "of": of, **asdict(tally), "seconds": round(seconds, 1)}
         rows = self._read_rows()
@@ -83,13 +84,13 @@ class Table:
 
 
 def print_line(what: object) -> None:
-    """Print a line at once, so that a log shows the progress."""
+    """Print a line and flush the output, so that a log file shows the progress."""
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:
-    """Compare a run with the undisturbed run. Return the number of tasks without a commit, and of repeated commits."""
+    """Return how many tasks of a run have no commit although the undisturbed run has one, and how many have two."""
     commits = count_commits(directory)
     expected = count_commits(undisturbed)
     return len(expected.keys() - commits.keys()), commits.total() - len(commits)

@@ -1,11 +1,12 @@
-"""A table of the versions of Python, Ray and the other dependencies with which fedraa works.
+"""A test of fedraa with different versions of Python, Ray and its other dependencies.
 
     python -m benchmarks compat                           # the combinations that the table does not have
-    python -m benchmarks compat --only ray-2.40.0 lowest  # only these, again if the table has them
+    python -m benchmarks compat --only ray-2.40.0 lowest  # these two, even if the table has them
 
-`uv` makes a virtual environment for each combination. The checks start the same small run in several ways, and all
-models of a combination must have equal bits. Each line of `benchmarks/results/compat.csv` is written as soon as the
-checks of its combination have ended. An interrupted command therefore continues when you start it again.
+`uv` makes a virtual environment for each combination of versions. The checks start the same small run in several ways;
+within a combination all final models must be equal, bit for bit. Each line of `benchmarks/results/compat.csv` is
+written as soon as the checks of its combination have ended. Therefore an interrupted command continues when it is
+started again.
 """
 
 import csv
@@ -29,6 +30,7 @@ from benchmarks.system.compat_checks import (
     run_flower,
     start_head,
 )
+from benchmarks.system.known_names import refuse_unknown_names
 from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 
@@ -36,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "compat.csv"
 FOLDER = ROOT / "build" / "compat"
 RAY_VERSIONS = ("2.40.0", "2.44.1", "2.48.0", "2.51.1", "2.55.1", "2.60.0")
-# Each of these packages has a column with its installed version.
+# The table has a column with the installed version of each of these packages.
 PACKAGES = ("ray", "torch", "numpy", "pandas", "pydantic")
 FLOWER_PACKAGE = "flwr[simulation]"
 COLUMNS = ("combination", "python", *PACKAGES, *CHECKS, "digest", "seconds", "problem")
@@ -47,7 +49,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Combination:
-    """Versions that are installed together.
+    """A combination of versions that are installed together.
 
     Attributes:
         python: The version of Python.
@@ -71,7 +73,7 @@ COMBINATIONS = {f"ray-{version}": Combination(requirements=(f"ray=={version}",))
 
 
 def main(only: tuple[str, ...] = (), folder: Path = FOLDER, out: Path = RESULTS) -> None:
-    """Try the combinations, and add a line to the table for each.
+    """Test combinations of versions, and add a line to the table for each.
 
     Args:
         only: Names of combinations (default: those that the table does not have).
@@ -80,9 +82,7 @@ def main(only: tuple[str, ...] = (), folder: Path = FOLDER, out: Path = RESULTS)
     """
     if shutil.which("uv") is None:
         raise InputError("uv", "it is not installed", hint="install it with: pip install uv")
-    unknown = sorted(set(only) - set(COMBINATIONS))
-    if unknown:
-        raise InputError("only", got=", ".join(unknown), expected=f"names of {', '.join(COMBINATIONS)}")
+    refuse_unknown_names("only", only, COMBINATIONS)
     rows = read_table(out)
     names = only or tuple(name for name in COMBINATIONS if name not in rows)
     for number, name in enumerate(names, start=1):
@@ -93,12 +93,12 @@ def main(only: tuple[str, ...] = (), folder: Path = FOLDER, out: Path = RESULTS)
 
 
 def try_combination(name: str, combination: Combination, folder: Path) -> Row:
-    """Install a combination, run all checks, and return its line of the table.
+    """Install a combination of versions, run all checks, and return the combination's line of the table.
 
     Args:
         name: The name of the combination.
         combination: The versions.
-        folder: The folder of its virtual environment and its runs. Earlier files in it are deleted.
+        folder: The folder for the virtual environment and the runs. Existing files in it are deleted.
     """
     start = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
@@ -119,7 +119,7 @@ def try_combination(name: str, combination: Combination, folder: Path) -> Row:
 
 
 def install(combination: Combination, folder: Path) -> Environment:
-    """Make the virtual environment of a combination, with fedraa. Raises CheckFailed if its versions do not fit."""
+    """Install fedraa and a combination of versions in a new virtual environment. Raise CheckFailed if that fails."""
     environment = Environment(folder, folder / "venv" / "bin" / "python")
     _run_uv("venv", "--python", combination.python, str(folder / "venv"))
     options = ["--python", str(environment.python), *combination.requirements]
@@ -132,7 +132,7 @@ def install(combination: Combination, folder: Path) -> Environment:
 
 
 def write_constraints(combination: Combination, folder: Path) -> Path:
-    """Write constraints.txt without the packages that the combination requires itself, and return the path."""
+    """Write a copy of constraints.txt without the packages that the combination itself names. Return its path."""
     own = {requirement.partition("==")[0] for requirement in combination.requirements}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     path = folder / "constraints.txt"
@@ -141,7 +141,7 @@ def write_constraints(combination: Combination, folder: Path) -> Path:
 
 
 def _run_uv(*arguments: str) -> str:
-    """Run uv, and return its output. Raises CheckFailed with its last line if it fails."""
+    """Run uv and return its output. If it fails, raise CheckFailed with the last line of its output."""
     ended = subprocess.run(["uv", "--quiet", *arguments], capture_output=True, text=True)
     if ended.returncode:
         raise CheckFailed(" ".join(ended.stderr.split()))
@@ -156,7 +156,7 @@ def _installed_versions(environment: Environment) -> Row:
 
 
 def run_checks(environment: Environment, row: Row) -> None:
-    """Run all checks, and write their cells, the digest of the first model and the problems into the row."""
+    """Run all checks. Write their results, the digest of the first model and the problems into the row."""
     problems: list[str] = []
 
     def record(column: str, check: Callable[[], str | None]) -> None:
@@ -187,7 +187,7 @@ def run_checks(environment: Environment, row: Row) -> None:
 
 
 def describe_row(row: Row) -> str:
-    """Return a sentence that says what was run with a combination of versions, and whether it passed."""
+    """Return a sentence that names the checks of a combination of versions and says if they passed."""
     failed = [name for name in CHECKS if row[name] == NO]
     if failed:
         return f"{row['combination']}: {', '.join(failed)} failed: {row['problem']}"
@@ -195,7 +195,7 @@ def describe_row(row: Row) -> str:
 
 
 def read_table(path: Path = RESULTS) -> dict[str, Row]:
-    """Return the lines of the table by combination; none without a table."""
+    """Return the lines of the table by the name of the combination. Without a file there are none."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:

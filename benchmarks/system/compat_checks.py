@@ -1,4 +1,4 @@
-"""The checks of `compat`: the same small run in a virtual environment, in every way in which fedraa starts Ray."""
+"""The checks of `python -m benchmarks compat`: a small run in every way in which fedraa can use Ray."""
 
 import json
 import os
@@ -27,12 +27,12 @@ ON_RAY = (*RUN, "--workers", "2")
 WORKER_DIES_AT, RUN_DIES_AT = 10, 30
 TIMEOUT_S = 600.0
 POLL_INTERVAL_S = 0.5
-# Python's line about a warning, such as "FILE:12: FutureWarning: TEXT".
+# Matches a line with which Python prints a warning, such as "FILE:12: FutureWarning: TEXT".
 WARNING = re.compile(r"^.*\b\w+Warning: .*$", re.MULTILINE)
-# The address of the head in the output of `ray start`.
+# Matches the address of the head node in the output of `ray start`.
 ADDRESS = re.compile(r"--address='(\S+)'")
-# Flower averages the weights of two clients in one round, on a new Ray. Without "local" it would join any cluster that
-# runs on this machine.
+# A program in which Flower averages the weights of two clients in one round, on a new Ray cluster. Without the address
+# "local", Flower would join any cluster that runs on this machine.
 FLOWER = """
 from flwr.app import ArrayRecord, MetricRecord, RecordDict, Message
 from flwr.clientapp import ClientApp
@@ -65,11 +65,11 @@ assert seen[0].tolist() == [1, 1, 1], seen
 
 
 class CheckFailed(Exception):
-    """The reason why a check failed, in one line."""
+    """A check failed. The message has the reason in one line."""
 
 
 class KillWorkerThenRun(Callback):
-    """A callback that kills a worker process at one commit, and the process of the run at a later one."""
+    """A callback that kills a worker process at one commit, and the whole run at a later commit."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -87,14 +87,14 @@ class KillWorkerThenRun(Callback):
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment with fedraa, and a folder for its runs."""
+    """A virtual environment in which fedraa is installed, and a folder for the runs of the checks."""
 
     folder: Path
     python: Path
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment variables of the checks' processes, with a token for the cluster that they start."""
+        """Return the environment variables for processes of the checks. They have a token for the clusters."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "PYTHON"))}
         return inherited | {
             "OMP_NUM_THREADS": "1",
@@ -104,14 +104,14 @@ class Environment:
         }
 
     def execute(self, *arguments: str, variables: dict[str, str] | None = None, exit_code: int = 0) -> str:
-        """Run Python with these arguments, and return its output.
+        """Run Python in the virtual environment, and return its output.
 
         Args:
             arguments: The arguments of Python.
-            variables: The environment variables, if they are those of a running cluster.
-            exit_code: The exit code that is right.
+            variables: The environment variables for processes that join a running cluster; None without one.
+            exit_code: The expected exit code.
 
-        Raises CheckFailed if it ends with another exit code, or prints a warning.
+        Raises CheckFailed if Python ends with another exit code, or prints a warning.
         """
         try:
             ended = subprocess.run(
@@ -133,19 +133,19 @@ class Environment:
         return ended.stdout
 
     def read_digest(self, run: str) -> str:
-        """Return the digest of the model of a run."""
+        """Return the digest of a run's final model."""
         return str(json.loads((self.folder / run / SUMMARY).read_text())["model_sha256"])
 
 
 @dataclass(frozen=True)
 class Head:
-    """A Ray cluster of one node that listens on loopback.
+    """A Ray cluster with one node, which listens on loopback.
 
     Attributes:
         address: HOST:PORT of the cluster.
-        client: Its address for clients, which begins with ray://.
-        dashboard: The URL of its dashboard.
-        variables: The environment variables of processes that join it.
+        client: The address of the cluster that begins with ray://.
+        dashboard: The URL of the cluster's dashboard.
+        variables: The environment variables for processes that join the cluster.
     """
 
     address: str
@@ -155,27 +155,27 @@ class Head:
 
 
 def import_quietly(environment: Environment) -> None:
-    """Import fedraa, with every warning as an error."""
+    """Import fedraa in a process in which every warning is an error."""
     environment.execute("-W", "error", "-c", "import fedraa")
 
 
 def run_local(environment: Environment) -> str:
-    """Run on the engine `local`, and return the digest."""
+    """Execute the run with the engine `local`, and return the digest of its model."""
     environment.execute("-m", "fedraa", *RUN, "--engine", "local", "--out", "local")
     return environment.read_digest("local")
 
 
 def run_cluster(environment: Environment) -> str:
-    """Run on the built-in cluster, and return the digest."""
+    """Execute the run on a private cluster, and return the digest of its model."""
     environment.execute("-m", "fedraa", *ON_RAY, "--out", "cluster")
     return environment.read_digest("cluster")
 
 
 def resume_killed(environment: Environment) -> str:
-    """Kill a worker and then the run, resume it, and return the digest."""
+    """Kill a worker and then the run, resume the run, and return the digest of its model."""
     kill = f"{KillWorkerThenRun.__module__}:{KillWorkerThenRun.__name__}"
     flags = ("--checkpoint-every", "1", "--callbacks", kill, "--out", "killed")
-    # The environment has no benchmarks, and the callback is here.
+    # The virtual environment does not contain the package `benchmarks`, in which the callback is defined.
     variables = environment.variables | {"PYTHONPATH": str(ROOT)}
     environment.execute("-m", "fedraa", *ON_RAY, *flags, variables=variables, exit_code=-signal.SIGKILL)
     if '"fault"' not in (environment.folder / "killed" / EVENTS).read_text():
@@ -185,32 +185,33 @@ def resume_killed(environment: Environment) -> str:
 
 
 def run_attached(environment: Environment, head: Head) -> str:
-    """Run on a cluster that `ray start` has started, and return the digest."""
+    """Execute the run on a cluster that `ray start` has started, and return the digest of its model."""
     command = (*ON_RAY, "--address", head.address, "--out", "address")
     environment.execute("-m", "fedraa", *command, variables=head.variables)
     return environment.read_digest("address")
 
 
 def run_job(environment: Environment, head: Head) -> str:
-    """Submit the run to this cluster as a job, and return the digest."""
+    """Submit the run to a cluster as a job, and return the digest of its model."""
     command = (*ON_RAY, "--out", str(environment.folder / "job"))
     environment.execute("-m", "fedraa", "submit", "--address", head.dashboard, "--", *command, variables=head.variables)
     return environment.read_digest("job")
 
 
 def run_shards(environment: Environment, head: Head) -> str:
-    """Run with a server of two shards on this cluster, and return the digest."""
+    """Execute the run with two server shards on a cluster, and return the digest of its model."""
     command = (*ON_RAY, "--server-shards", "2", "--address", head.address, "--out", "shards")
     environment.execute("-m", "fedraa", *command, variables=head.variables)
     return environment.read_digest("shards")
 
 
 def run_flower(environment: Environment) -> None:
-    """Run a simulation of Flower."""
+    """Run a small simulation with Flower, to check that fedraa's versions of packages also work for it."""
     environment.execute("-W", "ignore", "-c", FLOWER)
 
 
-# The columns of the table. The second group needs a cluster that `ray start` has started.
+# The checks by the name of their column in the table. The checks in the second mapping need a cluster that `ray start`
+# has started.
 ALONE: dict[str, Callable[[Environment], str | None]] = {
     "import": import_quietly,
     "local": run_local,
@@ -228,7 +229,7 @@ CHECKS = (*ALONE, *ON_HEAD, FLOWER_COLUMN)
 
 @contextmanager
 def start_head(environment: Environment, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Head]:
-    """Start a cluster with `ray start --head`. Raises CheckFailed if it does not start.
+    """Start a cluster with `ray start --head` for the `with` block. Raise CheckFailed if it does not start.
 
     Args:
         environment: The environment of the cluster.
@@ -239,10 +240,11 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
     command += ["--num-cpus", "2", "--node-ip-address", "127.0.0.1", "--port", str(port)]
     command += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)]
     command += ["--ray-client-server-port", str(client), "--dashboard-agent-listen-port", str(agent)]
-    # The path is short, because the paths of sockets are limited to about 100 characters.
+    # The folder has a short path, because the path of a Unix socket can have only about 100 characters.
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:
         log = Path(name) / "head.log"
-        # Since Ray 2.48, the dashboard ends if one of its processes does not start within 30 s, as on a busy machine.
+        # Since Ray 2.48, the dashboard gives up if one of its processes does not start within 30 s, which happens on a
+        # busy machine. This variable extends the time.
         waits = {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{TIMEOUT_S:g}"}
         variables = {**environment.variables, **waits, **variables}
         with log.open("wb") as file:
@@ -255,7 +257,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
             )
         try:
             _await_start(process, log, dashboard)
-            # Ray 2.55 replaces loopback by another address of the machine.
+            # Ray 2.55 may use another address than loopback, so the address is read from its output.
             address = ADDRESS.search(log.read_text())
             assert address is not None, log.read_text()
             yield Head(address[1], f"ray://127.0.0.1:{client}", f"http://127.0.0.1:{dashboard}", variables)
@@ -268,7 +270,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
 
 
 def _await_start(process: "subprocess.Popen[bytes]", log: Path, dashboard: int) -> None:
-    """Wait until the cluster has started and its dashboard listens. Raises CheckFailed if it does not start."""
+    """Wait until a cluster has started and its dashboard listens. Raise CheckFailed if it does not start."""
     deadline = time.monotonic() + TIMEOUT_S
     while "Ray runtime started" not in log.read_text() or not _is_listening(dashboard):
         if process.poll() is not None or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Convolutions to test, and the test of each in a process that glibc ends if the heap is damaged."""
+"""Convolutions to test, and their tests. Each test runs in its own process, which glibc ends if the heap is damaged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSES = ("training", "evaluation", "vmap", "autocast")
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution of a random batch. The images have `sides` pixels along each dimension."""
+    """A convolution to test, with a batch of random images. The images have `sides` pixels along each dimension."""
 
     operator: str = "conv2d"
     in_channels: int = 4
@@ -51,7 +51,7 @@ class Case:
 
 
 def quick_cases() -> list[Case]:
-    """Return a few cases: some fail on each x86 CPU with AVX2 or AVX-512, and some pass everywhere."""
+    """Return a few cases. On x86 CPUs with AVX2 or AVX-512 some of them fail, and on all CPUs some pass."""
     return [
         Case(),
         Case(in_channels=16),
@@ -62,7 +62,7 @@ def quick_cases() -> list[Case]:
 
 
 def all_cases(sampled: int) -> list[Case]:
-    """Return systematic variations of the cases that fail, and `sampled` random cases, without repetition."""
+    """Return systematic variations of failing cases, and `sampled` random cases. No case is repeated."""
     generator = random.Random(0)
     cases = [*size_cases(), *layout_cases(), *kernel_cases(), *other_operators()]
     cases += [random_case(generator) for _ in range(sampled)]
@@ -70,7 +70,7 @@ def all_cases(sampled: int) -> list[Case]:
 
 
 def size_cases() -> list[Case]:
-    """Return cases with different channels, images, batches, threads and number types."""
+    """Return cases with different channels, image sizes, batch sizes, threads and number types."""
     base = Case()
     in_channels = (*range(1, 18), 20, 24, 31, 32)
     cases = [replace(base, in_channels=n, sides=sides) for n, sides in product(in_channels, ((16, 16), (64, 64)))]
@@ -84,7 +84,7 @@ def size_cases() -> list[Case]:
 
 
 def layout_cases() -> list[Case]:
-    """Return cases with different layouts of images and weights."""
+    """Return cases with different memory layouts of images and weights."""
     pairs = product(LAYOUTS, ("contiguous", "channels_last"))
     layouts = [replace(Case(), layout=layout, weight_layout=of_weight) for layout, of_weight in pairs]
     cases = [*layouts, *(replace(case, in_channels=12) for case in layouts)]
@@ -93,7 +93,7 @@ def layout_cases() -> list[Case]:
 
 
 def kernel_cases() -> list[Case]:
-    """Return cases with different kernels, strides, paddings, dilations and groups."""
+    """Return cases with different kernel sizes, strides, paddings, dilations and groups."""
     base = Case()
     cases = []
     for stride, kernel in product((1, 2, 3, 4), (1, 2, 3, 5, 7)):
@@ -105,7 +105,7 @@ def kernel_cases() -> list[Case]:
 
 
 def other_operators() -> list[Case]:
-    """Return cases of convolutions in one and three dimensions, and of transposed ones."""
+    """Return cases of one-dimensional, three-dimensional and transposed convolutions."""
     base = Case()
     cases = []
     images = (("conv1d", (64,)), ("conv1d", (4096,)), ("conv3d", (8, 8, 8)), ("conv3d", (16, 16, 16)))
@@ -122,7 +122,7 @@ def other_operators() -> list[Case]:
 
 
 def random_case(generator: random.Random) -> Case:
-    """Return a random case, with each property drawn independently."""
+    """Return a random case, in which each property is drawn independently."""
     choose = generator.choice
     operator = choose(["conv1d", "conv2d", "conv2d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"])
     sides = {1: (8, 64, 500, 4096), 2: (2, 4, 7, 8, 16, 28, 32, 64), 3: (2, 4, 7, 10)}[int(operator[-2])]
@@ -147,9 +147,9 @@ def random_case(generator: random.Random) -> Case:
 
 
 def run_child(*, protect: bool) -> None:
-    """Read cases from the standard input, run each in a forked process, and print its result.
+    """Read cases from standard input. Test each in a forked process, and print the result.
 
-    A fork does not import PyTorch again, so that each case can have its own process.
+    A forked process need not import PyTorch again, so a separate process for each case is fast enough.
     """
     if protect:
         # This import installs fedraa's protection.
@@ -177,12 +177,12 @@ def run_child(*, protect: bool) -> None:
 
 
 def send_result(case: Case, sender: Connection) -> None:
-    """Check the case in this process, and send the result to the parent process."""
+    """Test a case in this process, and send the result to the parent process."""
     sender.send(check_case(case))
 
 
 def check_case(case: Case) -> str:
-    """Return `ok`, `wrong`, or `refused` if PyTorch raises, as it does for a kernel larger than the image."""
+    """Return `ok`, `wrong`, or `refused` if PyTorch raises an error, for example for a kernel larger than the image."""
     torch.set_num_threads(case.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
@@ -207,14 +207,15 @@ def check_case(case: Case) -> str:
 
 
 def relative_distance(a: Tensor, b: Tensor) -> float:
-    """Return the norm of the difference relative to the norm of `b`; infinite instead of NaN."""
+    """Return the norm of a - b divided by the norm of b. If this is NaN, return infinity."""
     relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
     return math.inf if math.isnan(relative) else relative
 
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
-    """Return the same values in the memory layout in which the named operation leaves a tensor."""
-    # The values lie in memory as an array [n, height, width, channels], with a view in PyTorch's order of axes.
+    """Return a tensor with the same values, in the memory layout that the operation `layout` produces."""
+    # The values are in memory in the order [n, height, width, channels]. The tensor is a view with PyTorch's order of
+    # axes.
     if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)
     if layout in ("channels_last", "pixel_shuffle", "pooled") and x.ndim in (4, 5):
@@ -229,7 +230,7 @@ def lay_out(x: Tensor, layout: str) -> Tensor:
 
 
 def compute_results(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
-    """Return the output and, except in evaluation, the gradients of input, weight and bias.
+    """Return the output of a convolution and, except in evaluation mode, the gradients of input, weight and bias.
 
     Args:
         case: The case.
@@ -260,6 +261,7 @@ def compute_results(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     with torch.autocast("cpu", torch.bfloat16, enabled=case.passes == "autocast"):
         out = convolve_all(*inputs)
-    # The gradients of the output are not negative: if their sum were near zero, rounding would look like a wrong bias.
+    # The gradients of the output are positive. If they had both signs, their sum, the gradient of the bias, could be
+    # near zero, and a rounding error would look like a wrong result.
     along = torch.arange(out.numel(), dtype=torch.float64).sin().add(1).view(out.shape).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, inputs, lay_out(along, case.layout))]

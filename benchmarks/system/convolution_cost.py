@@ -1,7 +1,8 @@
-"""The cost of the protection against wrong convolutions: the time of a training step with it, and without it.
+"""The cost of fedraa's protection against wrong convolutions: the time of a training step with and without it.
 
-Steps with and without the protection alternate in one process, on one thread. The times are processor times, which
-other programs change little. The table has the median ratio of adjacent steps, and the ratio of the fastest steps.
+Steps with and without the protection alternate in one process, on one thread. The times are CPU times, because other
+programs change them little. The table has the median of the ratio (with / without) of adjacent steps, and the ratio of
+the fastest steps.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from fedraa.models.build import build_model
 
 Made = tuple[nn.Module, Tensor]
 REPEATS, QUICK_REPEATS = 30, 2
-# Steps of a few milliseconds need more repetitions.
+# Number of repetitions for models whose steps take only a few milliseconds, because their times vary more.
 SMALL_REPEATS = 400
 
 
 def builtin_model(name: str, *shape: int) -> Callable[[], Made]:
-    """Return a function that makes one of the built-in models and a batch for it."""
+    """Return a function that makes a built-in model and a batch for it."""
 
     def make_model() -> Made:
         x = torch.randn(*shape)
@@ -40,12 +41,12 @@ def builtin_model(name: str, *shape: int) -> Callable[[], Made]:
 
 
 def torchvision_resnet50(memory_format: torch.memory_format) -> Callable[[], Made]:
-    """Return a function that makes torchvision's ResNet-50 and a small batch for it, both in the memory format."""
+    """Return a function that makes torchvision's ResNet-50 and a small batch, both in a given memory format."""
 
     def make_model() -> Made:
         model: nn.Module = importlib.import_module("torchvision.models").resnet50()
         x = torch.randn(2, 3, 96, 96)
-        # The types of PyTorch lack this overload.
+        # PyTorch's type hints lack this overload.
         model = model.to(memory_format=memory_format)  # type: ignore[call-overload]
         return model, x.contiguous(memory_format=memory_format)
 
@@ -64,13 +65,13 @@ QUICK = ("cnn, 8x8",)
 
 
 def main(*, isa: str, quick: bool) -> None:
-    """Print a markdown table. The steps run in a child process, because oneDNN reads `isa` once per process."""
+    """Measure in a child process, and print a Markdown table. A process sets oneDNN's instructions `isa` only once."""
     code = f"from benchmarks.system.convolution_cost import print_table; print_table(quick={quick})"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})
 
 
 def print_table(*, quick: bool) -> None:
-    """Measure each model, and print its row."""
+    """Measure each model and print its row of the table."""
     torch.set_num_threads(1)
     console = Console()
     console.print("| model | step without, ms | step with, ms | median ratio | ratio of the fastest |")
@@ -88,12 +89,12 @@ def print_table(*, quick: bool) -> None:
 
 
 def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of steps without and of steps with the protection, in turn.
+    """Take training steps without and with the protection in turn. Return the seconds of both kinds of steps.
 
     Args:
         model: The model.
         x: A batch.
-        repeats: The number of turns.
+        repeats: The number of steps of each kind.
     """
     with torch.no_grad():
         classes = model(x).shape[1]
@@ -108,11 +109,11 @@ def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], 
         return time.process_time() - start
 
     without, protected = list[float](), list[float]()
-    # The replacement lasts as long as its object.
+    # The protection replaces PyTorch's kernel as long as this object exists.
     del safe_convolution.protection
     gc.collect()
     for repeat in range(repeats):
-        # One step of each kind warms up.
+        # The first step of each kind is not counted, because it includes one-time work.
         steps = [time_step() for _ in range(3)][1:]
         protection = safe_convolution.replace_kernel()
         protected_steps = [time_step() for _ in range(3)][1:]

@@ -1,15 +1,16 @@
-"""Find the convolutions that make PyTorch overwrite memory on this CPU, and the cost of fedraa's protection against it.
+"""Find convolutions that make PyTorch overwrite memory on this CPU, and measure the cost of fedraa's protection.
 
     python -m benchmarks convolutions                        # with all instructions that this CPU has
     python -m benchmarks convolutions --isa AVX2             # as on a CPU without AVX-512
-    python -m benchmarks convolutions --protect              # with fedraa's protection: no case may fail
-    python -m benchmarks convolutions --quick                # a few seconds
+    python -m benchmarks convolutions --protect              # with fedraa's protection, so that no case may fail
+    python -m benchmarks convolutions --quick                # only a few cases, which take seconds
     python -m benchmarks convolutions --cost                 # step times with and without the protection
 
-Each case is one convolution, forward and (except in evaluation) backward, in its own process with glibc's heap checks.
-Its output and its gradients are compared with those that PyTorch computes without oneDNN. A case fails if its process
-dies or hangs, or if a number is wrong. `convolutions.csv` has a row per case, which is written as soon as the case has
-ended. A search that was stopped therefore continues when it is started again. `convolutions.md` has the tables.
+Each case is one convolution, forward and (except in evaluation mode) backward, in its own process with glibc's heap
+checks. Its output and its gradients are compared with those that PyTorch computes without oneDNN. A case fails if its
+process dies or hangs, or if a number is wrong. The file `convolutions.csv` has a row per case, which is written as soon
+as the case has ended. Therefore a search that was stopped continues when it is started again. The file
+`convolutions.md` has the tables.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from fedraa.errors import InputError
 
 RESULTS = Path(__file__).parents[1] / "results" / "convolutions.csv"
 HEAP_CHECKS = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "OMP_NUM_THREADS": "1"}
-# glibc 2.34 and later check the heap only if this library is loaded. Older versions do not have this library.
+# glibc 2.34 and later check the heap only if this library is loaded. Older versions do not have the library, and check
+# the heap without it.
 HEAP_LIBRARY = "libc_malloc_debug.so.0"
 CASES_PER_LINE = 40
 NAMES = tuple(field.name for field in fields(Case))
@@ -51,12 +53,12 @@ def main(
     """Search for convolutions that fail, and write the tables.
 
     Args:
-        isa: the instructions that oneDNN may use, a value of ONEDNN_MAX_CPU_ISA; DEFAULT: all that the CPU has.
+        isa: the instructions that oneDNN may use, a value of ONEDNN_MAX_CPU_ISA; DEFAULT for all that the CPU has.
         protect: search with fedraa's protection.
         quick: try a few cases only, and write nothing.
         cost: measure step times with and without the protection instead.
-        sampled: the number of random cases beside the systematic ones.
-        out: the table of cases; the page of tables is beside it.
+        sampled: the number of random cases in addition to the systematic ones.
+        out: the CSV file with the cases; the page of tables is written into the same folder.
     """
     if cost:
         convolution_cost.main(isa=isa, quick=quick)
@@ -86,7 +88,7 @@ def main(
 
 
 def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
-    """Return the result of each case: `ok`, `wrong`, `died`, `hung`, or `refused` by PyTorch.
+    """Test each case and return the results: `ok`, `wrong`, `died`, `hung`, or `refused` (by PyTorch).
 
     Args:
         cases: The cases.
@@ -107,7 +109,7 @@ def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
 
 
 def child_environment(isa: str) -> dict[str, str]:
-    """Return the environment in which glibc ends the process when its heap is damaged."""
+    """Return environment variables for a process that glibc ends when the process has damaged its heap."""
     environment = os.environ | HEAP_CHECKS | {"ONEDNN_MAX_CPU_ISA": isa}
     if any(Path("/lib").glob(f"*/{HEAP_LIBRARY}")) or any(Path("/lib64").glob(HEAP_LIBRARY)):
         environment["LD_PRELOAD"] = HEAP_LIBRARY
@@ -115,7 +117,7 @@ def child_environment(isa: str) -> dict[str, str]:
 
 
 def describe_setting(isa: str, *, protect: bool) -> dict[str, str]:
-    """Return the columns that all cases of one search share."""
+    """Return the columns of the table that are the same for all cases of one search."""
     onednn = re.findall(r"(?:MKL-DNN|oneDNN) v(\S+)", torch.__config__.show())
     return {
         "cpu": cpu_name(),
@@ -136,7 +138,7 @@ def cpu_name() -> str:
 
 
 def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
-    """Return the case's row of the table."""
+    """Return the row of a case in the table."""
     values = {name: str(value) for name, value in asdict(case).items()} | {"sides": "x".join(map(str, case.sides))}
     return setting | values | {"result": result}
 
@@ -155,7 +157,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def format_page(rows: Sequence[dict[str, str]]) -> str:
-    """Return a page with a table for each search: how many cases failed for each value of each property."""
+    """Return a page with a table per search. It has the number of failed cases for each value of each property."""
     parts = ["# Convolutions that overwrite memory", "", (__doc__ or "\n\n" * 2).split("\n\n")[2].strip(), ""]
     searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)
     for search in searches:
@@ -165,7 +167,7 @@ def format_page(rows: Sequence[dict[str, str]]) -> str:
 
 
 def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield the lines of one search's table."""
+    """Yield the lines of the table of one search."""
     cpu, isa, version, onednn, protected = search
     failed = [row for row in rows if row["result"] not in ("ok", "refused")]
     ran = [row for row in rows if row["result"] != "refused"]
@@ -185,5 +187,5 @@ def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterato
 
 
 def list_values(values: set[str]) -> str:
-    """Return the values as text, numbers first and in ascending order."""
+    """Return the values of a property as text. Numbers come first, in ascending order."""
     return ", ".join(sorted(values, key=lambda value: (not value.isdigit(), value.zfill(9)))) or "-"

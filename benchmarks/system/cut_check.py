@@ -1,4 +1,4 @@
-"""An independent check of submodel cuts, in addition to the check of the tracer. Tests also use it."""
+"""A check of submodel cuts that is independent of the tracer's own check. Tests also use it."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from fedraa.submodels import IndexSet, Traced, copy_structure, flatten_parameter
 from fedraa.submodels.tracing.modes import Silenced, WithoutDropout, in_double
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Relative tolerances.
+# Relative tolerances for comparisons, by number type.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
-    """Return random units of each group. At least one unit of every group is left out."""
+    """Return a random cut: some units of each width group. At least one unit of every group is left out."""
     sizes = [int(rng.integers(1, group.size)) for group in traced.groups]
     return tuple(np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True))
 
 
 def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
-    """Assert that a cut is right, with random parameters and running statistics.
+    """Assert that a cut of a model computes the right values, with random parameters and running statistics.
 
     The cut is compared with the full module in which every parameter outside of the cut is zero. Both must have the
-    same outputs, in evaluation and training mode, and the same gradients on the entries in the cut. A worker has only
-    widths and weights, and must compute the same outputs in training. When the server writes the trained weights back,
-    exactly the entries in the cut must change. The check uses float64 if the module supports it, otherwise float32.
+    same outputs, in evaluation and training mode, and the same gradients for the parameters in the cut. A worker, which
+    gets only the widths and weights of the cut, must compute the same outputs in training. When the server writes the
+    trained weights back, exactly the parameters in the cut must change. The check uses float64 if the module supports
+    it, otherwise float32.
 
     Args:
         traced: The traced model.
         example: A batch.
         indices: The cut.
         seed: The seed of the parameters.
-        within: A larger cut to compare with, for a model that is too large for several full copies.
+        within: A larger cut that takes the place of the full module, for a model that is too large for several full
+            copies.
     """
     try:
         _check_cut(traced, example, indices, seed, within or traced.full(), torch.float64)
-    # Some kernels exist only for float32.
+    # float64 is not supported, because some kernels exist only for float32.
     except RuntimeError:
         _check_cut(traced, example, indices, seed, within or traced.full(), torch.float32)
 
@@ -98,7 +100,7 @@ def _check_cut(
 
 
 def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
-    """Return random parameters of which none is zero or one. The scale keeps activations of order one."""
+    """Return random parameters, none of which is 0 or 1. They are scaled so that activations are of order 1."""
     parts = [np.zeros(0, np.float32)]
     for p in trainable_parameters(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
@@ -113,14 +115,14 @@ def _randomise_statistics(traced: Traced, rng: torch.Generator) -> None:
 
 
 def _random_input(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Return noise of the same shape for numbers; other parts, such as tokens, stay the same."""
+    """Return noise with the shape of a part of the batch. A part without floating-point numbers stays unchanged."""
     if not part.is_floating_point():
         return part
     return torch.randn(part.shape, generator=rng, dtype=dtype)
 
 
 def _run_module(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """Return all outputs, and the gradients `[d]` of a random projection of them.
+    """Run a module, and return all outputs and the gradients `[d]` of a random projection of the outputs.
 
     Args:
         module: The module.
@@ -148,7 +150,7 @@ def _assert_close(values: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 def grouped_share(traced: Traced) -> float:
-    """Return the share of the parameters that belong to a group."""
+    """Return the share of a model's parameters that belong to a width group, so that they can be cut."""
     whole = 0.0
     for name, shape in zip(traced.names, traced.shapes, strict=True):
         fixed = [float((units < 0).mean()) for units in traced.units.get(name, {}).values()]

@@ -1,9 +1,10 @@
-"""The time that a cut really saves: one training step of a quarter of a model, relative to a step of the full model.
+"""A measurement of the time that submodels save: a training step of a quarter of a model beside one of the full model.
 
-`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv`. The cut keeps the first units of every group,
-so that its parameters are about 25 % of the model's. Steps of the cut and of the full model alternate in one process,
-on one thread. The table has the medians. GPT-2-small is measured with bytes and with its vocabulary of 50,257 words. A
-cut keeps all words, and a share of the width of their embeddings and the head, which are 31 % of its parameters.
+`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv`. The submodel (cut) keeps the first units of
+every width group, so that it has about 25 % of the model's parameters. Steps of the submodel and of the full model
+alternate in one process, on one thread. The table has the medians. GPT-2-small is measured with a vocabulary of 256
+bytes and with its own of 50,257 words. Its submodels keep all words, but only a part of the width of the embeddings and
+the head. In the full model with all words, these are 31 % of the parameters.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from fedraa.submodels.tracing.trace import trace_module
 RESULTS = Path(__file__).parents[1] / "results" / "cut_cost.csv"
 SHARE = 0.25
 
-# A model, a batch and its targets.
+# A model, a batch and the targets of the batch.
 Made = tuple[nn.Module, Tensor, Tensor]
 
 
 def builtin_model(name: str) -> Callable[[], Made]:
-    """Return a function that makes one of the project's models for images of 32 x 32."""
+    """Return a function that makes one of fedraa's built-in models for images of 32 x 32."""
 
     def make_model() -> Made:
         x = torch.randn(64, 3, 32, 32)
@@ -50,7 +51,7 @@ def vit_small() -> Made:
 
 
 def gpt2_small(words: int = 256) -> Made:
-    """Return twelve blocks of width 768. The package transformers, which imports torchvision, is required."""
+    """Return GPT-2-small: twelve blocks of width 768. It needs the package transformers, which imports torchvision."""
     library = importlib.import_module("transformers")
     x = torch.randint(0, words, (2, 128))
     return library.GPT2LMHeadModel(library.GPT2Config(vocab_size=words, use_cache=False)), x, x.roll(-1, 1)
@@ -66,19 +67,19 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 def quarter_cut(traced: Traced) -> IndexSet:
-    """Return the prefix cut whose share of the parameters is nearest to `SHARE`."""
+    """Return the submodel of first units whose share of the parameters is nearest to `SHARE`."""
     cuts = (take_prefix(traced, k / 200) for k in range(1, 201))
     return min(cuts, key=lambda indices: abs(traced.count(indices) / traced.size - SHARE))
 
 
 def time_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
-    """Return the processor seconds of one training step on one thread, which other programs change little.
+    """Take a training step on one thread and return its CPU seconds, because other programs change them little.
 
     Args:
         module: The model.
-        optimizer: Its optimizer.
+        optimizer: The optimizer of the model.
         x: A batch.
-        y: Its targets.
+        y: The targets of the batch.
     """
     start = time.process_time()
     optimizer.zero_grad()
@@ -89,7 +90,7 @@ def time_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y:
 
 
 def compare_steps(name: str, repeats: int) -> dict[str, object]:
-    """Return one line of the table."""
+    """Compare the steps of a model and its submodel, and return a line of the table."""
     module, x, y = MODELS[name]()
     traced = trace_module(module, x)
     indices = quarter_cut(traced)
@@ -99,7 +100,7 @@ def compare_steps(name: str, repeats: int) -> dict[str, object]:
     for repeat in range(repeats + 1):
         for which in (0, 1):
             taken = time_step(modules[which], optimizers[which], x, y)
-            # The first repetition warms up.
+            # The first repetition is not counted, because it includes one-time work.
             if repeat:
                 seconds[which].append(taken)
     full, cut = (measure_cost(traced, i, x) for i in (traced.full(), indices))
@@ -115,11 +116,11 @@ def compare_steps(name: str, repeats: int) -> dict[str, object]:
 
 
 def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = RESULTS) -> list[dict[str, object]]:
-    """Measure, write and return the table. Lines of other models are kept.
+    """Measure models, and write and return the table. Existing lines of models that are not measured are kept.
 
     Args:
         models: The models to measure.
-        repeats: The measured steps of each model.
+        repeats: The number of measured steps of each model.
         out: The table.
     """
     torch.manual_seed(0)

@@ -1,9 +1,9 @@
-"""Test which models of torchvision, timm and transformers can be cut, and if their cuts are right.
+"""Test which models of torchvision, timm and transformers fedraa can cut into submodels, and if the cuts are right.
 
-    python -m benchmarks cut_models                                      # listed models without a line in the table
-    python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224     # only these models, listed or not
+    python -m benchmarks cut_models                                   # all models that the table does not have
+    python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224  # this model, even if the table has it
 
-Each line of `benchmarks/results/cut_models.csv` is written immediately, so that an interrupted survey can be continued.
+Each line of `benchmarks/results/cut_models.csv` is written immediately, so that an interrupted test can be continued.
 The verdict on a model is one of these:
 
     cut        random cuts of the model are right (see `cut_check`)
@@ -33,7 +33,8 @@ from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
-# Numbers of parameters from which only one cut is checked, and from which it is compared with another cut.
+# For a model with at least MIDDLE parameters, only one cut is checked. For a model with at least LARGE parameters, this
+# cut is compared with a larger cut instead of the full model.
 MIDDLE, LARGE = 15_000_000, 100_000_000
 COLUMNS = (
     "model",
@@ -59,7 +60,7 @@ def survey_model(name: str) -> Row:
         traced = trace_module(module, example)
     except ValueError as error:
         return _make_row(name, "refused", str(error))
-    # The survey reports any other error as a defect of the tracer and continues.
+    # Any other error is a defect of the tracer. The table reports it, and the test continues with the next model.
     except Exception as error:
         return _make_row(name, "traceback", f"{type(error).__name__}: {error}")
     seconds = time.process_time() - start
@@ -71,7 +72,7 @@ def survey_model(name: str) -> Row:
         halves = _half_cost(traced, example)
     except AssertionError as error:
         return _make_row(name, "wrong", str(error))
-    # The survey reports any other error as a defect of the tracer and continues.
+    # Any other error is a defect of the tracer. The table reports it, and the test continues with the next model.
     except Exception as error:
         return _make_row(name, "traceback", f"{type(error).__name__}: {error}")
     sizes: Row = {
@@ -103,7 +104,7 @@ def _half_of(indices: IndexSet, rng: np.random.Generator) -> IndexSet:
 
 
 def _half_cost(traced: Traced, example: Tree) -> Row:
-    """Return the cost of a cut with half of the units relative to the cost of the full model."""
+    """Return the cost of a submodel with half of the units, as a fraction of the full model's cost."""
     half = tuple(max(1, group.size // 2) for group in traced.groups)
     full, cut = (measure_cost(traced, widths, example) for widths in (traced.widths(traced.full()), half))
     assert cut.params < full.params, "a cut to half of the units has no fewer parameters"
@@ -116,11 +117,11 @@ def _half_cost(traced: Traced, example: Tree) -> Row:
 
 
 def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIES), out: Path = RESULTS) -> None:
-    """Add lines to the table.
+    """Test models and add a line to the table for each.
 
     Args:
-        only: Models as `library:name`, instead of those listed. They are tried again if the table has them.
-        libraries: The libraries whose models are tried.
+        only: Models as `library:name`, which are tested even if the table has them (default: all that it lacks).
+        libraries: The libraries whose models are tested.
         out: The table.
     """
     torch.set_num_threads(1)
@@ -140,7 +141,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
 
 
 def summarise_libraries(rows: dict[str, Row]) -> list[str]:
-    """Return a line for each library."""
+    """Return a line for each library, with the number of its models by verdict."""
     lines = []
     for library in LIBRARIES:
         mine = [line for name, line in rows.items() if name.startswith(f"{library}:")]

@@ -1,12 +1,13 @@
-"""Runs under lost and delayed messages of Ray: equal bits, lost tasks, and the commands needed to continue.
+"""Runs in which Ray loses or delays messages: is the result equal, are tasks lost, and how many commands are needed?
 
 `python -m benchmarks faults` adds rows to `benchmarks/results/faults.csv`, one for each run of a small model, until
-every fault has `--runs` rows for each kind of engine. A run that ends early is continued with the command that it
-prints. Each fault is that of Ray's own tests (`RAY_testing_...`), in all processes of a cluster on loopback:
+every fault has `--runs` rows for each kind of cluster. If a run ends early, it is continued with the command that it
+prints. Ray itself simulates the faults, as in its own tests (`RAY_testing_...`), in all processes of a cluster on
+loopback. These are the kinds of clusters:
 
     plain     a private cluster with two workers
     shards    a private cluster with two workers and two server shards
-    follower  a cluster that the driver joins as a client, so that a copy of the run directory follows the server's
+    follower  a cluster that the driver joins by ray://, so that the server's run directory is copied to the driver
 """
 
 import json
@@ -26,11 +27,11 @@ from rich.table import Table
 
 from benchmarks.system.chaos_table import lost_and_doubled, print_line
 from benchmarks.system.compat_checks import Environment, start_head
+from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import list_descendants
 from benchmarks.system.rows import add_row, read_rows
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
-from fedraa.errors import InputError
 from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 
@@ -47,8 +48,8 @@ LEASES = (
     "NodeManagerService.grpc_client.PinObjectIDs",
 )
 
-# The messages that can be delayed. Ray's raylet dies at its start if messages between raylet, GCS and a driver that
-# registers are late as well.
+# The messages that are delayed. Messages between the raylet, the GCS and a driver that registers are not among them,
+# because the raylet would die at its start if they were late.
 DELAYED = (
     PUSH,
     "CoreWorkerService.grpc_server.PushTask",
@@ -70,13 +71,13 @@ DELAYED = (
 
 
 def delay_messages(milliseconds: tuple[int, int], *methods: str) -> dict[str, str]:
-    """Return the variables with which Ray handles messages late, by a time in this range."""
+    """Return environment variables with which Ray delays the handling of messages by a random time in a range."""
     low, high = milliseconds
     return {"RAY_testing_asio_delay_us": ",".join(f"{method}={1000 * low}:{1000 * high}" for method in methods)}
 
 
 def lose_messages(percent: int, *methods: str) -> dict[str, str]:
-    """Return the variables with which Ray loses this share of requests, of answers, and of calls in progress."""
+    """Return environment variables with which Ray loses a percentage of requests, of answers and of running calls."""
     shares = dict.fromkeys(("req_failure_prob", "resp_failure_prob", "in_flight_failure_prob"), percent)
     calls = {method: {"num_failures": -1, **shares} for method in methods}
     return {
@@ -96,9 +97,9 @@ FAULTS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A run: `commands` are those needed until its end, and `faults` the lines of this kind in its log.
+    """The result of a run. `commands` counts the commands until its end, `faults` the lines of kind `fault` in its log.
 
-    `last_line` is the last line of output if the run did not end, and no command was printed that continues it.
+    If the run did not end and printed no command to continue it, `last_line` is the last line of its output.
     """
 
     fault: str
@@ -120,17 +121,15 @@ def main(
     engines: tuple[Engine, ...] = get_args(Engine),
     out: Path = RESULTS,
 ) -> None:
-    """Run until each fault has enough rows for each engine, and print a table.
+    """Execute runs until the table has enough rows for each fault and kind of cluster, and print a summary.
 
     Args:
-        runs: The number of rows for each fault and engine.
+        runs: The number of rows for each fault and kind of cluster.
         faults: The faults.
-        engines: The kinds of engines.
+        engines: The kinds of clusters.
         out: The CSV file to which rows are added.
     """
-    for fault in faults:
-        if fault not in FAULTS:
-            raise InputError("faults", got=fault, expected=", ".join(FAULTS))
+    refuse_unknown_names("faults", faults, FAULTS)
     with TemporaryDirectory(prefix="fedraa-faults-") as name:
         undisturbed = make_undisturbed_run(Path(name))
         for number in range(runs):
@@ -145,7 +144,7 @@ def main(
 
 
 def make_undisturbed_run(folder: Path) -> Path:
-    """Execute the run in this process, and return its directory."""
+    """Execute the run in this process, without faults, and return its directory."""
     experiment = Experiment(
         hidden=(8,), clients=4, local_epochs=1, checkpoint_every=20, updates=60, engine="local", out=folder / "run"
     )
@@ -153,7 +152,7 @@ def make_undisturbed_run(folder: Path) -> Path:
 
 
 def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
-    """Execute the run under a fault, with as many commands as it takes, and compare it with the undisturbed run."""
+    """Execute the run with a fault, with as many commands as necessary, and compare it with the undisturbed run."""
     started = time.monotonic()
     with TemporaryDirectory(prefix="fedraa-fault-") as name, _variables_of(engine, fault) as (flags, variables):
         out = Path(name) / "run"
@@ -178,7 +177,7 @@ def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
 
 @contextmanager
 def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the flags and the environment variables of a run. Start a cluster for a follower."""
+    """Yield the flags and the environment variables of a run. If necessary, start a cluster for the `with` block."""
     variables = {**os.environ, **FAULTS[fault]}
     if engine == "plain":
         yield (), variables
@@ -209,13 +208,13 @@ def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> st
 
 
 def has_row(out: Path, fault: str, engine: str, number: int) -> bool:
-    """Return True if the file has a row for this run."""
+    """Return True if the table already has a row for this run."""
     key = (fault, engine, number)
     return any((row.fault, row.engine, row.number) == key for row in read_rows(out, Row))
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Return a table with a line for each fault and kind of engine."""
+    """Return a table with a line for each fault and kind of cluster."""
     table = Table("fault", "engine", "runs", "equal bits", "lost tasks", "doubled tasks", "commands to continue", "s")
     cells = list(dict.fromkeys((row.fault, row.engine) for row in rows))
     for cell in cells:

@@ -1,10 +1,11 @@
-"""Training on a GPU: the tests marked `cuda`, and the seconds of a round beside bare PyTorch and pfl-research.
+"""Tests and measurements on a GPU: the tests marked `cuda`, and the seconds of a round beside other systems.
 
-`python -m benchmarks gpu` takes at most 8 minutes and writes `benchmarks/results/gpu.csv`. It trains rounds of FedAvg
-in this process, with stacks of several tasks (`--vmap-batch`), and on Ray with several workers on the GPU. The floor is
-a loop in bare PyTorch with the same number of SGD steps and the data on the device. In this process each configuration
-trains twice, and the column `same_bits` compares the trained models. On Ray it compares the model with that of this
-process. Without a GPU the command measures smaller workloads on the CPU, and runs no tests.
+`python -m benchmarks gpu` takes about 8 minutes on an H200 and writes `benchmarks/results/gpu.csv`. fedraa trains
+rounds of FedAvg in this process, with several tasks in one batched computation (`--vmap-batch`), and on Ray with
+several workers on the GPU. They are compared with pfl-research and with the floor: a loop in bare PyTorch with the same
+number of SGD steps and the data on the device. The column `same_bits` compares trained models: in this process, of two
+runs of the same configuration; on Ray, of the run and the same configuration in this process. Without a GPU the command
+measures smaller workloads on the CPU, and runs no tests.
 """
 
 import csv
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -28,6 +29,7 @@ from rich.table import Table
 from actors.cluster.placement import gpu_share
 from actors.pool.executor import RayExecutor
 from benchmarks.system.gpu_work import LR, WORKLOADS, BareLoop, Workload, time_pfl
+from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES
 from fedraa.callbacks import Callback, Progress
@@ -41,15 +43,15 @@ from fedraa.engine.process_guard import exclusive_process
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.worker_spec import choose_device
-from fedraa.errors import InputError, RunFailed
+from fedraa.errors import RunFailed
 from fedraa.rundir.history import History
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.csv"
 STACKS = (1, 8, 32, 128)
 WORKERS = (1, 2, 4)
-# The workload that is also measured on Ray.
-SHARED = "mlp-100"
+# The workloads that are also measured on Ray.
+ON_RAY = ("mlp-100", "cnn-cifar10")
 
 
 def main(
@@ -60,25 +62,23 @@ def main(
     tests: bool = True,
     out: Path = RESULTS,
 ) -> None:
-    """Run the tests of CUDA, measure every workload, print a table, and write it.
+    """Run the tests marked `cuda`, measure every workload, print a table, and write it.
 
     Args:
         device: The device.
-        workloads: The workloads, by name.
-        stacks: The numbers of tasks that are trained together.
+        workloads: The names of the workloads.
+        stacks: The numbers of tasks that are trained in one batched computation, at most the tasks of a round.
         workers: The numbers of workers on Ray.
-        tests: Run the tests of CUDA first, if the device is a GPU.
+        tests: Run the tests marked `cuda` first, if the device is a GPU.
         out: The CSV file to write.
     """
+    refuse_unknown_names("workloads", workloads, WORKLOADS)
     chosen = choose_device(device)
     failed = tests and chosen == "cuda" and not run_tests()
     rows: list[dict[str, str]] = []
     for name in workloads:
-        if name not in WORKLOADS:
-            raise InputError("workloads", got=name, expected=f"some of {', '.join(WORKLOADS)}")
-    for name in workloads:
         work = WORKLOADS[name] if chosen == "cuda" else shrink(WORKLOADS[name])
-        for row in measure_workload(work, chosen, stacks, workers if work.name == SHARED else ()):
+        for row in measure_workload(work, chosen, stacks, workers if work.name in ON_RAY else ()):
             Console().print(", ".join(f"{name} {value}" for name, value in row.items() if value))
             rows.append(row)
             with out.open("w", newline="") as file:
@@ -94,13 +94,13 @@ def main(
 
 
 def run_tests() -> bool:
-    """Run the tests marked `cuda`, in eight processes. Return True if all passed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--numprocesses", "8", "--dist", "loadgroup"]
+    """Run the tests marked `cuda` with a process per core. Return True if all passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--numprocesses", "auto", "--dist", "loadgroup"]
     return subprocess.run([*command, "tests/cuda"], cwd=ROOT, check=False).returncode == 0
 
 
 def shrink(work: Workload) -> Workload:
-    """Return a workload of the same kind that one CPU core trains in about a second."""
+    """Return a smaller workload of the same kind, which one CPU core trains in about a second."""
     cohort = min(work.cohort, 10)
     return replace(work, clients=2 * cohort, cohort=cohort, samples=2 * work.batch, batch=min(work.batch, 10), rounds=1)
 
@@ -108,7 +108,7 @@ def shrink(work: Workload) -> Workload:
 def measure_workload(
     work: Workload, device: str, stacks: tuple[int, ...], workers: tuple[int, ...]
 ) -> Iterator[dict[str, str]]:
-    """Yield the rows of a workload. The bare loop is measured before and after the other measurements.
+    """Measure a workload with every system, and yield the rows of the table.
 
     Args:
         work: The workload.
@@ -126,14 +126,13 @@ def measure_workload(
         if pfl:
             yield make_row(work, device, "pfl-research", pfl, floor)
     digests: dict[int, str] = {}
-    for stack in stacks:
-        if stack <= work.cohort:
-            runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
-            digests[stack] = runs[0].digest
-            yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
+    for stack in sorted({min(stack, work.cohort) for stack in stacks}):
+        runs = [run_rounds(work, device, 0, stack) for _ in range(2)]
+        digests[stack] = runs[0].digest
+        yield make_fedraa_row(work, device, "fedraa, this process", stack, runs, floor)
     if workers:
         with start_cluster():
-            for count, stack in product(workers, (min(digests), max(digests))):
+            for count, stack in [*((count, min(digests)) for count in workers), (max(workers), max(digests))]:
                 runs = [run_rounds(work, device, count, stack)]
                 system = f"fedraa, {count} on Ray"
                 yield make_fedraa_row(work, device, system, stack, runs, floor, digests[stack])
@@ -141,7 +140,7 @@ def measure_workload(
 
 @dataclass(frozen=True)
 class Measured:
-    """A run: the seconds of its rounds after the first, its model's digest, and the GPU memory at its end in MB."""
+    """A measured run: the seconds of its rounds except the first, its model's digest, and its GPU memory in MB."""
 
     seconds: list[float]
     digest: str
@@ -157,7 +156,7 @@ def make_fedraa_row(
     floor: float,
     expected: str | None = None,
 ) -> dict[str, str]:
-    """Return the row of one configuration of fedraa.
+    """Return the table row of one configuration of fedraa.
 
     Args:
         work: The workload.
@@ -166,7 +165,7 @@ def make_fedraa_row(
         stack: The number of tasks that are trained together.
         runs: The runs of this configuration.
         floor: The seconds of a round in the bare loop.
-        expected: The digest of the same model, trained in another configuration.
+        expected: The digest that the trained model must have; None to compare the runs only with each other.
     """
     digests = {run.digest for run in runs} | ({expected} if expected else set())
     return make_row(work, device, system, [lap for run in runs for lap in run.seconds], floor) | {
@@ -177,12 +176,12 @@ def make_fedraa_row(
 
 
 def make_row(work: Workload, device: str, system: str, seconds: list[float], floor: float) -> dict[str, str]:
-    """Return a row with the median of the rounds and their range.
+    """Return a table row with the median, the minimum and the maximum of the times of rounds.
 
     Args:
         work: The workload.
         device: The device.
-        system: The system that trained.
+        system: The name of the system that trained.
         seconds: The seconds of each round.
         floor: The seconds of a round in the bare loop.
     """
@@ -202,7 +201,7 @@ def make_row(work: Workload, device: str, system: str, seconds: list[float], flo
 
 
 def run_rounds(work: Workload, device: str, workers: int, stack: int) -> Measured:
-    """Train, and measure the run. Its GPU memory is what all its processes hold at the end.
+    """Execute a run and measure it. Its GPU memory is the memory that all its processes together hold at its end.
 
     Args:
         work: The workload.
@@ -243,7 +242,7 @@ def run_rounds(work: Workload, device: str, workers: int, stack: int) -> Measure
 
 @contextmanager
 def open_executor(spec: RunSpec, device: str, workers: int) -> Iterator[Executor]:
-    """Yield the executor of a run, and close it at the end.
+    """Create the executor of a run, and close it at the end of the block.
 
     Args:
         spec: The run.
@@ -257,7 +256,7 @@ def open_executor(spec: RunSpec, device: str, workers: int) -> Iterator[Executor
         if device == "cuda":
             torch.cuda.empty_cache()
         return
-    # The cluster of the measurements has two cores.
+    # The cluster of the measurements has `CORES` cores, which the workers share.
     needs = {"CPU": CORES / workers, "GPU": gpu_share(device, workers)}
     executor = RayExecutor.of(spec, groups=(WorkerGroup(workers, needs),))
     try:
@@ -276,7 +275,7 @@ def free_gpu_bytes(device: str) -> int:
 
 
 class Laps(Callback):
-    """A callback that records when each round ends."""
+    """A callback that records the time at which each round ends."""
 
     blocking = False
 
@@ -288,6 +287,6 @@ class Laps(Callback):
             self._ends[progress.step] = time.perf_counter()
 
     def seconds(self) -> list[float]:
-        """Return the seconds of the rounds after the first."""
+        """The duration in seconds of each round except the first."""
         ends = [end for step, end in sorted(self._ends.items()) if step]
         return [after - before for before, after in pairwise(ends)]

@@ -21,7 +21,7 @@ LR = 0.05
 
 @dataclass(frozen=True)
 class Workload:
-    """Rounds of FedAvg with plain SGD, one local epoch, and clients of equal size."""
+    """A workload: rounds of FedAvg with plain SGD and one local epoch. All clients have the same number of samples."""
 
     name: str
     make_model: Callable[[], nn.Module]
@@ -34,7 +34,7 @@ class Workload:
     bf16: bool = False
 
     def dataset(self) -> Dataset:
-        """Return random samples, because speed does not depend on the learning progress."""
+        """Return random samples, because the speed does not depend on the values."""
         rng = np.random.default_rng(0)
         total = self.clients * self.samples
         x = rng.standard_normal((total, *self.shape), np.float32)
@@ -58,15 +58,15 @@ def small_cnn() -> nn.Module:
 
 
 def group_norm_resnet() -> nn.Module:
-    """Return fedraa's ResNet-18 with group norm."""
+    """Return fedraa's built-in ResNet-18, which has group norm."""
     return build_model("resnet18", torch.zeros(2, 3, 32, 32), 10)
 
 
 _WORKLOADS = (
-    # FLUTE's comparison of frameworks: logistic regression on MNIST.
+    # Logistic regression on MNIST, as in the comparison of frameworks in the FLUTE paper.
     Workload("lr-mnist", lambda: build_mlp((784, 10)), (1, 28, 28), 1000, 10, 60, 10, rounds=20),
     Workload("mlp-100", lambda: build_mlp((784, 200, 10)), (1, 28, 28), 100, 100, 600, 32, rounds=2),
-    # The benchmark of pfl-research.
+    # The CIFAR-10 benchmark of pfl-research.
     Workload("cnn-cifar10", small_cnn, (3, 32, 32), 1000, 50, 50, 10, rounds=3),
     Workload("resnet18", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=3),
     Workload("resnet18, bf16", group_norm_resnet, (3, 32, 32), 10, 10, 128, 64, rounds=3, bf16=True),
@@ -75,7 +75,7 @@ WORKLOADS = {work.name: work for work in _WORKLOADS}
 
 
 class BareLoop:
-    """The SGD steps of a round in one process, with the data of all clients on the device."""
+    """A loop in plain PyTorch that takes the SGD steps of rounds. The data of all clients are on the device."""
 
     def __init__(self, work: Workload, device: str) -> None:
         torch.manual_seed(0)
@@ -90,7 +90,7 @@ class BareLoop:
         self._rng = np.random.default_rng(0)
 
     def round(self) -> float:
-        """Train a cohort and average the models. Return the seconds."""
+        """Train the clients of a round, average their models, and return the seconds."""
         started = time.perf_counter()
         work = self._work
         initial = {name: value.clone() for name, value in self._model.state_dict().items()}
@@ -116,9 +116,9 @@ class BareLoop:
 
 
 def time_pfl(work: Workload, rounds: int) -> list[float]:
-    """Return the seconds of each round in pfl-research, without the first, or none if it is not installed.
+    """Return the seconds of each round in pfl-research except the first. If it is not installed, return no times.
 
-    It trains on a GPU if PyTorch finds one.
+    pfl-research trains on a GPU if PyTorch finds one.
     """
     if find_spec("pfl") is None:
         return []
@@ -162,6 +162,6 @@ def time_pfl(work: Workload, rounds: int) -> list[float]:
 
 
 def synchronize(device: str) -> None:
-    """Wait until the device has done its work."""
+    """Wait until the device has finished all operations."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -1,10 +1,10 @@
-"""A callback that simulates the death of a run: afterwards the run executes nothing and writes nothing."""
+"""A callback that simulates that a run's process is killed: afterwards the run executes nothing and writes nothing."""
 
 from fedraa.callbacks import Callback, Event
 
 
 class Killed(BaseException):
-    """The simulated death of the process."""
+    """The exception that simulates the death of a run's process."""
 
 
 class KillAt(Callback):

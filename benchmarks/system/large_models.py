@@ -1,20 +1,22 @@
-"""The cost of an update at the server for a large model: the time relative to a copy of the model, and the memory.
+"""The cost of applying an update to a large model: the time relative to a copy of the model, and the memory.
 
-`python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a separate process,
-in which the server checks and applies updates of a model of 294 MB.
+`python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. For every method, a separate process
+runs a server that checks and applies updates of a model of 294 MB.
 
-Times: after each update the process copies the model and measures the time of the copy, because other programs slow
-down copies and updates alike. A ratio is the time of an update divided by the time of the fastest of the three nearest
-copies. The table has the median of the ratios, for copies into new memory (`values.copy()`) and for copies into
-existing memory. CPU ratios use the processor seconds of all threads: an update has several threads, and a copy has one.
-The updates are those of the largest submodel within a round. Updates that end a round have separate columns.
+Times: after each update the process copies the model three times and measures the copies, because other programs slow
+down copies and updates equally. A ratio is the time of an update divided by the time of the fastest of these copies.
+The table has the median of the ratios, for copies into new memory (`values.copy()`) and for copies into existing
+memory. CPU ratios use the CPU seconds of all threads: an update has several threads, and a copy has one. Only updates
+of the largest submodel count. Updates that end a round have separate columns, because they include the server step.
 
-Buffers: an update writes several `buffers` of the model's size. For most methods this is one sum. For SCAFFOLD it is a
-sum, a control variate, and the change of the server's control variate. Ratios per buffer divide by this number.
+Buffers: the column `buffers` has the number of buffers of the model's size that an update writes. Most methods write
+only the sum of deltas. SCAFFOLD writes this sum, the client's control variate, and the change of the server's control
+variate. Ratios per buffer are divided by the number of buffers.
 
-Memory is in multiples of the model's size. The server's state is its maximum between two updates: the model, the
-method's state and the submodels that clients hold. The other columns are an update (MimeLite's also has a gradient),
-the additional memory while an update is applied or a round ends, the peak of a worker, and a checkpoint.
+Memory is in multiples of the model's size. The server's state has the model, the method's state and the submodels that
+clients hold; the table has its maximum between two updates. The other columns have the size of an update (MimeLite's
+update includes a gradient), the additional memory while an update is applied or a round ends, the peak memory of a
+worker, and the size of a checkpoint.
 """
 
 import csv
@@ -54,31 +56,31 @@ METHODS = {
     "fed-raa": 1,
     "fedbuff": 1,
     "asyncfeded": 1,
-    # It writes the buffer and the client's row.
+    # An update changes the buffer of deltas and the stored delta of the client.
     "ca2fl": 2,
-    # It writes the delta and the client's row.
+    # An update changes the sum of deltas and the stored delta of the client.
     "ram-fed": 2,
-    # It writes the sums of deltas and of gradients.
+    # An update changes the sum of deltas and the sum of gradients.
     "mimelite": 2,
-    # It writes the sum, the client's control variate, and the change of the server's control variate.
+    # An update changes the sum of deltas, the client's control variate, and the change of the server's control variate.
     "scaffold": 3,
-    # It writes the client's row, the total in float64 and the model.
+    # An update changes the stored gradient of the client, the sum of gradients in float64 and the model.
     "ringleader": 4,
-    # It writes the client's row, the mean in float64 and the model.
+    # An update changes the stored gradient of the client, the mean of gradients in float64 and the model.
     "ace": 4,
 }
-# This model has 73.6 million parameters.
+# An MLP with these hidden layers has 73.6 million parameters.
 HIDDEN = (8192, 8192)
 CLIENTS = 4
 
 
 def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HIDDEN, repeats: int = 4) -> None:
-    """Measure and write the table, line by line. Lines of other methods are kept.
+    """Measure methods, and write the table line by line. Existing lines of methods that are not measured are kept.
 
     Args:
         methods: The methods to measure.
         hidden: The widths of the model's hidden layers.
-        repeats: The updates per client.
+        repeats: The number of updates per client.
     """
     lines = {line["method"]: line for line in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
     for method in methods:
@@ -94,12 +96,12 @@ def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HI
 
 
 def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
-    """Print one line of the table as JSON.
+    """Measure a method, and print its line of the table as JSON.
 
     Args:
         method: The name of the method.
         hidden: The widths of the model's hidden layers.
-        repeats: The updates per client.
+        repeats: The number of updates per client.
     """
     spec = build_run(make_experiment(method, hidden), dataset=synthetic_dataset(400))
     model, warm = spec.params.nbytes, np.ones_like(spec.params)
@@ -139,14 +141,14 @@ def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
 
 
 def _rounded_median(values: Sequence[float]) -> float | str:
-    """Return the median; an empty cell without values."""
+    """Return the rounded median of the values; an empty text if there are none."""
     if not values:
         return ""
     return round(median(values), 2)
 
 
 def measure_saving(server: Server, model: int) -> dict[str, float]:
-    """Return the size of a checkpoint, the time for which it blocks the run, and the time of writing it."""
+    """Write a checkpoint. Return its size, the time for which it blocks the run, and the time until it is written."""
     with TemporaryDirectory() as folder:
         saver, started = Saver(), time.perf_counter()
         saver.save(Path(folder), 1, server.state())
@@ -161,7 +163,7 @@ def measure_saving(server: Server, model: int) -> dict[str, float]:
 
 
 def measure_worker(spec: RunSpec) -> float:
-    """Return the peak number of bytes for training the largest submodel."""
+    """Train the largest submodel, and return the peak number of bytes that this needs."""
     server = make_server(spec, lambda *_, **__: None)
     task = max((server.assign(client, 0.0) for client in server.begin()), key=lambda task: task.size)
     x, y = spec.data.client(task.client)
@@ -172,13 +174,13 @@ def measure_worker(spec: RunSpec) -> float:
 
 
 def memory_bytes(what: str = "VmRSS") -> float:
-    """Return a memory field of this process from Linux's /proc in bytes, by default the memory that is in use."""
+    """Return a memory value of this process from /proc in bytes, by default its resident memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
 
 
 def reset_peak() -> None:
-    """Reset the peak memory of this process."""
+    """Set the recorded peak memory of this process (VmHWM) to its present memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -202,10 +204,11 @@ def make_experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
 
 @dataclass(frozen=True)
 class Taken:
-    """An applied update and the copies after it: real seconds, and CPU seconds over all threads.
+    """The measured cost of applying an update and of the copies after it. Times are in seconds.
 
-    `peak` is the peak memory of the process meanwhile, in bytes. `kept` is the memory of the process before or after
-    the update, whichever is larger. `update` is the size of the update.
+    `peak` is the peak memory of the process while the update was applied. `kept` is the memory of the process before or
+    after the update, whichever is larger. `update` is the size of the update. All three are in bytes. CPU times are
+    sums over all threads. `ends` is True if the update ended a round.
     """
 
     size: int
@@ -229,13 +232,13 @@ class Taken:
 
 
 def measure_updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[Taken], list[Taken]]:
-    """Return the updates of the largest submodel: those within a round, and those that end one.
+    """Apply updates, and return the costs for the largest submodel: within a round, and at the end of a round.
 
     Args:
         spec: The run.
-        server: Its server.
-        repeats: The updates per client.
-        warm: Existing memory of the model's size.
+        server: The server of the run.
+        repeats: The number of updates per client.
+        warm: Existing memory of the model's size, into which copies are made.
     """
     bounds = Bounds()
     taken = list[Taken]()
@@ -282,7 +285,7 @@ def measure_updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -
 
 
 def time_fastest(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the smallest real and CPU seconds of three calls."""
+    """Call a function three times, and return the smallest real seconds and the smallest CPU seconds."""
     taken = []
     for _ in range(3):
         watch = Stopwatch()
@@ -292,7 +295,7 @@ def time_fastest(work: Callable[[], object]) -> tuple[float, float]:
 
 
 class Stopwatch:
-    """A stopwatch of real seconds and of this process's CPU seconds."""
+    """A stopwatch for real seconds and for the CPU seconds of this process."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Runs on two hosts whose link is cut, slow or lossy: equal bits, lost tasks, and the time until the run continues.
+"""Runs on two hosts whose network link is cut, slow or lossy: is the result equal, and when does the run continue?
 
-`python -m benchmarks link_faults` needs root on Linux: it makes two network namespaces, starts a Ray cluster over them,
-and adds rows to `benchmarks/results/link_faults.csv`. The driver is on the first host, which has one core. The second
-host has one core too. The server is `near`, on the first host, or `far`, on the second.
+`python -m benchmarks link_faults` needs root on Linux. The two hosts are network namespaces on this machine, each with
+one core for Ray. A Ray cluster runs on both. The command adds rows to `benchmarks/results/link_faults.csv`. The driver
+is on the first host. The server is on the first host (`near`) or on the second (`far`).
 """
 
 import os
@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.system.chaos_table import lost_and_doubled, print_line
+from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import list_descendants
 from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
-from fedraa.errors import InputError
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 from fedraa.rundir.history import History
 
@@ -45,7 +45,7 @@ FLAGS = (
     *("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", str(UPDATES)),
     *("--quiet", "--workers", "2", "--placement", "spread"),
 )
-# The cut begins after this many commits.
+# The link is cut after this number of commits.
 COMMITS_BEFORE = 40
 PORT = 6390
 START_S, END_S = 300.0, 300.0
@@ -56,7 +56,7 @@ MAX_COMMANDS = 6
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of the link: a cut of some seconds, or a delay and a share of lost packets during the whole run."""
+    """A fault of the link: a cut for `cut_s` seconds, or a delay and a share of lost packets during the whole run."""
 
     cut_s: float = 0.0
     delay_s: float = 0.0
@@ -77,9 +77,10 @@ SERVERS = ("near", "far")
 
 @dataclass(frozen=True)
 class Row:
-    """A run: `commands` are those needed until its end.
+    """The result of a run. `commands` is the number of commands that were needed until its end.
 
-    `silence` is the time in seconds from the end of the cut to the next commit. `last_line` is the last line of output.
+    `silence` is the time in seconds from the end of the cut to the next commit. `last_line` is the last line of the
+    run's output.
     """
 
     fault: str
@@ -102,18 +103,16 @@ def main(
     servers: tuple[str, ...] = SERVERS,
     out: Path = RESULTS,
 ) -> None:
-    """Run until each fault has enough rows for each place of the server, and print a table.
+    """Execute runs until the table has enough rows for each fault and place of the server, and print a summary.
 
     Args:
         runs: The number of rows for each fault and place.
         faults: The faults.
-        servers: near, far, or both.
+        servers: The places of the server: near, far, or both.
         out: The CSV file to which rows are added.
     """
-    for option, got, known in (("faults", faults, tuple(FAULTS)), ("servers", servers, SERVERS)):
-        for name in got:
-            if name not in known:
-                raise InputError(option, got=name, expected=", ".join(known))
+    refuse_unknown_names("faults", faults, FAULTS)
+    refuse_unknown_names("servers", servers, SERVERS)
     with TemporaryDirectory(prefix="fedraa-link-") as name:
         undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
         for number in range(runs):
@@ -128,7 +127,7 @@ def main(
 
 
 def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
-    """Execute the run on two hosts under a fault, and compare it with the undisturbed run."""
+    """Execute the run on two hosts with a fault of their link, and compare it with the undisturbed run."""
     what = FAULTS[fault]
     started = time.monotonic()
     with ExitStack() as stack:
@@ -168,7 +167,7 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
 
 @dataclass
 class Cluster:
-    """Ray on two hosts, each with one core, and the environment variables of its users."""
+    """A Ray cluster on two hosts, each with one core, and the environment variables for processes that join it."""
 
     near: Host
     far: Host
@@ -177,7 +176,7 @@ class Cluster:
     _processes: "dict[Host, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     def start_stopped(self) -> None:
-        """Start Ray on the hosts where it does not run. Ray ends on a host that counts as dead."""
+        """Start Ray on the hosts on which it does not run. It ends itself on a host that the cluster counts as dead."""
         head = ("--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", str(self.folder / "r"))
         for host, flags in ((self.near, head), (self.far, ("--address", f"{self.near.address}:{PORT}"))):
             if host in self._processes and self._processes[host].poll() is None:
@@ -234,7 +233,7 @@ def _start(host: Host, command: list[str], variables: Mapping[str, str], folder:
 
 
 def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
-    """Wait for the end of a command and return its last line of output."""
+    """Wait until a command ends, and return the last line of its output."""
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -245,7 +244,7 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
 
 
 def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
-    """Cut the link after some commits, and return the time in seconds from its return to the next commit."""
+    """Cut the link after some commits. Return the seconds from the end of the cut to the next commit."""
     _await(lambda: _count_commits(out) >= COMMITS_BEFORE, process, START_S)
     with link.cut() if seconds else nullcontext():
         time.sleep(seconds)
@@ -264,7 +263,7 @@ def _count_commits(out: Path) -> int:
 
 
 def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait for a condition. Raises TimeoutError if it does not hold in time, or if the process has ended."""
+    """Wait until a condition is True. Raise TimeoutError after `seconds`, or if the process ends before."""
     give_up = time.monotonic() + seconds
     while not happened():
         if process.poll() is not None or time.monotonic() > give_up:
@@ -274,7 +273,7 @@ def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", sec
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     for target in (*list_descendants(process.pid), process.pid):
-        # The process may have ended meanwhile.
+        # The process may have ended before it is killed.
         with suppress(ProcessLookupError):
             os.kill(target, 9)
     process.wait()

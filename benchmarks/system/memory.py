@@ -1,10 +1,10 @@
-"""The memory of every process in a long run: 2,000 clients and 200,000 updates of tiny tasks on a private cluster.
+"""The memory of every process during a long run: 2,000 clients, 200,000 updates of tiny tasks, a private cluster.
 
     python -m benchmarks.system.memory
 
-The private memory of each process is read every second. The first third of the run is a warm-up. A line is fitted to
-the later values. The first table has the level and the slope per 1,000 updates of each process, and the growth of the
-object store. The second table has the memory of each process at every 2,000th update.
+The private memory of each process is read every second. A line is fitted to the values after the first third of the
+run, which is a warm-up. The first table has the level and the slope (per 1,000 updates) of the line of each process,
+and the growth of the object store. The second table has the memory of each process at every 2,000th update.
 """
 
 import os
@@ -38,7 +38,7 @@ NAMES = {
 
 
 def make_dataset() -> Dataset:
-    """Return a dataset with four samples of noise for every client."""
+    """Return a data set with four random samples for every client."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4 * CLIENTS, 8)).astype(np.float32)
     y = rng.integers(0, 4, 4 * CLIENTS)
@@ -46,7 +46,7 @@ def make_dataset() -> Dataset:
 
 
 def process_kind(process: int) -> str | None:
-    """Return the kind of a process of the run (`driver`, `server`, ...), None for another process."""
+    """Return the kind of a process of the run, such as `driver` or `server`; None if it is no process of the run."""
     if process == os.getpid():
         return "driver"
     called = process_title(process).split(" ")[0]
@@ -54,15 +54,15 @@ def process_kind(process: int) -> str | None:
 
 
 def object_store_bytes() -> float:
-    """Return the bytes in use in the object store."""
-    # Ray has no types for these functions.
+    """Return the number of bytes that are used in Ray's object store."""
+    # These functions of Ray have no type hints.
     whole = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free = ray.available_resources()  # type: ignore[no-untyped-call]
     return float(whole["object_store_memory"] - free.get("object_store_memory", 0.0))
 
 
 class Seen(Callback):
-    """A callback that records the step of the run."""
+    """A callback that records the number of server steps so far."""
 
     blocking = False
     step = 0
@@ -72,7 +72,7 @@ class Seen(Callback):
 
 
 def main() -> None:
-    """Execute the run, fit a line to the memory of each process, and write the tables."""
+    """Execute the run, fit a line to the memory of each process, and write both tables."""
     samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
     seen = Seen()
     over = threading.Event()
@@ -114,7 +114,7 @@ def make_experiment(out: Path) -> Experiment:
 
 
 def memory_over_time(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.DataFrame:
-    """Return the MB of each process: the median of the samples in each interval of `EVERY` updates."""
+    """Return the memory of each process in MB: the median of the samples in each interval of `EVERY` updates."""
     columns = {}
     for name, points in samples.items():
         steps, sizes = np.array(points, np.float64).T
@@ -125,13 +125,13 @@ def memory_over_time(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.D
 
 
 def write_table(name: str, table: pd.DataFrame) -> None:
-    """Write a table of results as CSV."""
+    """Write a table of results as a CSV file."""
     with replace_file(RESULTS / name) as stream:
         stream.write(table.to_csv(index=False).encode())
 
 
 def fit_line(name: str, points: list[tuple[int, float]]) -> dict[str, object]:
-    """Return level and slope in MB, as medians (Theil-Sen), because a checkpoint makes a peak."""
+    """Fit a line with medians (Theil-Sen), on which peaks have little influence. Return level and slope in MB."""
     steps, sizes = np.array(points, np.float64).T
     first, second = np.triu_indices(len(steps), 1)
     apart = steps[second] > steps[first]

@@ -1,9 +1,10 @@
-"""Runs with a million clients: start-up time, memory, and time per event relative to a run with a thousand clients.
+"""Runs with a million clients: start-up time, memory, and the time per event beside a run with a thousand clients.
 
     python -m benchmarks million
 
-The data of a client are made when it trains. The speeds of devices are log-normal, and each device is available for a
-third of the day. Every run has a separate process without Ray, so the memory of this process is the memory of the run.
+The samples of a client are made when it trains. The speeds of devices are log-normal, and each device is available for
+a third of the day. Every run has a separate process and does not use Ray, so the memory of the process is the memory of
+the run.
 """
 
 import json
@@ -37,14 +38,14 @@ CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(n
 
 
 def draw_samples(client: int) -> tuple[Any, Any]:
-    """Return the client's samples, from at most two classes."""
+    """Return the samples of a client. They are from at most two classes."""
     rng = np.random.default_rng(client)
     y = rng.choice(rng.integers(0, CLASSES, 2), SAMPLES)
     return CENTRES[y] + rng.standard_normal((SAMPLES, FEATURES), np.float32), y
 
 
 class Seen(Callback):
-    """A callback that records the time of the first commit and the rate of the following ones."""
+    """A callback that records the time of the first commit, and the number and the CPU time of later events."""
 
     blocking = False
 
@@ -60,9 +61,9 @@ class Seen(Callback):
 
 
 def measure_run(method: str, clients: int) -> dict[str, Any]:
-    """Run one method in this process.
+    """Run a method in this process and measure the run.
 
-    Returns the seconds to the first commit, the CPU time per event after it, and the peak memory.
+    Return the seconds to the first commit, the CPU time per later event, and the peak memory.
     """
     seen = Seen()
     started = time.perf_counter()
@@ -95,12 +96,12 @@ def measure_run(method: str, clients: int) -> dict[str, Any]:
 
 
 def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = CLIENTS, repeats: int = 3) -> None:
-    """Measure and write the table. It has the minimum of each time over the repeats, and the maximum of the memory.
+    """Measure runs and write the table. It has each time's minimum over the repeats, and the maximum of the memory.
 
     Args:
         methods: The methods to measure.
         clients: The numbers of clients.
-        repeats: The runs of each case.
+        repeats: The number of runs for each method and number of clients.
     """
     rows = []
     for method in methods:

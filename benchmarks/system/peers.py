@@ -1,12 +1,14 @@
-"""fedraa beside bare PyTorch, pfl-research, Flower and fluke: the same rounds of FedAvg on the same data.
+"""A comparison of fedraa with bare PyTorch, pfl-research, Flower and fluke: the same rounds of FedAvg on the same data.
 
 `python -m benchmarks peers` makes a virtual environment for each framework, runs every workload several times with all
-systems in turn, and writes `benchmarks/results/peers.csv`. A process of a system trains all rounds of a workload.
+systems in turn, and writes `benchmarks/results/peers.csv`. Each measurement is a process that trains all rounds of a
+workload.
 
-The time of a round is the median without the first round. The start-up is the time from the start of the process to
-the end of the first round, minus the time of a round. The memory is the peak of the private memory of the process and
-of all processes below it. The floor is `bare`: two processes of plain PyTorch. All systems take the same number of SGD
-steps on the same samples, and the table has the final accuracy of each. The order of samples and the cohorts differ.
+The time of a round is the median over all rounds but the first. The start-up is the time from the start of the process
+to the end of the first round, minus the time of a round. The memory is the peak of the private memory of the process
+and all its child processes. The column `ratio` divides the time by that of the system `bare`, two processes of plain
+PyTorch. All systems take the same number of SGD steps on the same samples, and the table has the final accuracy of
+each. The order of the samples and the clients of a round differ between systems.
 """
 
 import csv
@@ -25,6 +27,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.peer_programs.peer_work import Work
 from benchmarks.system.processes import list_descendants, unique_bytes
 from fedraa.errors import InputError, RunFailed
@@ -38,7 +41,7 @@ LONGEST_S = 900
 
 @dataclass(frozen=True)
 class System:
-    """A system: its program with arguments, and the requirements of its environment, if it has a separate one."""
+    """A system to compare: its program with arguments and, if it needs a separate environment, the requirements."""
 
     program: tuple[str, ...]
     requirements: tuple[str, ...] = ()
@@ -50,7 +53,7 @@ class System:
 
 @dataclass(frozen=True)
 class Measured:
-    """One process: median seconds of a round, seconds of the start-up, peak memory (MB), and final accuracy."""
+    """A measured process: median seconds of a round, seconds of the start-up, peak memory in MB, final accuracy."""
 
     round_s: float
     start_s: float
@@ -70,10 +73,10 @@ SYSTEMS = {
     "flower": System(("run_flower.py",), ("flwr[simulation]==1.42.0",)),
     "fluke": System(("run_fluke.py",), ("fluke-fl==0.8.1",)),
 }
-# The shape of a sample, and the fields of the workload.
+# The workloads by name. Each has the shape of a sample and the fields of its Work.
 MNIST = (1, 28, 28)
 WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
-    # FLUTE's comparison of frameworks.
+    # The workload of the comparison of frameworks in the FLUTE paper.
     "lr-mnist": (MNIST, {"clients": 1000, "cohort": 10, "samples": 60, "batch": 10, "rounds": 100, "hidden": ()}),
     "mlp-10": (MNIST, {"clients": 10, "cohort": 10, "samples": 6000, "batch": 32, "rounds": 4, "hidden": (200,)}),
     "mlp-100": (MNIST, {"clients": 100, "cohort": 100, "samples": 600, "batch": 32, "rounds": 4, "hidden": (200,)}),
@@ -100,19 +103,17 @@ def main(
     environments: Path = ROOT / "build" / "peers",
     out: Path = RESULTS,
 ) -> None:
-    """Measure all systems, print a table, and write it. Rows of other workloads and systems in the file are kept.
+    """Measure systems, print a table, and write it. Existing rows of other workloads and systems are kept.
 
     Args:
-        workloads: The workloads.
-        systems: The systems; `bare` is always measured.
-        repeats: The processes per system and workload.
-        environments: The folder of the environments of other frameworks, which are made if they are missing.
+        workloads: The names of the workloads.
+        systems: The names of the systems; `bare` is always measured.
+        repeats: The number of processes per system and workload.
+        environments: The folder for the virtual environments of other frameworks. Missing environments are made.
         out: The CSV file to write.
     """
-    for field, chosen, known in (("workloads", workloads, WORKLOADS), ("systems", systems, SYSTEMS)):
-        for name in chosen:
-            if name not in known:
-                raise InputError(field, got=name, expected=f"some of {', '.join(known)}")
+    refuse_unknown_names("workloads", workloads, WORKLOADS)
+    refuse_unknown_names("systems", systems, SYSTEMS)
     if repeats < 1:
         raise InputError("repeats", got=repeats, expected="at least 1")
     names = list(dict.fromkeys(["bare", *systems]))
@@ -129,7 +130,7 @@ def main(
 
 
 def find_python(system: System, environments: Path) -> Path:
-    """Return the interpreter of a system. If the system needs an environment that does not exist, make it.
+    """Return the Python interpreter of a system. If its virtual environment does not exist, make it.
 
     Args:
         system: The system.
@@ -149,12 +150,14 @@ def find_python(system: System, environments: Path) -> Path:
 
 
 def measure_workload(name: str, pythons: dict[str, Path], repeats: int) -> Iterator[dict[str, str]]:
-    """Yield one row per system. The systems take turns, so that disturbances of the machine hit all of them.
+    """Measure a workload, and yield one row per system.
+
+    The systems take turns, so that disturbances of the machine affect all of them.
 
     Args:
-        name: The workload.
-        pythons: The interpreter of each system.
-        repeats: The processes per system.
+        name: The name of the workload.
+        pythons: The Python interpreter of each system.
+        repeats: The number of processes per system.
     """
     shape, fields = WORKLOADS[name]
     with TemporaryDirectory() as folder:
@@ -188,7 +191,7 @@ def measure_workload(name: str, pythons: dict[str, Path], repeats: int) -> Itera
 
 
 def write_data(work: Work, shape: tuple[int, ...]) -> None:
-    """Write samples of ten classes that a small model can separate only in part.
+    """Write synthetic samples of ten classes. The classes overlap, so that a small model makes some errors.
 
     Args:
         work: The workload.
@@ -196,7 +199,8 @@ def write_data(work: Work, shape: tuple[int, ...]) -> None:
     """
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((10, *shape), np.float32)
-    # The distance between centers grows with the root of the number of inputs.
+    # The distance between the centres of the classes grows with the square root of the number of inputs, so the noise
+    # also does.
     noise = 0.35 * np.sqrt(np.prod(shape))
     for part, count in (("train", work.clients * work.samples), ("test", 2000)):
         labels = rng.integers(0, 10, count)
@@ -209,8 +213,8 @@ def run_program(system: str, python: Path, work: Work) -> Measured:
     """Run a system's program for a workload, and measure it.
 
     Args:
-        system: The system.
-        python: Its interpreter.
+        system: The name of the system.
+        python: The Python interpreter of the system.
         work: The workload.
     """
     description = Path(work.folder) / "work.json"
@@ -219,7 +223,7 @@ def run_program(system: str, python: Path, work: Work) -> Measured:
     program = next(number for number, word in enumerate(words) if word.endswith(".py"))
     script = str(PROGRAMS / words[program])
     command = [str(python), *words[:program], script, str(description), *words[program + 1 :]]
-    # A thread per process, and no calls to the outside.
+    # Each process has one thread, and no framework sends data to other machines.
     variables = {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "WANDB_MODE": "disabled"}
     variables |= {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
     log = Path(work.folder) / "log"
@@ -256,12 +260,12 @@ def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
 
 
 def find_version(system: System) -> str:
-    """Return the version of another framework, or an empty text."""
+    """Return the version of the framework of a system, or an empty text for bare PyTorch and fedraa."""
     return system.requirements[0].partition("==")[2] if system.requirements else ""
 
 
 def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the rows of an earlier table by workload and system; none if there is no table."""
+    """Read the rows of an existing table, by workload and system. Without a file there are no rows."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:

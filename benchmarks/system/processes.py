@@ -7,13 +7,13 @@ PROC = Path("/proc")
 
 
 def list_descendants(root: int) -> list[int]:
-    """Return the ids of all living processes below this one."""
+    """Return the ids of all living child processes of a process, and of their children."""
     parents: dict[int, int] = {}
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
         fields = _read_status(int(entry.name))
-        # Z is the state of a process that has ended.
+        # Z is the state of a zombie, which is a process that has ended.
         if fields is not None and fields[0] != "Z":
             parents[int(entry.name)] = int(fields[1])
     family = [root]
@@ -48,7 +48,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def _read_status(process: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, beginning with state and parent."""
+    """Return the fields of /proc/PID/stat after the process name. The first ones are the state and the parent."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Tables of results to which a study adds one row after another, so that an interrupted study continues."""
+"""CSV tables of results. Rows are added one by one, so that an interrupted measurement can continue."""
 
 import csv
 from dataclasses import asdict, fields
@@ -11,7 +11,7 @@ RowT = TypeVar("RowT")
 
 
 def add_row(out: Path, row: Any) -> None:
-    """Append a row, a dataclass, to a CSV file."""
+    """Append a row to a CSV file. The row is an object of a dataclass with a field per column."""
     is_new = not out.exists()
     with out.open("a", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(row)])
@@ -21,7 +21,7 @@ def add_row(out: Path, row: Any) -> None:
 
 
 def read_rows(out: Path, kind: type[RowT]) -> list[RowT]:
-    """Return the rows of the file as objects of a dataclass; none if the file does not exist."""
+    """Read the rows of a CSV file as objects of the dataclass `kind`. Without a file there are no rows."""
     if not out.exists():
         return []
     adapter = TypeAdapter(kind)

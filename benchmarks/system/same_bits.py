@@ -1,8 +1,8 @@
-"""Compare the bits of more than 70 small runs between this checkout and an earlier commit.
+"""Check that more than 70 small runs have the same results, bit for bit, in this checkout and in an earlier commit.
 
-The runs use the virtual clock. They cover every named method, and the options that have separate code paths. Each
-checkout runs this file in a separate process with the `fedraa` of that checkout. The runs below therefore use only the
-public Python interface.
+The runs use the virtual clock. They cover every built-in method, and the options that have separate code paths. This
+file is executed twice, each time in a process that imports the package `fedraa` of one of the two checkouts. Therefore
+the runs below use only the public Python interface.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# Keys of the log that this checkout has renamed: the name at the base, and the name here.
+# Keys of the log that were renamed after the earlier commit (the base): the base's name, and the present name.
 RENAMED: dict[str, str] = {
     "mix": "weight",
     "what": "error",
@@ -26,9 +26,10 @@ RENAMED: dict[str, str] = {
     "counts": "fragment_updates",
     "feasible": "feasible_fragments",
 }
-# Keys of summary.json that depend on real time: the length of the run, and the messages between server and workers.
+# Keys of summary.json that are not compared, because they depend on real time: the duration of the run, and the number
+# of messages between workers and shards.
 REAL_TIME = {"wall", "shards"}
-# Fields of an experiment that this checkout has renamed: the name here, and the name at the base.
+# Fields of an experiment that were renamed after the earlier commit (the base): the present name, and the base's name.
 RENAMED_FIELDS = {"polyak_fraction": "average", "vmap_batch": "stack"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
 UPDATES, ROUNDS = 24, 3
@@ -39,11 +40,11 @@ Digests = dict[str, str]
 
 
 def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
-    """Run the experiments at the commit BASE and here, and compare their files bit for bit.
+    """Execute the runs with the code of the commit BASE and of this checkout, and compare their files bit for bit.
 
     Args:
         base: A commit, branch or tag.
-        only: Names of the experiments to run (default: all of them).
+        only: Names of the runs to execute (default: all of them).
     """
     with _checkout_base(base) as directory:
         runs_here, runs_at_base = (_start_experiments(root, only) for root in (ROOT, directory))
@@ -52,7 +53,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     names = list(digests_here | digests_at_base)
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
-    # The other checkout may not have this function.
+    # The import is here, because the checkout of the base may not have this function and does not execute this line.
     from fedraa.cli.console import print_line
 
     print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
@@ -62,7 +63,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
 
 @contextmanager
 def _checkout_base(base: str) -> Iterator[Path]:
-    """Yield a checkout of `base`; raise InputError if there is no such commit."""
+    """Yield the folder of a temporary checkout of the commit `base`. Raise InputError if there is no such commit."""
     with tempfile.TemporaryDirectory(prefix="same-bits-") as folder:
         directory = Path(folder) / "base"
         added = subprocess.run(
@@ -83,14 +84,14 @@ def _checkout_base(base: str) -> Iterator[Path]:
 
 
 def _start_experiments(root: Path, only: tuple[str, ...]) -> "subprocess.Popen[str]":
-    """Start the experiments with the code of the checkout `root`."""
+    """Start a process that executes the runs with the code of the checkout in the folder `root`."""
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", str(Path(__file__)), *only]
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
-    """Return the digests that a process prints, one experiment per line, and show its progress."""
+    """Read the digests that a process prints, one run per line. Show its progress."""
     assert process.stdout is not None
     digests: dict[str, Digests] = {}
     for line in process.stdout:
@@ -106,7 +107,7 @@ def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Dig
 
 
 def _describe_difference(name: str, here: Digests | None, at_base: Digests | None) -> str | None:
-    """Return a sentence about the differences of two runs; None if they are equal."""
+    """Return a sentence that names the files in which two runs differ; None if the runs are equal."""
     if at_base is None:
         return f"{name}: ran only here"
     if here is None:
@@ -118,7 +119,7 @@ def _describe_difference(name: str, here: Digests | None, at_base: Digests | Non
 
 
 def digests_of(directory: Path) -> Digests:
-    """Return the digests of a run that has ended.
+    """Return digests of the files of a run that has ended, and of its final model.
 
     Args:
         directory: The run directory.
@@ -145,7 +146,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return a function for each experiment, by name. The function runs it and writes the run directory."""
+    """Return, by name, a function for each run. The function executes the run and writes its directory."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},
@@ -174,14 +175,14 @@ def _list_experiments() -> dict[str, Callable[[Path], object]]:
 
 @cache
 def _method_names() -> list[str]:
-    """Return the names of all methods from the command line, because the imports differ between two commits."""
+    """Return the names of all methods. They come from the command `fedraa methods`, which both commits have."""
     command = [sys.executable, "-m", "fedraa", "methods", "--json"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return [row["name"] for row in rows]
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return a model with adapters for the methods that average adapters, and no fields for other methods."""
+    """Return fields with a model that has low-rank adapters, if the method averages adapters. Otherwise return none."""
     import torch
     from torch import nn
 
@@ -195,7 +196,7 @@ def _model_fields(method: str) -> dict[str, Any]:
 
 
 def _with_nan() -> Any:
-    """Return a data set in which one client's training samples hold a value that is not a number."""
+    """Return a data set in which one training sample is NaN, so that one client is bad."""
     import numpy as np
 
     import fedraa as fl
@@ -216,7 +217,7 @@ def _limit_fields(method: str) -> dict[str, int]:
 
 
 def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that runs an experiment with these fields, under the names that the checkout has."""
+    """Return a function that executes a run with these fields. The base's names replace renamed fields if necessary."""
     import fedraa as fl
 
     known = fl.Experiment.model_fields
@@ -228,7 +229,7 @@ def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
 
 
 def _interrupted_run(method: str) -> Callable[[Path], object]:
-    """Return a function that runs a method, interrupts it at three evaluations, and resumes it each time."""
+    """Return a function that executes a run, interrupts it at three evaluations, and resumes it after each."""
     import fedraa as fl
 
     class Stop(fl.Callback):
@@ -254,7 +255,7 @@ def _interrupted_run(method: str) -> Callable[[Path], object]:
 
 
 def _run_here(only: list[str]) -> None:
-    """Run the experiments with the `fedraa` that Python finds, and print a line of JSON for each."""
+    """Execute the runs with the package `fedraa` that Python imports. Print a line of JSON for each run."""
     experiments = _list_experiments()
     unknown = set(only) - set(experiments)
     if unknown:

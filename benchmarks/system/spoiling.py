@@ -1,4 +1,4 @@
-"""The behaviour of bad clients: each kind of invalid update, and its message in the log."""
+"""The kinds of invalid updates that bad clients send, and fedraa's message in the log about each kind."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from fedraa.messages import Update
 
-# The kinds of invalid updates, each with a regular expression of its message in the log.
+# The kinds of invalid updates, each with a regular expression that matches its message in the log.
 CAUSES = {
     "not finite": r"update refused: params hold 1 values that are not finite",
     "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
@@ -17,7 +17,7 @@ CAUSES = {
 
 
 def spoil_update(update: Update, kind: str) -> Update:
-    """Make a valid update invalid in this way and return it, or raise an error."""
+    """Change a valid update into an invalid one of this kind and return it, or raise the error of this kind."""
     params = update.params.copy()
     match kind:
         case "not finite":

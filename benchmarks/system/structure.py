@@ -1,7 +1,7 @@
-"""Metrics of the structure of the code: rooms, floors and import cycles.
+"""Metrics of the structure of the code: folders, levels of imports, and import cycles.
 
-A room is a folder of fedraa, or another package as a whole. The floor of a room is its level in the order of imports: a
-room imports only rooms of lower floors.
+Here a folder is a folder of fedraa, a module at its root, or one of the packages `actors` and `schedulers` as a whole.
+Each folder has a level: it imports only folders with lower levels.
 """
 
 import ast
@@ -17,35 +17,35 @@ from fedraa.errors import InputError
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("fedraa", "actors", "schedulers")
 Graph = Mapping[str, set[str]]
-"""The nodes, and for each the nodes that it imports."""
+"""A mapping from each node to the nodes that it imports."""
 
 
-# `files_that_name` counts the files that name this method. Its name has no other meaning in the code.
+# `structure_metrics` counts the files that name this method. The name has no other meaning in the code.
 SAMPLE_METHOD = "asyncfeded"
 
 
 def main() -> None:
-    """Print the metrics: modules, rooms (folders), floors (levels of imports), cycles, and files to read or change."""
+    """Print the metrics of the structure, such as modules, levels and cycles, and then the folders by level."""
     for name, value in structure_metrics().items():
         print_line(f"{name:42} {value}")
-    print_line("\nfloor  rooms")
-    rooms = room_graph(module_graph(PACKAGES))
-    for number, names in enumerate(assign_floors(rooms), start=1):
+    print_line("\nlevel  folders")
+    folders = folder_graph(module_graph(PACKAGES))
+    for number, names in enumerate(assign_levels(folders), start=1):
         print_line(f"{number:5}  {', '.join(names)}")
 
 
 def structure_metrics() -> dict[str, int]:
     """Return the metrics of the structure by name."""
     modules = module_graph(PACKAGES)
-    rooms = room_graph(modules)
+    folders = folder_graph(modules)
     return {
         "modules": len(modules),
         "modules at the root of fedraa": len(list((ROOT / "fedraa").glob("*.py"))),
-        "rooms": sum(1 for name in rooms if is_package(name)),
-        "floors": len(assign_floors(rooms)),
+        "folders": sum(1 for name in folders if is_package(name)),
+        "levels": len(assign_levels(folders)),
         "imports between modules": sum(map(len, modules.values())),
-        "imports between rooms": sum(map(len, rooms.values())),
-        "cycles": len(find_cycles(modules)) + len(find_cycles(rooms)),
+        "imports between folders": sum(map(len, folders.values())),
+        "cycles": len(find_cycles(modules)) + len(find_cycles(folders)),
         "source files that a new method touches": len(files_that_name(SAMPLE_METHOD)),
         "files to read for the idea of fedavg": 1,
         "files to read for the whole path of fedavg": 1 + len(read_next("fedavg")),
@@ -55,23 +55,23 @@ def structure_metrics() -> dict[str, int]:
 
 
 def files_that_name(method: str) -> list[str]:
-    """Return the source files that name a method. A new method has to touch these files, besides its test."""
+    """Return the source files that name a method. A new method requires changes of these files and a test."""
     folders = (*PACKAGES, "docs/site")
     paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
     return [_relative_path(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
 
 
 def read_next(method_file: str) -> list[str]:
-    """Return the files that the docstring of a method file says to read next.
+    """Return the files that the docstring of a method's file lists after "Read next".
 
-    Raises ValueError for a file that no run of the method imports.
+    Raises ValueError if no run of the method imports one of these files.
     """
     path = ROOT / f"fedraa/methods/{method_file}.py"
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
     graph = module_graph(PACKAGES)
-    # The engine runs the components of a method. A file is on the path if the method or the engine imports it, directly
-    # or indirectly.
+    # The engine runs the components of a method. Therefore a run imports a file if the method's file or the engine
+    # imports it, directly or indirectly.
     reached = _reachable_nodes(graph, _module_name(path)) | _reachable_nodes(graph, "fedraa.engine.executor")
     for name in named:
         path = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
@@ -80,17 +80,17 @@ def read_next(method_file: str) -> list[str]:
     return named
 
 
-def assign_floors(rooms: Graph) -> list[list[str]]:
-    """Return the rooms floor by floor: a room imports only rooms of lower floors. Raises ValueError for a cycle."""
-    floor: dict[str, int] = {}
-    for name in below_first(rooms):
-        floor[name] = max((floor[below] + 1 for below in rooms.get(name, ())), default=0)
-    highest = max(floor.values(), default=-1)
-    return [sorted(name for name in floor if floor[name] == number) for number in range(highest + 1)]
+def assign_levels(folders: Graph) -> list[list[str]]:
+    """Return the folders by level. A folder imports only folders of lower levels. Raises ValueError for a cycle."""
+    level: dict[str, int] = {}
+    for name in below_first(folders):
+        level[name] = max((level[below] + 1 for below in folders.get(name, ())), default=0)
+    highest = max(level.values(), default=-1)
+    return [sorted(name for name in level if level[name] == number) for number in range(highest + 1)]
 
 
 def imported_names(source: str) -> set[str]:
-    """Return all imports of a module as dotted names, also within functions and only for type checkers.
+    """Return all imports in a module as dotted names, including those within functions and for type checkers.
 
     `from a.b import c` gives `a.b.c`, even if `c` is not a module.
     """
@@ -107,7 +107,7 @@ def imported_names(source: str) -> set[str]:
 
 
 def module_graph(packages: Sequence[str]) -> Graph:
-    """Return the modules of these packages, each with the modules that it imports."""
+    """Return the modules of packages as a graph: each module with the modules that it imports."""
     paths = chain.from_iterable(sorted((ROOT / package).rglob("*.py")) for package in packages)
     files = {_module_name(path): path for path in paths}
     graph: dict[str, set[str]] = {}
@@ -117,20 +117,20 @@ def module_graph(packages: Sequence[str]) -> Graph:
     return graph
 
 
-def room_graph(modules: Graph) -> Graph:
-    """Return the rooms, each with the rooms that it imports.
+def folder_graph(modules: Graph) -> Graph:
+    """Return the folders as a graph: each folder with the folders that it imports.
 
-    A room is a folder of fedraa, a module at its root, or another package as a whole.
+    A folder is a folder of fedraa, a module at its root, or the package `actors` or `schedulers` as a whole.
     """
-    rooms: dict[str, set[str]] = {}
+    folders: dict[str, set[str]] = {}
     for name, targets in modules.items():
-        here = room_of_module(name)
-        rooms.setdefault(here, set()).update(target for target in map(room_of_module, targets) if target != here)
-    return rooms
+        here = folder_of_module(name)
+        folders.setdefault(here, set()).update(target for target in map(folder_of_module, targets) if target != here)
+    return folders
 
 
-def room_of_module(module: str) -> str:
-    """Return the room of a module."""
+def folder_of_module(module: str) -> str:
+    """Return the folder to which a module belongs."""
     package, *folders = module.split(".")
     if package == "fedraa":
         return ".".join([package, *folders[:1]])
@@ -138,22 +138,22 @@ def room_of_module(module: str) -> str:
 
 
 def find_cycles(graph: Graph) -> list[tuple[str, ...]]:
-    """Return the groups of nodes that import each other, directly or indirectly."""
+    """Return the import cycles of a graph: the groups of nodes that import each other, directly or indirectly."""
     reach = {name: _reachable_nodes(graph, name) for name in graph}
     return sorted({tuple(sorted(other for other in reach[name] if name in reach[other])) for name in graph} - {()})
 
 
 def below_first(graph: Graph) -> list[str]:
-    """Return the nodes in an order in which each imports only nodes before it. Raises ValueError for a cycle."""
+    """Return the nodes in an order in which each imports only earlier nodes. Raises ValueError for a cycle."""
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         raise InputError("structure", f"the imports form a cycle, {' > '.join(error.args[1])}") from None
 
 
-def is_package(room: str) -> bool:
-    """Return True if a room is a package. The modules at the root of fedraa are a room, but not a subpackage."""
-    return room != "fedraa" and (ROOT / room.replace(".", "/")).is_dir()
+def is_package(folder: str) -> bool:
+    """Return True if a folder of the graph is a package. A module at the root of fedraa is not a package."""
+    return folder != "fedraa" and (ROOT / folder.replace(".", "/")).is_dir()
 
 
 def _relative_path(path: Path) -> str:
@@ -166,7 +166,7 @@ def _module_name(path: Path) -> str:
 
 
 def _resolve_module(name: str, files: Mapping[str, Path]) -> str | None:
-    """Return the module that a dotted name is, or that contains the name; None for a name of another package."""
+    """Return the module to which a dotted name belongs. If it is a name in another package, return None."""
     if name in files:
         return name
     module = name.rpartition(".")[0]

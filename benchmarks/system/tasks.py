@@ -1,12 +1,12 @@
-"""Measure the overhead of a short task: its time minus the time of its SGD steps.
+"""Measure fedraa's overhead per task for short tasks: the time of a task minus the time of its SGD steps.
 
 `python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains MLPs (784-8-10 and 784-200-10) with
-plain SGD on 1,000 clients of 60 samples, one epoch of two minibatches per task. The small model shows the fixed cost of
-a task, the large one also the cost of reading and writing 159,010 parameters several times. After each round of fedraa
-the same process takes the same steps with a bare PyTorch loop, so that both have the same conditions. The bare loop
-loads no weights, shuffles nothing and combines no models: all of that counts as overhead. Times are CPU time of all
-processes, because other programs may run at the same time. `wall_ms` is real time per task; on Ray two workers train in
-parallel.
+plain SGD on 1,000 clients of 60 samples, one epoch of two minibatches per task. The small model shows the fixed
+overhead of a task. The large model also shows the cost of reading and writing 159,010 parameters several times. After
+each round of fedraa the same process takes the same steps with a bare PyTorch loop, so that the conditions are equal.
+The bare loop loads no weights, shuffles no data and combines no models, so fedraa's time for these operations counts as
+overhead. Times are the CPU time of all processes, because other programs may run at the same time. The column `wall_ms`
+has the real time per task; on Ray two workers train in parallel.
 """
 
 import csv
@@ -58,7 +58,7 @@ def main(
         engines: The engines to measure.
         hidden: The numbers of hidden units of the models.
         clients: The number of clients, which all train in every round.
-        rounds: Measured rounds.
+        rounds: The number of measured rounds.
         out: The CSV file to write.
     """
     if rounds < 1:
@@ -75,7 +75,9 @@ def main(
 
 
 def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
-    """Return one row of the table, in ms per task. The minimum over the rounds excludes most disturbances.
+    """Measure an engine and a model, and return their row of the table in ms per task.
+
+    The numbers are minima over the rounds, because disturbances by other programs only increase times.
 
     Args:
         engine: The engine.
@@ -106,7 +108,7 @@ def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> 
 
 
 def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
-    """Return the experiment that the bare loop repeats, with one warm-up round.
+    """Return the experiment whose steps the bare loop repeats. It has one additional round to warm up.
 
     Args:
         engine: The engine.
@@ -134,7 +136,7 @@ def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> E
 
 @contextmanager
 def _open_executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
-    """Yield an executor of one thread per worker, and close it at the end."""
+    """Create an executor with one thread per worker, and close it at the end of the block."""
     if engine == "local":
         torch.set_num_threads(1)
         evaluator = make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu")
@@ -149,7 +151,7 @@ def _open_executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
 
 
 class BareLoop:
-    """SGD steps on the minibatches of every client, and nothing else."""
+    """A bare loop in PyTorch: only the SGD steps on the minibatches of all clients, without federated learning."""
 
     def __init__(self, data: Federated, hidden: int) -> None:
         self._model = build_mlp((784, hidden, 10))
@@ -160,7 +162,7 @@ class BareLoop:
             self._batches += zip(torch.split(x, BATCH_SIZE), torch.split(y, BATCH_SIZE), strict=True)
 
     def train(self) -> None:
-        """Take all steps of one round."""
+        """Take all SGD steps of one round."""
         for x, y in self._batches:
             self._optimizer.zero_grad()
             torch.autograd.backward([F.cross_entropy(self._model(x), y)])
@@ -168,9 +170,9 @@ class BareLoop:
 
 
 class Turns(Callback):
-    """A callback that runs the bare loop after each round of fedraa and keeps the seconds of both.
+    """A callback that runs the bare loop after each round of fedraa and records the seconds of both.
 
-    The first round is a warm-up.
+    The first round is not recorded, because it is a warm-up.
     """
 
     blocking = False

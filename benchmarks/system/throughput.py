@@ -1,4 +1,4 @@
-"""The overhead of fedraa: its times divided by the times of bare PyTorch loops and of bare Ray calls."""
+"""Measurements of fedraa's overhead: its times divided by the times of bare PyTorch loops or bare Ray calls."""
 
 import json
 import pickle
@@ -23,6 +23,7 @@ from actors.pool.executor import CALLS_PER_WORKER
 from actors.worker.worker import Worker
 from benchmarks.system.bare import Spent
 from benchmarks.system.footprint import measure_footprint, measure_memory
+from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.trials import (
     CORES,
     MODELS,
@@ -52,15 +53,16 @@ def main(
     vmap_batch: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Run all measurements, each in turn with its bare counterpart, and print a table of medians and ratios.
+    """Run all measurements, each alternately with its bare counterpart, and print a table of medians and ratios.
 
     Args:
         clients: The numbers of clients.
-        models: The models.
-        repeats: The repetitions of each measurement.
-        samples: The training samples.
+        models: The names of the models.
+        repeats: The number of repetitions of each measurement.
+        samples: The number of training samples.
         device: The device of the training, also of the bare loops.
-        vmap_batch: The tasks that a worker trains at a time, in rounds only.
+        vmap_batch: The number of tasks that a worker trains in one batched computation. It applies to methods in
+            rounds.
         out: The JSON file, which is rewritten after every measurement.
     """
     check_settings(clients, models, repeats, samples, out)
@@ -109,9 +111,7 @@ def check_settings(
     for count in clients:
         if not 1 <= count <= samples:
             raise InputError("clients", got=count, expected=f"numbers from 1 to {samples}, the number of samples")
-    for model in models:
-        if model not in MODELS:
-            raise InputError("models", got=model, expected=f"one of {', '.join(MODELS)}")
+    refuse_unknown_names("models", models, MODELS)
     if repeats < 1:
         raise InputError("repeats", got=repeats, expected="at least 1")
     if out is not None and not out.parent.is_dir():
@@ -120,7 +120,7 @@ def check_settings(
 
 @contextmanager
 def start_cluster() -> Iterator[None]:
-    """Start one Ray cluster for all measurements. Each core has a worker, because the driver trains nothing."""
+    """Start a Ray cluster for all measurements. It has a worker per core, because the driver trains nothing."""
     with return_freed_memory():
         ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
@@ -139,16 +139,16 @@ def measure_rounds(
     device: str = "cpu",
     vmap_batch: int = 1,
 ) -> Figure:
-    """Return the time of a warm round of FedAvg, in fedraa and in bare processes.
+    """Measure the time of a round of FedAvg after a warm-up round, in fedraa and in bare processes.
 
     Args:
         dataset: The data.
         clients: The number of clients.
         model: A key of MODELS.
         repeats: The number of runs.
-        rounds: The measured rounds of a run.
+        rounds: The number of measured rounds of a run.
         device: The device of the training.
-        vmap_batch: The tasks that a worker trains at a time.
+        vmap_batch: The number of tasks that a worker trains in one batched computation.
     """
     bare = bare_processes(dataset, clients, model, device)
     bare.round()
@@ -167,7 +167,7 @@ def measure_rounds(
 
 
 def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
-    """Return the time of Fed-RAA, relative to bare processes with the same tasks, and its idle share.
+    """Measure the time of Fed-RAA beside bare processes with the same tasks, and the share of time without work.
 
     Args:
         dataset: The data.
@@ -196,14 +196,14 @@ def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: in
 
 
 class Idle(Worker):
-    """A worker that returns its task's parameters unchanged."""
+    """A worker that does not train and returns the parameters of a task unchanged."""
 
     def train(self, task: Task, *shard: Any) -> Update:
         return Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
 
 
 class Echo:
-    """An actor with the minimum work for an update."""
+    """An actor that does the minimum for an update: it returns an array of the same size."""
 
     def call(self, params: Vector) -> Vector:
         return params.copy()
@@ -212,14 +212,14 @@ class Echo:
 def measure_empty_updates(
     dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000
 ) -> Figure:
-    """Return the seconds per update of asynchronous tasks without training, and of actors that return as many bytes.
+    """Measure the seconds per asynchronous update without training, and per call of actors that return the same bytes.
 
     Args:
         dataset: The data.
         model: A key of MODELS.
         repeats: The number of runs.
         clients: The number of clients.
-        updates: The measured updates of a run.
+        updates: The number of measured updates of a run.
     """
     sent = build_run(trial_experiment("fedasync", clients, model, updates=1), dataset=dataset).params
     actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
@@ -236,7 +236,7 @@ def measure_empty_updates(
 
 
 def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
-    """Return the seconds per call of actors. Each has `CALLS_PER_WORKER` queued calls, like a worker of a pool.
+    """Measure the seconds per call of actors. Each actor has `CALLS_PER_WORKER` queued calls, like fedraa's workers.
 
     Args:
         actors: The actors.
@@ -257,7 +257,7 @@ def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
 
 
 def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
-    """Return the server's time per asynchronous update without the log: choose, cut and mix.
+    """Measure the server's time per asynchronous update: choosing and copying a fragment, and mixing the update.
 
     Args:
         dataset: The data.
@@ -279,7 +279,7 @@ def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int
 
 
 def bytes_moved(dataset: Dataset, model: str) -> Figure:
-    """Return the size of an update's message relative to the submodel in it."""
+    """Measure the size of an update's message beside the size of the submodel that it contains."""
     server = make_server(
         build_run(trial_experiment("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset),
         lambda *_, **__: None,
@@ -293,9 +293,9 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
 
 
 def start_up(repeats: int) -> Figure:
-    """Return the time from the process's start to a first update, relative to `ray.init` and the imports.
+    """Measure the time from the start of a process to its first update, beside `ray.init` and the imports.
 
-    The first pair of runs warms the machine up.
+    The first pair of runs is not counted, because it fills the caches of the machine.
     """
     experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
     code = f"import fedraa, pathlib, sys; fedraa.run(fedraa.Experiment({experiment}, out=pathlib.Path(sys.argv[1])))"
@@ -312,7 +312,7 @@ def start_up(repeats: int) -> Figure:
 
 
 def time_python(code: str, *arguments: str) -> float:
-    """Return the seconds of a new interpreter that runs this code."""
+    """Run code in a new Python interpreter, and return the seconds until the interpreter has ended."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The runs that throughput measures: the experiment, a run with the server in this process, and its measurements."""
+"""The runs that `python -m benchmarks throughput` measures: their experiment, execution and measurement."""
 
 import os
 import statistics
@@ -28,13 +28,13 @@ from fedraa.messages import Fault, Update
 CORES = 2
 SGD = Settings(epochs=5, batch=128, lr=0.005)
 WIDEST = "widest"
-# Hidden units of the MLP.
+# The number of hidden units of each MLP.
 MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A median over repetitions in fedraa and, if measured, in bare code (`floor`); `cpu` is a ratio of CPU times."""
+    """A measurement: the median in fedraa and, if measured, in bare code (`floor`). `cpu` is the ratio of CPU times."""
 
     what: str
     clients: int
@@ -51,13 +51,13 @@ class Figure:
         return self.fedraa / self.floor
 
     def numbers(self) -> list[str]:
-        """Return four texts: fedraa's value with its unit, the floor, their ratio, and the ratio of CPU seconds."""
+        """Return four texts: fedraa's value with unit, the bare code's value, their ratio, the ratio of CPU times."""
         compared_values = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
         return [f"{self.fedraa:.3g} {self.unit}", *compared_values]
 
 
 def synthetic_dataset(samples: int) -> Dataset:
-    """Return noise with the shape of MNIST, because the speed does not depend on the samples."""
+    """Return random samples with the shape of MNIST, because the speed does not depend on the values."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((samples, 1, 28, 28), np.float32)
     y = rng.integers(0, 10, samples)
@@ -67,13 +67,13 @@ def synthetic_dataset(samples: int) -> Dataset:
 def trial_experiment(
     method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any
 ) -> Experiment:
-    """Return the experiment that the bare loops repeat, with training only.
+    """Return the experiment whose training the bare loops repeat. It has almost no evaluation.
 
     Args:
         method: The name of the method.
         clients: The number of clients.
         model: A key of MODELS.
-        updates: The number of updates. None for a method in rounds: `changes` then has the number of `rounds`.
+        updates: The number of updates; None for a method in rounds, for which `changes` has the number of rounds.
         changes: Further fields.
     """
     steps = updates or changes["rounds"]
@@ -96,7 +96,7 @@ def trial_experiment(
 
 
 class Marks(Callback):
-    """A callback that records real and CPU time (s) at step `warm` and at the last step."""
+    """A callback that records real and CPU seconds at the step `warm` and at the last step."""
 
     blocking = False
 
@@ -112,7 +112,7 @@ class Marks(Callback):
 def measure_run(
     experiment: Experiment, dataset: Dataset, warm: int, worker: type[Worker] = Worker
 ) -> tuple[Spent, list[Update]]:
-    """Run with the server in this process and measure from step `warm` to the last one.
+    """Execute a run with the server in this process. Measure it from the step `warm` to the last step.
 
     Args:
         experiment: The experiment.
@@ -120,7 +120,7 @@ def measure_run(
         warm: The number of warm-up steps.
         worker: The class of the workers.
 
-    Returns the time and the updates after the warm-up.
+    Returns the times and the updates after the warm-up steps.
     """
     spec = build_run(experiment, dataset=dataset)
     marks = Marks(warm, experiment.updates or experiment.rounds or 0)
@@ -137,7 +137,7 @@ def measure_run(
 
 @dataclass
 class _Noting(RayExecutor):
-    """An executor that records its updates without their parameters."""
+    """An executor on Ray that records the received updates without their parameters."""
 
     taken: list[Update] = field(default_factory=list)
 
@@ -149,12 +149,12 @@ class _Noting(RayExecutor):
 
 
 def cpu_seconds_of_all() -> float:
-    """Return the CPU seconds of this process and of all living ones below it."""
+    """Return the CPU seconds of this process and of all its living child processes and their children."""
     return time.process_time() + sum(map(cpu_seconds, list_descendants(os.getpid())))
 
 
 def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
-    """Return bare processes with the data of these clients.
+    """Start bare processes (plain PyTorch) with the data of the clients.
 
     Args:
         dataset: The data, split evenly in order.
@@ -168,14 +168,14 @@ def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> B
 
 
 def compare_times(what: str, clients: int, model: str, measured_times: list[Spent], floor: list[Spent]) -> Figure:
-    """Return the medians of measured times and of their floor.
+    """Return a Figure with the medians of fedraa's times and of the bare code's times.
 
     Args:
-        what: The measurement.
+        what: The name of the measurement.
         clients: The number of clients.
         model: A key of MODELS.
         measured_times: The times of fedraa.
-        floor: The times of the floor.
+        floor: The times of the bare code.
     """
     cpu = statistics.median(spent.cpu for spent in measured_times) / statistics.median(spent.cpu for spent in floor)
     return Figure(what, clients, model, "s", median_wall(measured_times), median_wall(floor), cpu)

@@ -1,7 +1,7 @@
-"""Two hosts with an unreliable link: network namespaces on this machine, which a relay of IP packets connects.
+"""Two simulated hosts with an unreliable link. They are network namespaces on this machine.
 
-The relay can cut the link, delay packets and drop packets. It needs root, the command `ip`, and /dev/net/tun. Nothing
-outside the two namespaces can reach their addresses.
+A relay passes IP packets between the namespaces. It can drop all packets (a cut), drop some of them, and delay them.
+The module needs root, the command `ip`, and /dev/net/tun. Nothing outside the two namespaces can reach their addresses.
 """
 
 import fcntl
@@ -18,17 +18,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-# The request number and flags of Linux that create a TUN device.
+# The request number and the flags with which Linux creates a TUN device, a network device whose packets a program
+# handles.
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 MTU = 1500
-# Seconds between two checks for the end.
+# Seconds between two checks if the relay must stop.
 POLL_INTERVAL_S = 0.02
 
 
 @dataclass
 class Link:
-    """The link between two hosts: the share of lost packets, the delay of the others, and whether it is cut."""
+    """The link between two hosts. It loses a share of the packets, delays all other packets, and can be cut."""
 
     ends: tuple[int, int]
     is_cut: bool = False
@@ -41,7 +42,7 @@ class Link:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Drop all packets in the block."""
+        """Cut the link during the block: drop all packets."""
         self.is_cut = True
         try:
             yield
@@ -50,7 +51,7 @@ class Link:
 
     @contextmanager
     def relayed(self) -> Iterator[None]:
-        """Relay packets in the block."""
+        """Run the relay of packets during the block."""
         thread = threading.Thread(target=self._relay)
         thread.start()
         try:
@@ -84,22 +85,22 @@ class Link:
 
 @dataclass(frozen=True)
 class Host:
-    """A host: the name of its namespace, and its address."""
+    """A simulated host: the name of its network namespace, and its address."""
 
     name: str
     address: str
 
     def command(self, *words: str) -> list[str]:
-        """Return a command that runs on this host."""
+        """Return a command that runs the program `words` on this host."""
         return ["ip", "netns", "exec", self.name, *words]
 
 
 @contextmanager
 def two_hosts(prefix: str = "fedraa") -> Iterator[tuple[Host, Host, Link]]:
-    """Provide two hosts and the link between them.
+    """Provide two simulated hosts and the link between them for the `with` block.
 
     Args:
-        prefix: The start of the names of the namespaces and their devices.
+        prefix: The beginning of the names of the namespaces and of their network devices.
     """
     hosts = (Host(f"{prefix}-a", "10.213.77.1"), Host(f"{prefix}-b", "10.213.77.2"))
     with ExitStack() as stack:

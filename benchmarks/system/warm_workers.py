@@ -1,4 +1,4 @@
-"""Workers that serve one run after another, because the start of a process that imports PyTorch takes seconds."""
+"""Workers that serve one run after another. A new worker would need seconds to start, because it imports PyTorch."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +11,10 @@ from fedraa.messages import Evaluation, Update
 
 
 class WarmWorker:
-    """An actor that is the worker of one run after another."""
+    """An actor that serves as a worker for one run after another."""
 
     def prepare(self, kind: type[Worker], *args: Any) -> None:
-        """Become a new worker of a class."""
+        """Replace the current worker in this actor by a new worker of a class."""
         self._worker = kind(*args)
 
     def started(self) -> str:
@@ -29,13 +29,13 @@ class WarmWorker:
 
 @dataclass
 class WorkerPool:
-    """Actors that no run uses. Some more actors than a run needs start in advance."""
+    """A pool of WarmWorker actors that no run uses. Some actors are started in advance."""
 
     spares: int = 1
     free: list[Any] = field(default_factory=list)
 
     def take(self) -> Any:
-        """Return an actor that no other run uses."""
+        """Take an actor out of the pool, and start another actor in advance."""
         kind = actor_class(WarmWorker)
         while len(self.free) <= self.spares:
             self.free.append(kind.remote())
@@ -44,19 +44,20 @@ class WorkerPool:
 
 @dataclass
 class PooledExecutor(RayExecutor):
-    """An executor on the actors of a pool. It returns the actors that live at its end."""
+    """An executor that uses the actors of a pool. At its end it puts the living actors back into the pool."""
 
     pool: WorkerPool = field(default_factory=WorkerPool)
 
     def _create_actor(self, number: int, group: int, device: str) -> Any:
         actor = self.pool.take()
-        # Ray may make calls in another order, so that the answer must arrive before the next call.
+        # Ray may execute calls in another order. Therefore the executor waits for the answer before it makes the next
+        # call.
         runtime.get(actor.prepare.remote(self.worker, number, self.worker_spec, self.threads, device))
         return actor
 
     def close(self) -> None:
         for handle in self._handles.values():
-            # A worker with open calls may be hung.
+            # A worker with unfinished calls may hang, so it is killed instead.
             if handle.calls:
                 runtime.kill(handle.actor)
             else:

@@ -42,7 +42,7 @@ def read_rows() -> list[Row]:
 
 
 def rows(text: str, page: str) -> list[Row]:
-    """Return the rows of all tables of a page, without their heads.
+    """Return the rows of all tables of a page, without the rows of headings.
 
     Args:
         text: The text of the page.

@@ -11,7 +11,7 @@ HEAD = """# Command line
 
 You will find every option of every command. `fedraa COMMAND --help` prints the everyday options, and `fedraa COMMAND
 --help-all` prints all of them. An option without a default uses the value of the method. `--config FILE.toml` reads
-options from a file: there `local_epochs = 5` means `--local-epochs 5`.
+options from a file, in which `local_epochs = 5` means `--local-epochs 5`.
 
 ## Values of a method
 
@@ -24,7 +24,7 @@ value of a path:
 
 
 def command_line() -> str:
-    """Return a section per command. Only the first command that has the flags of an experiment lists these flags."""
+    """Return the page. It has a section per command; only the first command with an experiment's options lists them."""
     sections, experiment_at = [HEAD + _shortcuts()], ""
     for name, command in COMMANDS.items():
         flags = flags_of(command)

@@ -10,8 +10,8 @@ tests them on your machine.
 
 `pyproject.toml` has the range of versions of each dependency. Each row of the tables is a combination of versions.
 `lowest` has the lowest version of every range, and `newest` has the newest versions of all packages. A combination
-with the name of a version of Ray or Python has the versions of `constraints.txt` for all other packages. In `flower`,
-`flwr[simulation]` and fedraa are installed together.
+that is named after a version of Ray or Python has this version, and the versions of `constraints.txt` for all other
+packages. In `flower`, `flwr[simulation]` and fedraa are installed together.
 
 In each combination, several checks start the same run of 40 updates:
 
@@ -26,7 +26,7 @@ In each combination, several checks start the same run of 40 updates:
 | `shards` | `fedraa run --address --server-shards 2` |
 | `flower` | a simulation of Flower runs in the same environment |
 
-A check fails if it prints a Python warning, or if its model has other bits than the model of the check `local`.
+A check fails if it prints a Python warning, or if its model is not bit for bit equal to the model of the check `local`.
 """
 
 COMMAND = """## Test it yourself
@@ -39,7 +39,7 @@ python -m benchmarks compat
 python -m benchmarks compat --only python-3.13 lowest
 ```
 
-On a busy machine, processes of Ray may start too slowly for Ray's time limits, which are 15 s and 30 s in Ray 2.55.
+On a busy machine, the processes of Ray may need longer to start than Ray allows (15 s or 30 s in Ray 2.55).
 Repeat a combination that failed for this reason with `--only`.
 
 The table is `benchmarks/results/compat.csv`. It also has the full digests, the seconds, and the reason of each failure.

@@ -15,9 +15,9 @@ HEAD = """# All methods
 You will find all methods by family. Each method has a card with its paper, its formula, its cost, and when to use it.
 
 A method is four choices: the submodel that a client trains, the local training, the server's update, and the schedule.
-`fedraa methods` prints them. A method with the clock *updates* has no rounds: the server applies each client update
-when it arrives, or several of them as soon as a buffer is full. A method with the clock *rounds* waits for all clients
-of a round.
+`fedraa methods` prints the choices of every method. A method with the clock *updates* has no rounds: the server applies
+each client update when it arrives, or several of them as soon as a buffer is full. A method with the clock *rounds*
+waits for all clients of a round.
 
 The name `a+b` combines two methods: it trains the submodels of `a` with the local training and the server step of `b`.
 For example, `oap+scaffold` trains the submodels of `oap` with the control variates of `scaffold`. In the cards, d is
@@ -93,7 +93,7 @@ def _card(method: Method) -> str:
 
 
 def _cost(method: Method) -> str:
-    """Return a sentence on the buffers that a task sends, its forward and backward passes, and its waiting time."""
+    """Return a sentence on the vectors that a task sends, its passes over the data, and the time that clients wait."""
     trained = "the full model is" if method.submodel.whole else "only the submodel is"
     notes = [f"{trained} sent, trained and sent back"]
     if method.local.personal_layers:
@@ -105,6 +105,6 @@ def _cost(method: Method) -> str:
         notes.append("one more pass over the client's data")
     down, up, _ = getattr(getattr(method.update, "auxiliary", None), "extra_buffers", (0, 0, 0))
     if down or up:
-        notes.append(f"{down} more buffers of that size down and {up} up")
+        notes.append(f"{down} more vectors of the same size are sent to the client, and {up} back")
     notes.append("no client waits" if method.asynchronous else "a round lasts as long as its slowest task")
     return "; ".join(notes).capitalize() + "."

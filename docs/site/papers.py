@@ -7,7 +7,7 @@ from benchmarks.studies.paper_pages import load_papers
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
 
-# The key of each method with another name than its entry. A variant has the paper of its method.
+# The key in papers.bib of each method whose key is not its name. A variant has the paper of the method that it varies.
 KEYS = {
     "fed-raa": "fedraa",
     "delay-adaptive": "delayadaptive",
@@ -35,9 +35,9 @@ You will find the paper and the BibTeX entry of each method, and the claims of p
 
 Studies in the repository repeat the experiments of five papers, at sizes that fit on two cores. Each claim has a
 verdict that is computed from the results. It is *reproduced* if all comparisons of the claim hold beyond the noise over
-seeds, and *only in some settings* if some do. Otherwise the result is the other way round or within the noise. It
-*cannot tell* if there are too few seeds, or if all methods have learned too much or too little to differ. Each paper
-has a page with its claims, their numbers and their commands: [Fed-RAA](papers/fed-raa.md),
+seeds, and *only in some settings* if some do. Otherwise the result is the other way round or within the noise. The
+verdict is *cannot tell* if there are too few seeds, or if all methods have learned too much or too little to differ.
+Each paper has a page with its claims, their numbers and their commands: [Fed-RAA](papers/fed-raa.md),
 [RAM-Fed](papers/ram-fed.md), [SubDisMO](papers/subdismo.md), [shuffled submodels](papers/shuffled-submodels.md) and
 [FedSAM](papers/fedsam.md).
 

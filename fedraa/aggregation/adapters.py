@@ -43,7 +43,7 @@ class Pair:
 
     @property
     def fan_in(self) -> int:
-        """Return the number of inputs of one row of A. The initial values of A are at most 1 / sqrt(fan_in) from 0."""
+        """Return the number of inputs of one row of A. Initial values of A are below 1 / sqrt(fan_in) in magnitude."""
         if self.table:
             return 1
         return int(self.a.stop - self.a.start) // self.rank
@@ -62,7 +62,7 @@ class Pair:
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
-        """Return scale * B A as a flat vector, in the order of the layer's weight."""
+        """Return scale * B A as a flat vector, with its values in the order of the layer's flattened weight."""
         b, a = self.read_factors(params)
         product = b @ a
         if self.table:

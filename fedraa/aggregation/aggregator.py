@@ -63,11 +63,11 @@ class ClientDelta:
 
 @dataclass(frozen=True, eq=False)
 class RoundTotals:
-    """The counts of a finished round.
+    """The coverage and the learning rate of a finished round.
 
     Attributes:
-        counts: Number of clients that trained each coordinate [d]. A slice of a RunLengthArray can be read without
-            computing its other entries.
+        counts: Number of clients that trained each coordinate [d]. If it is a RunLengthArray, reading a slice of it
+            needs memory only for this slice.
         lr: Local learning rate of the last client that sent its delta.
     """
 
@@ -109,7 +109,8 @@ class Aggregator(Stateful, ABC):
         accepts_signs: True if the aggregator uses only the signs of a delta.
         weighs: True if the aggregator uses the weights of the clients.
         corrects: True if the aggregator corrects the delta of a client by values that it keeps for this client.
-        needs_reports: True if the model stays unchanged in a round without any delta.
+        needs_reports: True if the model stays unchanged in a round in which no client sent a delta. False if such a
+            round also calls `finish`.
         needed_client: The client whose delta every round needs; None if any clients suffice.
     """
 
@@ -143,7 +144,7 @@ class Aggregator(Stateful, ABC):
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         """Return the numbers of coordinates that the client receives and sends in its next task.
 
-        The traffic of the task is computed from them. None means that the client receives and sends its submodel.
+        The traffic of the task follows from these numbers. None means that the client receives and sends its submodel.
         """
         return None
 

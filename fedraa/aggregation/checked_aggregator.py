@@ -41,7 +41,7 @@ class BoundAggregator(Stateful):
 
     @property
     def needs_reports(self) -> bool:
-        """True if the model stays unchanged in a round without any delta."""
+        """True if the model stays unchanged in a round in which no client sent a delta."""
         return getattr(self._part, "needs_reports", True)
 
     @property

@@ -66,7 +66,7 @@ class CoverageMean(Aggregator):
 
         def divide_piece(piece: slice) -> None:
             where = mask_or_true(covered[piece])
-            # No division by 0: the delta of a coordinate that no client trained stays 0.
+            # If no client trained a coordinate, its divisor is 0. The division skips it, and its delta stays 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
         map_chunks(self._size, divide_piece)

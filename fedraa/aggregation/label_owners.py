@@ -1,4 +1,4 @@
-"""Output layers by label (HeteroFL): a client sends only the output rows of labels that its data have."""
+"""HeteroFL's mask of the output layer: a client sends only the output rows of labels that occur in its data."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
-    """Return which labels the training samples of each client have: bool [clients, classes]."""
+    """Return a mask [clients, classes] that is True if training samples of the client have the label."""
     held = np.zeros((len(data.sizes), classes), bool)
     labels = data.y_train if data.source is None else data.labels
     if labels is None:
@@ -48,7 +48,8 @@ class LabelOwners:
         self._rows = rows[last_weight:]
 
     def __call__(self, client: int) -> Mask:
-        # The masks of two clients differ only in the output rows, so one array serves all clients.
+        # The masks of two clients differ only in the output rows. Therefore all clients share one array, and each call
+        # sets only the output rows.
         mask: Mask | None = self._room.last()
         if mask is None:
             mask = self._room.filled(True)

@@ -38,7 +38,7 @@ class LowRank(CoverageMean):
         if self._pairs and assignment.mask is not None:
             raise InputError(
                 "aggregator",
-                f"{type(self).__name__} needs submodels with whole units, but these submodels are masks",
+                f"{type(self).__name__} needs submodels of whole units, but these submodels are masks of weights",
                 hint="give --submodel full, prefix or rolling",
             )
         return None

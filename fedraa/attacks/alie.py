@@ -28,7 +28,8 @@ class ALIE(Attack):
 
     Attributes:
         z: Number of standard deviations; None for the value in the paper.
-        knowledge: The deltas that the attackers see: `honest` for the deltas of honest clients, `own` for their own.
+        knowledge: The deltas that the attackers see: `honest` for the deltas of honest clients, `own` for the deltas
+            that the attackers trained.
     """
 
     z: NotNegative | None = 1.5
@@ -51,7 +52,8 @@ class ALIE(Attack):
 def paper_z(clients: int, attackers: int) -> float:
     """Return the paper's z.
 
-    With this z, the attackers and the honest clients that are farther from the mean together form a majority.
+    With this z, the attackers form a majority together with the honest clients whose values are farther from the mean
+    than the attackers' value.
     """
     honest = clients - attackers
     supporters = max(1, clients // 2 + 1 - attackers)

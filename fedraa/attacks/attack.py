@@ -34,8 +34,8 @@ class Attack:
     Attributes:
         changes_labels: True if `poison` changes labels. Then the labels must be classes.
         colludes: True if the attack defines `collude`.
-        knowledge: The deltas that colluding attackers see: `honest` for the deltas of honest clients, `own` for their
-            own.
+        knowledge: The deltas that colluding attackers see: `honest` for the deltas of honest clients, `own` for the
+            deltas that the attackers trained.
     """
 
     changes_labels: ClassVar[bool] = False
@@ -70,7 +70,7 @@ class Attack:
         return delta
 
     def collude(self, rows: Rows, clients: int, attackers: int) -> Numbers:
-        """Return the delta [d] that all attackers send. Where it is NaN, each attacker sends its own value.
+        """Return the delta [d] that all attackers send. On coordinates with NaN, each attacker sends its own value.
 
         Args:
             rows: The deltas that the attackers see: arrays [d], with NaN on coordinates that a client did not train.

@@ -1,4 +1,4 @@
-"""Backdoor: attackers teach the model to answer a trigger with the label `target` (Bagdasaryan et al. 2020).
+"""Backdoor: attackers train the model to classify inputs with a trigger as `target` (Bagdasaryan et al. 2020).
 
 Trigger:                      the last `size` x `size` pixels of an image, or the last size^2 features of a vector, are
                               set to the largest value in some training samples
@@ -55,7 +55,7 @@ class Backdoor(Attack):
             raise InputError("attack.size", got=self.size, expected=f"less than {min(sides)}, the side of an image")
         if leaves[0].dim() == 2 and self.size**2 >= leaves[0].shape[1]:
             problem = f"samples have {leaves[0].shape[1]} features, and the trigger would replace all of them"
-            raise InputError("attack.size", problem, got=self.size, expected="size^2 below this number")
+            raise InputError("attack.size", problem, got=self.size, expected="size^2 below the number of features")
         self._value = leaves[0].max().item()
 
     def stamp(self, x: Tree) -> Tree:

@@ -1,9 +1,9 @@
 """Colluding attackers, which know the deltas of other clients.
 
-An attacker trains its task like any client. Then the server replaces its delta, because only the server has the deltas
-of all clients. In rounds, the server waits until all clients have sent their deltas (`CollusionAggregator`). An
-asynchronous server replaces the delta when it arrives, from the last delta of every other client
-(`Collusion.replace_update`).
+An attacker trains its task like any client. Then the server replaces the attacker's delta by a forged delta, because
+only the server has the deltas of all clients. In rounds, the server waits until all clients have sent their deltas
+(`CollusionAggregator`). An asynchronous server replaces the delta when it arrives. It computes the forged delta from
+the last delta of every other client (`Collusion.replace_update`).
 """
 
 from dataclasses import replace
@@ -71,7 +71,7 @@ class Collusion(Stateful):
             shared = self.plan.attack.collude(rows, clients, attackers)
             if not isinstance(shared, np.ndarray) or shared.shape != row.shape:
                 raise InputError(
-                    "attack", "collude returned this value", got=shared, expected=f"an array [{self._size}]"
+                    "attack", "collude returned a wrong value", got=shared, expected=f"an array [{self._size}]"
                 )
         forged = np.where(np.isnan(shared), row, shared).astype(np.float32)
         # An attacker sends only the coordinates that it trained.

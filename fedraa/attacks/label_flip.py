@@ -41,9 +41,9 @@ class LabelFlip(Attack):
 
     def start(self, classes: int, example: Tree) -> None:
         self._classes = classes
-        for label in (self.source, self.target):
+        for name, label in (("source", self.source), ("target", self.target)):
             if label is not None and label >= classes:
-                raise InputError("attack.target", got=label, expected=f"a label below {classes}")
+                raise InputError(f"attack.{name}", got=label, expected=f"a label below {classes}")
 
     def poison(self, x: Tree, y: Labels, rng: np.random.Generator) -> tuple[Tree, Labels]:
         if self.source is None or self.target is None:

@@ -1,4 +1,4 @@
-"""The JSON answers to the page's requests: the list of runs, curves, a comparison, and the details of one run."""
+"""The JSON answers to requests of the board's page: the list of runs, curves, a comparison, and one run's details."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -14,8 +14,8 @@ Query = Mapping[str, Sequence[str]]
 
 
 def list_runs(board: Board, query: Query) -> dict[str, Any]:
-    """Return the names of all runs, and the rows of the runs that changed after the requested version `since`."""
-    # The version is read before the rows. A change in between is then sent again with the next request.
+    """Return the names of all runs, and the table rows of those that changed after the requested version `since`."""
+    # The version is read before the rows. If a run changes between the two, the next request returns its row again.
     version = board.version
     since = int(_query_value(query, "since", "0"))
     watched = board.runs
@@ -32,7 +32,7 @@ def list_runs(board: Board, query: Query) -> dict[str, Any]:
 
 
 def curves_of(board: Board, query: Query) -> dict[str, Any]:
-    """Return the curves of the requested runs: the metric `y` over the axis `x`, from `from` to `to`."""
+    """Return the curves of the requested runs: the metric `y` over the axis `x`. The range of `x` is `from` to `to`."""
     return {
         "curves": make_curves(
             _requested_runs(board, query),
@@ -65,7 +65,7 @@ ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
 
 
 def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
-    """Return the requested runs that exist.
+    """Return the watched runs that the request names.
 
     A requested name is only looked up among the watched runs. It is never used as a path, so no other file can be read.
     """
@@ -74,7 +74,7 @@ def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
 
 
 def _query_range(query: Query) -> tuple[float, float]:
-    """Return the lowest and the highest requested value of the horizontal axis, infinite by default."""
+    """Return the requested range of the horizontal axis. Without a limit in the request, its end is infinite."""
     return float(_query_value(query, "from", str(-inf))), float(_query_value(query, "to", str(inf)))
 
 

@@ -1,4 +1,4 @@
-"""The state of the board: all runs below a folder, which a thread reads."""
+"""The state of the board: all runs below a folder. A thread reads their files."""
 
 import os
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ from fedraa.rundir.file_names import CONFIG, EVENTS
 
 # Seconds between two checks of the files of every run.
 CHECK_INTERVAL_S = 0.5
-# After a search for run directories, the next search begins after this multiple of the duration of the search.
+# The pause after a search for run directories is this number of times as long as the search took.
 SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
-    """The runs below a folder, and the thread that reads their files.
+    """The runs below a folder, and the thread that reads the runs' files.
 
-    The thread reads every byte of a file once. It reads a small portion of one log after another, so that a request
-    never waits long for it. The board writes no file.
+    The thread reads every byte of a log once. It takes a small portion of each log in turn, so that a request never
+    waits long for the thread. The board writes no file.
 
     Attributes:
         runs: Maps the name of each run, which is its path below `folder`, to the run. When a run appears or disappears,
             the thread replaces the whole mapping.
         searched: True after the first search of the folder.
-        version: A number that grows with every change of any run.
+        version: A number that grows whenever any of the runs changes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,19 +51,19 @@ class Board:
 
     @property
     def read(self) -> tuple[int, int]:
-        """The number of bytes of all logs that were read, and the total size of the logs in bytes."""
+        """The number of bytes that the board has read from all logs, and the total size of the logs in bytes."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
     def look(self) -> None:
-        """Search for new runs if the pause after the last search is over. Then check the small files of each run."""
+        """Search for new runs, unless the last search was too recent. Then check the small files of each run."""
         if monotonic() >= self._next_search:
             self._search_runs()
         for run in list(self.runs.values()):
             run.look()
 
     def read_on(self) -> bool:
-        """Read a portion of every log. Return True if some log has more to read."""
+        """Read the next portion of every log. Return True if some log has more to read."""
         runs = list(self.runs.values())
         for run in runs:
             run.read()

@@ -1,4 +1,4 @@
-"""Curves of a metric over time, steps or bytes, reduced to the number of points that a plot can show."""
+"""Curves of a metric over time, steps or traffic, reduced to the number of points that a plot can show."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -66,8 +66,8 @@ def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dic
 
 
 def bytes_by(timeline: TaskTimeline, t: Floats) -> Floats:
-    """Return, for each of the times `t`, the traffic in bytes of all tasks that were committed until then.
+    """Return, for each time in `t`, the traffic in bytes of all tasks that were committed by this time.
 
-    The result is NaN for times that are later than the part of the log that was read.
+    The result is NaN for times after the last event of the log that the board has read.
     """
     return np.where(t <= timeline.t, timeline.bytes_until(t), np.nan)

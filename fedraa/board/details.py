@@ -1,4 +1,4 @@
-"""The data for the plots of one run, except its curves."""
+"""The data for the plots of one run, other than the curves of its metrics."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
-# Maximum number of fragments in a plot. More fragments are combined to at most this number of groups.
+# Maximum number of fragments in a plot. If a run has more, neighbouring fragments are combined into groups.
 COLUMNS = 60
-# Maximum number of rounds in a plot. More rounds are combined to at most this number of groups.
+# Maximum number of rounds in a plot. If a run has more, consecutive rounds are combined into groups.
 ROUNDS = 300
 # Number of the newest failures that are shown.
 SHOWN = 50
@@ -21,7 +21,7 @@ Whole = npt.NDArray[np.int64]
 
 
 def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
-    """Return the timeline, the staleness, the updates of fragments, the coverage and the failures of a run.
+    """Return the data for the plots of a run: timeline, staleness, updates per fragment, coverage and failures.
 
     Args:
         run: The run.
@@ -52,9 +52,9 @@ def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
 
 
 def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Return a histogram of the staleness of committed updates, with `width` values of the staleness per bar.
+    """Return a histogram of the staleness of committed updates. Each bar covers `width` successive values.
 
-    Return None before the first commit, and for a run in rounds, because its updates have no staleness.
+    Return None before the first commit, and for a synchronous run, because its updates have no staleness.
     """
     from fedraa.board.of_reports import BARS
 
@@ -95,10 +95,11 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 
 
 def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
-    """Return the coverage of each round: how many clients trained the least and the most trained parameter.
+    """Return, for each round, the smallest and the largest number of clients that trained the same parameter.
 
-    The result also has the share of parameters that no client trained. If a point stands for several rounds, it has
-    their minimum, their maximum and their mean share. Return None for a run without rounds.
+    The result also has the share of parameters that no client trained. If a point of the plot stands for several
+    rounds, it has the minimum and the maximum of their numbers and the mean of their shares. Return None for a run
+    without rounds.
     """
     rounds = len(log.round_events)
     if not rounds:

@@ -1,4 +1,4 @@
-"""The table of a run's evaluations (evals.csv), which the run extends while the board reads it."""
+"""The table of a run's evaluations (evals.csv). The run adds rows while the board reads the file."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Evaluations:
-    """The columns of evals.csv as far as the file was read. A metric can be NaN or infinite."""
+    """The columns of evals.csv, with the rows that were read so far. A metric can be NaN or infinite."""
 
     def __init__(self, path: Path, metric_spec: MetricSpec) -> None:
         self._lines = GrowingLines(path)
@@ -29,7 +29,7 @@ class Evaluations:
         self._error = ""
 
     def follow(self) -> bool:
-        """Read new rows and return True if the table changed. Raise InputError if a line of the file is wrong."""
+        """Read new rows and return True if the table changed. Raise InputError if a line of the file is invalid."""
         has_changed = False
         while True:
             lines, is_restarted = self._lines.read()
@@ -53,7 +53,7 @@ class Evaluations:
         return np.array(self._columns[self.names.index(name)])
 
     def _add_row(self, number: int, cells: Sequence[str]) -> str:
-        """Add the row of line `number` to the table. Return a description of its error, or an empty text."""
+        """Add line `number` of the file to the table. If the line is invalid, return a description, otherwise ""."""
         if number == 1 and tuple(cells[: len(self.names)]) != self.names:
             return f"its columns are {', '.join(cells)[:100]}"
         if number == 1:
@@ -64,7 +64,7 @@ class Evaluations:
             return f"line {number} has a cell that is not a number"
         if len(row) < len(self.names):
             return f"line {number} has {len(row)} cells"
-        # A user may add columns, which the board does not show.
+        # The user may have added columns to the file. The board does not show them.
         for column, value in zip(self._columns, row, strict=False):
             column.append(value)
         return ""

@@ -7,24 +7,25 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import opened
 
-# Number of bytes that one call reads from a file. Parsing them takes a few milliseconds.
+# Number of bytes that one call reads from a file. The board parses this number of bytes in a few milliseconds.
 CHUNK = 1 << 18
 # Maximum length of a line in bytes.
 LONGEST = 1 << 26
-# If this number of bytes before the reader's position is unchanged, the file counts as the same file.
+# The reader compares this number of bytes before its position with those that it read earlier. If they are equal, the
+# file was only extended.
 LAST = 256
 
 
 class GrowingLines:
-    """A reader that returns the lines that were added to a file since the last call.
+    """A reader of a growing file. Each call returns the next lines that it has not returned before.
 
-    A resumed run cuts its log back to a checkpoint and writes other lines. If the bytes before the reader's position
-    have changed, it reads the file again from the beginning.
+    A resumed run removes the lines after the checkpoint from its log and writes new lines. If the bytes before the
+    reader's position have changed, the reader starts again at the beginning of the file.
 
     Attributes:
         size: Size of the file in bytes at the last call.
-        offset: Position of the reader: the number of bytes that it has read.
-        number: Number of lines that it has read.
+        offset: Number of bytes that the reader has read from the current file.
+        number: Number of lines that the reader has read from the current file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,9 +41,9 @@ class GrowingLines:
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> tuple[list[str], bool]:
-        """Return the next complete lines, and True if the reader has begun again at the start of the file.
+        """Return the next complete lines, and True if the reader has started again at the beginning of the file.
 
-        It begins again if the file was cut back or replaced. An incomplete last line is returned by a later call.
+        It starts again if the file was shortened or replaced. If the last line is incomplete, a later call returns it.
 
         Raises:
             OSError: The file cannot be read.
@@ -73,7 +74,7 @@ class GrowingLines:
         return self._more
 
     def _read_chunk(self, stream: BinaryIO) -> bytes:
-        """Return the next `CHUNK` bytes, or more if the first line is longer."""
+        """Return the next `CHUNK` bytes, or more bytes until at least one line is complete."""
         parts = [stream.read(CHUNK)]
         while parts[-1] and b"\n" not in parts[-1]:
             parts.append(stream.read(CHUNK))
@@ -82,7 +83,7 @@ class GrowingLines:
         return b"".join(parts)
 
     def _is_other(self, stream: BinaryIO, facts: os.stat_result) -> bool:
-        """Return True if the file was replaced, was cut, or has changed in the bytes before the reader's position."""
+        """Return True if the file was replaced or shortened, or if bytes before the reader's position have changed."""
         assert self._seen is not None
         if facts.st_ino != self._seen[0] or facts.st_size < self.offset:
             return True

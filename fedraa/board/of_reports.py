@@ -1,8 +1,8 @@
-"""The functions of the package `fedraa.report` that the board uses. Importing this package takes seconds.
+"""The functions that the board uses from the package `fedraa.report`, whose import takes seconds.
 
-Other functions import this module inside their bodies, so that the list of runs and the curves do not wait for it. No
-other module of the board imports `fedraa.report`. Otherwise two concurrent requests could start its import at two
-different modules and block each other.
+Functions of the board import this module inside their bodies, so that the list of runs and the curves do not wait for
+the import. No other module of the board imports `fedraa.report`. Otherwise the threads of two requests could begin to
+import different modules of the package and block each other.
 """
 
 from fedraa.report.command import run_command

@@ -1,4 +1,4 @@
-"""The row of each run in the page's list of runs, and the comparison of runs."""
+"""The row of each run in the page's table of runs, and the comparison of the options of several runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from fedraa.board.sampling import json_number
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 
-# Options that always have a column in the comparison, so that they are not listed as differences.
+# Options that have their own columns in the comparison. They are not repeated in its list of differences.
 OWN_COLUMNS = {"method", "dataset"}
 
 
 def make_row(run: WatchedRun) -> dict[str, Any]:
-    """Return the row of a run in the list, in a form that JSON can hold."""
+    """Return the row of a run in the table of runs, as values that JSON can hold."""
     with run.lock:
         state = {"id": run.name, "state": run.state, "detail": run.detail, "version": run.version}
         if run.about is None:
@@ -72,9 +72,10 @@ def _last_value(run: WatchedRun, name: str) -> float | None:
 
 
 def _share_done(run: WatchedRun, about: About) -> float | None:
-    """Return the share of the run that is done, from 0 to 1; None if it has no limit of steps or time.
+    """Return the fraction of the run that is done, from 0 to 1; None if the run has no limit of steps or time.
 
-    With both limits, the larger of the two shares counts, because the first limit that is reached ends the run.
+    With both limits, the result is the larger of the two fractions, because the run ends at the first limit that it
+    reaches.
     """
     shares = []
     if about.steps:
@@ -89,7 +90,7 @@ def _share_done(run: WatchedRun, about: About) -> float | None:
 def compare_flags(runs: Sequence[WatchedRun]) -> dict[str, Any]:
     """Return the options in which the runs differ, and the command that repeats each run.
 
-    Options that differ between any two runs, such as the seed, are not compared.
+    Options that may differ between repetitions of one experiment, such as the seed, are not compared.
     """
     from fedraa.board.of_reports import PER_RUN, value_text
 

@@ -1,4 +1,4 @@
-"""Reduction of curves to fewer points, and the conversion of numbers to JSON."""
+"""Functions that reduce curves to fewer points and convert numbers to JSON."""
 
 from itertools import pairwise
 from math import isfinite
@@ -9,16 +9,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
-# Maximum number of points of a curve. A plot is about this number of pixels wide.
+# Maximum number of points of a curve. More points would not be visible, because a plot is about this number of pixels
+# wide.
 POINTS = 600
-# Significant digits of a number in a plot.
+# The number of significant digits of the values in a plot.
 DIGITS = 7
 
 
 def visible_range(x: Floats, low: float, high: float) -> slice:
-    """Return the range of the indices of `x` that a plot from `low` to `high` needs.
+    """Return the range of indices of `x` that are needed to plot a curve from `low` to `high`.
 
-    It has one more point on either side, so that the line continues to the border of the plot.
+    The range has one more point on each side, so that the line continues to the borders of the plot.
 
     Args:
         x: Ascending values.
@@ -30,10 +31,10 @@ def visible_range(x: Floats, low: float, high: float) -> slice:
 
 
 def thin_curve(y: Floats, points: int = POINTS) -> Places:
-    """Select at most `points` points of a curve, and return their indices.
+    """Select at most `points` points of a curve for a plot, and return their indices.
 
-    The curve is cut into pieces. The minimum and the maximum of each piece are selected, so that no peak is lost. A
-    value that is not finite is selected only if its piece has no finite value.
+    The curve is cut into pieces of equal length. The minimum and the maximum of each piece are selected, so that no
+    peak is lost. A value that is not finite is selected only if its piece has no finite value.
 
     Args:
         y: The values of the curve.
@@ -41,7 +42,7 @@ def thin_curve(y: Floats, points: int = POINTS) -> Places:
     """
     if len(y) <= points:
         return np.arange(len(y))
-    # The first and the last point are always kept.
+    # The first and the last point are always selected. Therefore the curve is cut into one piece fewer.
     edges = np.linspace(0, len(y), points // 2).astype(np.int64)
     low = [first + int(np.argmin(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, np.inf), edges)]
     high = [first + int(np.argmax(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, -np.inf), edges)]

@@ -16,13 +16,13 @@ from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 
 LOOPBACK = "127.0.0.1"
-# Host names that a request may have. A request with another name comes from a page of another site.
+# Allowed host names of a request. Any other name shows that a page of another site has sent the request.
 HERE = {LOOPBACK, "localhost"}
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")
 PAGE = ("page.html", "page.css", *(f"{name}.js" for name in SCRIPTS))
 HEADERS = {
-    # Plotly needs inline styles, and blobs to save pictures.
+    # Plotly needs inline styles. It needs blob URLs to save pictures.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -34,7 +34,7 @@ HEADERS = {
 
 
 class BoardServer(ThreadingHTTPServer):
-    """An HTTP server of the board's page at `address`. With port 0 it takes any free port.
+    """An HTTP server for the board's page, at the URL `address`. With port 0 it takes any free port.
 
     Raises OSError if the port is in use.
     """
@@ -54,27 +54,27 @@ class BoardServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Report an error of a request, unless the browser has only closed its connection."""
+        """Report an error in handling a request. Ignore the error of a browser that has closed its connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            # The declared types of the library are narrower than the values that it passes.
+            # The type hints of the base class are narrower than the values that it passes to this method.
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler of GET and HEAD requests. It looks up each path in a table, so a request cannot open other files."""
+    """A handler of GET and HEAD requests. It looks up each path in a table, so a request cannot open any other file."""
 
     server: BoardServer
     protocol_version = "HTTP/1.1"
     server_version = "fedraa"
     sys_version = ""
-    # Seconds without data after which a connection is closed.
+    # A connection is closed after this number of seconds without data.
     timeout = 60
 
     # The base class calls the methods `do_GET` and `do_HEAD`.
     def do_GET(self) -> None:
         self._send_answer(*self._find_answer())
 
-    # The base class requires this name.
+    # The base class also requires the name of this method.
     do_HEAD = do_GET  # noqa: N815
 
     def _find_answer(self) -> tuple[HTTPStatus, str, bytes]:
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         return _text_answer(HTTPStatus.NOT_FOUND, "The board has no such page.")
 
     def _is_ours(self) -> bool:
-        """Return True if the request's host is this machine. Any port is allowed, because a tunnel may change it."""
+        """Return True if the request's host name is this machine's. A tunnel may change the port, so it is ignored."""
         hosts = self.headers.get_all("Host", [])
         return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HERE
 
@@ -112,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write no log of requests, so that the address of the page stays visible in the terminal."""
+        """Print nothing about requests, so that the page's address stays visible in the terminal."""
 
 
 def _text_answer(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:

@@ -1,6 +1,7 @@
 """The data for the timeline of a run's tasks.
 
-The timeline shows each task. If there are too many tasks, it shows the share of time in which each client worked.
+The timeline shows each task of each client. If there are too many tasks, it shows instead the share of time in which
+each client worked.
 """
 
 from typing import Any
@@ -10,16 +11,16 @@ import numpy as np
 from fedraa.board.sampling import Floats, json_number, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
-# The page's word for each number of `Fate`, which says how a task has ended.
+# The word on the page for each value of the enumeration `Fate`, the state of a task.
 WORDS = np.array(["running", "done", "dropped", "lost"])
-# Maximum number of tasks that a plot shows one by one.
+# Maximum number of tasks that the timeline shows as separate bars.
 BARS = 1200
-# Number of time bins that a plot shows if there are more than `BARS` tasks.
+# Number of time bins that the timeline shows for each client if there are more than `BARS` tasks.
 BINS = 240
 
 
 def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
-    """Return the tasks from `low` to `high` of all clients. With too many clients, evenly spaced clients are shown.
+    """Return the tasks between the times `low` and `high`. If there are too many clients, evenly spaced ones are shown.
 
     In the result, `bars` has the client, fragment, start, end, staleness and fate (running, done, dropped or lost) of
     every task. If there are more than `BARS` tasks, the result has `busy` [clients, bins] instead: the share of each

@@ -1,4 +1,4 @@
-"""A run directory that the board watches. One thread reads its files, and the threads of requests use the result."""
+"""A run directory that the board watches. One thread reads its files, and threads that answer requests use them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ Facts = tuple[int, int, int] | None
 
 
 class WatchedRun:
-    """The state of a run, as far as its files were read. A thread holds `lock` while it reads the attributes.
+    """The state of a run, from the parts of its files that were read so far. Threads hold `lock` to use the attributes.
 
     Args:
         directory: The run directory.
@@ -34,7 +34,7 @@ class WatchedRun:
     Attributes:
         version: A number that grows with every change of the run.
         state: starting, running, interrupted, failed, ended or damaged.
-        detail: The reason of the end or of the failure, or a sentence about the damage.
+        detail: The reason why the run ended or failed, or a sentence that describes the damage of its files.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
@@ -46,7 +46,7 @@ class WatchedRun:
         self._reset_state()
 
     def _reset_state(self) -> None:
-        """Forget all that was read, as if the run were new."""
+        """Discard everything that was read from the run's files."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
         self.stats = RunStats()
@@ -55,7 +55,7 @@ class WatchedRun:
         self.state = "starting"
         self.detail = ""
         self.summary: dict[str, Any] = {}
-        # A sentence about the damage of the log; empty if the log is whole.
+        # A sentence that describes the first invalid line of the log; empty if all lines are valid.
         self._wrong = ""
         self._files.pop(SUMMARY, None)
         self.version = self._next_version()
@@ -66,7 +66,7 @@ class WatchedRun:
         return self.about is not None and self.log.more
 
     def look(self) -> None:
-        """Read the changes of the configuration, the evaluations and the state of the run."""
+        """Update the configuration, the evaluations and the state of the run from its files."""
         with self.lock:
             if self._is_new(CONFIG):
                 self._reset_state()
@@ -132,7 +132,7 @@ class WatchedRun:
                 self._mark_damaged(str(not_an_event(self.directory, number)))
 
     def _add_events(self, events: Sequence[Event]) -> int:
-        """Add events to the statistics, and stop at the first event with a wrong value. Return the number added."""
+        """Add events to the statistics until one has an invalid value. Return the number of added events."""
         for count, event in enumerate(events):
             try:
                 self.timeline.add(event)
@@ -164,7 +164,7 @@ class WatchedRun:
         return is_new
 
     def _read_totals(self) -> dict[str, Any]:
-        """Return the reason why the run ended and the time to its target; empty if the run has not ended."""
+        """Read the end's reason and the time to the target from the run's summary; empty if the run has not ended."""
         path = self.directory / SUMMARY
         if not path.exists():
             return {}
@@ -175,6 +175,7 @@ class WatchedRun:
                 reached = json_number(float(reached))
             return {"reason": str(summary["reason"]), "time_to_target": reached}
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
-            # Without this entry, the next check reads the file again and finds the same error or a repaired file.
+            # The entry is removed so that the next check reads the file again. The user may have repaired the file by
+            # then.
             del self._files[SUMMARY]
             raise InputError("run", f"{path} is not a summary of a run") from None

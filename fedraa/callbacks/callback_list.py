@@ -11,7 +11,7 @@ from fedraa.errors import CallbackRaised, InputError, suggest_closest
 
 OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
-# The hook that corresponds to a hook of another library, for hints in error messages.
+# Names of hooks in other libraries, each with fedraa's hook for the same purpose. Error messages use them for hints.
 USUAL_HOOKS = {
     "on_batch_end": "on_commit",
     "on_epoch_end": "on_round",
@@ -38,7 +38,7 @@ class EventSink(Protocol):
     """The kinds of events after which the run waits until the callbacks return."""
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        """Deliver an event. Return the name of the callback that asks to end the run, or None.
+        """Deliver an event. If a callback asks to end the run, return the callback's name, otherwise None.
 
         Args:
             event: The event.
@@ -49,7 +49,7 @@ class EventSink(Protocol):
         """
 
     def progress(self, progress: Progress) -> None:
-        """Deliver the progress of the run. The run calls this after every commit."""
+        """Deliver the progress of the run. The run calls this method after every commit."""
 
 
 class CallbackList:
@@ -67,7 +67,7 @@ class CallbackList:
         )
 
     def prepare(self, doing: str | None) -> None:
-        """Deliver a description of the current work before training; None when the preparations are over."""
+        """Deliver a description of the current preparation, or None when the preparations are over."""
         for callback in self._callbacks_with("on_prepare"):
             callback.on_prepare(doing)
 
@@ -82,7 +82,7 @@ class CallbackList:
         return next(iter(ending), None)
 
     def progress(self, progress: Progress) -> None:
-        """Deliver the progress, unless the last delivery was less than `progress_seconds` ago."""
+        """Deliver the progress of the run, unless the last delivery was less than `progress_seconds` ago."""
         if not self._on_progress or time.monotonic() < self._progress_at:
             return
         for callback in self._on_progress:
@@ -94,13 +94,13 @@ class CallbackList:
         self._progress_at = time.monotonic() + self._progress_seconds
 
     def close(self) -> None:
-        """Close all callbacks. If one raises an exception, the others are closed nevertheless."""
+        """Close all callbacks. If one of them raises an exception, the remaining callbacks are still closed."""
         with ExitStack() as stack:
             for callback in self._callbacks_with("on_close"):
                 stack.callback(callback.on_close)
 
     def _callbacks_with(self, hook: str) -> list[Callback]:
-        """Return the callbacks that override a hook. The others do not need to be called."""
+        """Return the callbacks that override a hook. Only they need to be called."""
         nothing = getattr(Callback, hook)
         return [callback for callback in self._callbacks if getattr(type(callback), hook, nothing) is not nothing]
 

@@ -14,15 +14,16 @@ from fedraa.objectives import MetricSpec
 
 @dataclass(eq=False)
 class EarlyStopping(Callback):
-    """A callback that ends a run when a metric has not improved for `patience` evaluations in a row.
+    """A callback that ends a run when a metric has not improved for `patience` consecutive evaluations.
 
-    NaN is never an improvement. If the run does not have the metric, it raises InputError before it starts.
+    NaN is never an improvement. If the run does not compute the metric, `on_start` raises InputError.
 
     Attributes:
         metric: Name of a column of evals.csv; None for the objective's main metric (accuracy for a classification).
-        patience: Number of evaluations in a row without an improvement after which the run ends.
-        min_delta: A value is an improvement if it is better than the best value by more than this difference.
-        mode: `max` if larger values are better, `min` if smaller values are better; None for the metric's direction.
+        patience: Number of consecutive evaluations without an improvement after which the run ends.
+        min_delta: A value is an improvement if it is better than the best earlier value by more than this difference.
+        mode: `max` if larger values are better, `min` if smaller values are better; None to use the direction that the
+            metric declares.
     """
 
     metric: str | None = None

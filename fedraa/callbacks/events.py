@@ -19,7 +19,7 @@ _OF_THE_EVENT = frozenset({"kind", "step", "t"})
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run. The first limit that is reached ends the run; None means no limit.
+    """The limits of a run. The run ends at the first limit that it reaches; None means no limit.
 
     Attributes:
         steps: Number of server steps.
@@ -35,7 +35,7 @@ class Limits:
 
     @property
     def goal(self) -> Target | None:
-        """The metric and the value that end the run, or None."""
+        """The metric and its value at which the run ends; None if the run has no such limit."""
         if self.accuracy is None:
             return self.target
         return Target("accuracy", self.accuracy, "max")
@@ -55,15 +55,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class RunStart:
-    """The facts about a run that starts or resumes. A resumed run first repeats all earlier events.
+    """The facts about a run that callbacks receive when it starts or resumes.
 
     Attributes:
         experiment: The options of the run.
         directory: The run directory.
         limits: The limits that end the run.
         resumed: True if the run continues from a checkpoint.
-        metric_spec: The metrics of every evaluation, each with its better direction (higher or lower).
-        asynchronous: True if a server step applies updates of an asynchronous method, False if it ends a round.
+        metric_spec: The metrics of every evaluation, and for each whether higher or lower values are better.
+        asynchronous: True for an asynchronous method, False for a method in rounds.
     """
 
     experiment: Experiment
@@ -81,10 +81,11 @@ class Progress:
     Attributes:
         step: Number of server steps so far.
         t: Time on the run's clock.
-        metric: The main metric of the last finished evaluation, which is usually of an earlier step; None before it.
+        metric: The main metric of the last finished evaluation, which usually belongs to an earlier step; None before
+            the first evaluation.
         in_flight: Number of tasks that clients are training.
         limits: The limits that end the run.
-        staleness: Moving mean of the staleness over about ten commits.
+        staleness: Moving average of the staleness over about the last ten commits.
         busy: Number of workers that train a task.
         workers: Number of workers.
         metric_name: Name of the main metric.
@@ -104,12 +105,12 @@ class Progress:
 
 
 def event_of(line: Mapping[str, object]) -> Event:
-    """Return the event of a log line. Its values are those that the JSON text of the log has."""
+    """Convert a log line to an event. The values pass through JSON, so that they equal those in events.jsonl."""
     event: Event = json.loads(json.dumps({name: line[name] for name in line if name not in _OF_THE_LINE}))
     return event
 
 
 def metrics_of(event: Event) -> dict[str, float]:
-    """Return the metrics of an evaluation. The log has null for values that are not finite; the result has NaN."""
+    """Return the metrics of an evaluation event. Values that are not finite are null in the log and NaN here."""
     metrics = {name: value for name, value in event.items() if name not in _OF_THE_EVENT}
     return {name: nan if value is None else float(str(value)) for name, value in metrics.items()}

@@ -12,9 +12,9 @@ MAX_WARNINGS = 10
 
 
 class FailureWarnings(Callback):
-    """A callback that warns of each failed task and of each quarantined client.
+    """A callback that issues a Python warning for each task that failed because of its client.
 
-    After `MAX_WARNINGS` warnings, one more warning says that summary.json lists all failures.
+    After `MAX_WARNINGS` warnings, a last one tells the user that summary.json lists all failures.
     """
 
     blocking = False

@@ -10,16 +10,16 @@ from fedraa.callbacks.events import Event, RunStart
 from fedraa.callbacks.tracker import Tracker
 from fedraa.callbacks.writers import import_package
 
-# The tag of an MLflow run that has the run directory. A resumed run finds its MLflow run by this tag.
+# The MLflow tag whose value is the run directory. A resumed run finds its MLflow run by this tag.
 DIRECTORY_TAG = "fedraa.directory"
 # Maximum number of parameters that MLflow's server accepts in one request.
 PARAMS_PER_BATCH = 100
 
 
 class MLflow(Tracker):
-    """A callback that writes a run to MLflow: its settings, the time and every metric of each evaluation, and its end.
+    """A callback that writes a run to MLflow: the settings, all evaluations with their times, and the result.
 
-    A resumed run continues the same MLflow run. A run that is stopped or fails has the status KILLED in MLflow.
+    A resumed run continues the same MLflow run. If the run is stopped or fails, its status in MLflow is KILLED.
 
     Args:
         experiment: The name of the MLflow experiment, which is created if it does not exist.
@@ -56,7 +56,8 @@ class MLflow(Tracker):
             written = self._client.create_run(experiment, run_name=self.name or directory.name, tags=tags)
         self._run_id = written.info.run_id
         self._client.update_run(self._run_id, status="RUNNING")
-        # A resumed run repeats earlier events. Without this step number, MLflow would get their values twice.
+        # A resumed run delivers earlier events again. The last step that MLflow has is read, so that no value is
+        # written twice.
         points = self._client.get_metric_history(self._run_id, "t")
         self._last_step = max((point.step for point in points), default=-1)
         self._log_settings(run, written.data.params)
@@ -90,7 +91,7 @@ class MLflow(Tracker):
         return str(experiment.experiment_id)
 
     def _find_run(self, experiment: str, directory: str) -> Any | None:
-        """Return the newest MLflow run that has the run directory as its tag, or None."""
+        """Return the newest MLflow run whose tag is the run directory, or None if there is none."""
         quoted = directory.replace("'", "\\'")
         runs = self._client.search_runs(
             [experiment], f"tags.`{DIRECTORY_TAG}` = '{quoted}'", order_by=["attributes.start_time DESC"], max_results=1
@@ -98,7 +99,7 @@ class MLflow(Tracker):
         return next(iter(runs), None)
 
     def _log_settings(self, run: RunStart, written: Mapping[str, str]) -> None:
-        """Log the options of the experiment as parameters. MLflow rejects a parameter that was already `written`."""
+        """Log the experiment's options as MLflow parameters, except those in `written`, which MLflow already has."""
         settings = run.experiment.model_dump(mode="json")
         entities = self._package.entities
         params = [entities.Param(name, str(value)) for name, value in settings.items() if name not in written]

@@ -13,25 +13,25 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
 from fedraa.waiting import Waiting
 
-# A terminal with at least this number of characters gets a long bar.
+# If the terminal is at least this number of characters wide, the bar is long.
 WIDE_TERMINAL = 120
 # The lengths of a long bar and of a short bar, in characters.
 LONG_BAR = 40
 SHORT_BAR = 16
-# The number of characters that the remaining time and the gaps need.
+# The number of characters that the remaining time and the spaces beside the bar need.
 BESIDE_BAR = 10
-# Real seconds after which the number of steps per second is shown.
+# The number of steps per second is shown only after this number of real seconds, because earlier values vary much.
 SETTLED_S = 1.0
 
 
 class ProgressBar(Callback):
     """A progress bar in a terminal or a notebook. In a terminal it disappears when the run ends.
 
-    If the output is neither a terminal nor a notebook, it shows nothing. Before the run starts, it shows the current
-    preparations.
+    It shows nothing if the output is neither a terminal nor a notebook. Before the run starts, it shows the current
+    preparation.
 
     Args:
-        waiting: A status line that already shows the preparations; None to create one when it is needed.
+        waiting: A status line that already shows the current preparation; None to create one when it is needed.
     """
 
     blocking = False
@@ -79,7 +79,7 @@ class ProgressBar(Callback):
             self._waiting = None
 
     def _step_rate(self, step: int) -> float | None:
-        """Return the number of steps per real second; None in the first `SETTLED_S` seconds."""
+        """Return the number of server steps per real second; None in the first `SETTLED_S` seconds."""
         now = time.monotonic()
         if self._since is None:
             self._since = (now, step)
@@ -111,13 +111,13 @@ class _Terminal:
 
 
 class _Notebook:
-    """A line in a notebook that is updated in place. It needs no package of widgets."""
+    """A line of text in a notebook that is updated in place, without a package for widgets."""
 
     def __init__(self, name: str) -> None:
-        # Every notebook has IPython.
+        # The import cannot fail, because every notebook has IPython.
         from IPython import display as shown
 
-        # The functions of IPython have no types.
+        # IPython has no type hints.
         show: Any = shown.display
         self._name = name
         self._handle = show(Line(name, 0.0, "starting"), display_id=True)
@@ -134,7 +134,7 @@ class _Notebook:
 
 @dataclass(frozen=True)
 class Line:
-    """The text of the progress in a notebook, as HTML or as plain text."""
+    """The progress as a text that a notebook can display as HTML or as plain text."""
 
     name: str
     share: float
@@ -148,7 +148,7 @@ class Line:
 
 
 def reached_share(progress: Progress) -> float:
-    """Return the share of the run that is done, from 0 to 1, by the limit of steps or time that ends it first."""
+    """Return the fraction of the run that is done, from 0 to 1: the larger of the fractions of steps and of time."""
     limits = progress.limits
     shares = [0.0]
     if limits.steps:
@@ -161,7 +161,8 @@ def reached_share(progress: Progress) -> float:
 def progress_line(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
     """Return the progress as one line: step, step rate, time, metric, staleness, tasks in flight and busy workers.
 
-    If the line is too long, the tasks in flight and busy workers are omitted first, then the staleness, then the time.
+    If the line is too long, the tasks in flight and the busy workers are omitted. If it is still too long, the
+    staleness is also omitted, and then the time.
 
     Args:
         progress: The progress of the run.

@@ -1,6 +1,6 @@
 """A callback that writes the progress of a run to Python's logging.
 
-It logs each evaluation, and one line whenever 30 s have passed without a line.
+It logs one line for each evaluation. If 30 s pass without a line, it logs the current state.
 """
 
 import csv
@@ -23,7 +23,7 @@ class ProgressLog(Callback):
     If the user has not configured logging, the lines are printed. A resumed run does not log earlier evaluations again.
 
     Args:
-        place: A label such as `run 1/4`, which begins every line; empty for no label.
+        place: A prefix of every line, such as `run 1/4`; empty for no prefix.
     """
 
     blocking = False
@@ -102,7 +102,7 @@ class ProgressLog(Callback):
         return self._run.metric_spec.main
 
     def _state_text(self) -> str:
-        """Return the current work before training, or the progress during training, as text."""
+        """Return a text: the current preparation before training, or the progress during training."""
         progress = self._progress
         if progress is None or self._doing is not None:
             return self._doing or "starting"
@@ -128,14 +128,14 @@ class ProgressLog(Callback):
 
 
 def next_commands(directory: Path) -> str:
-    """Return the commands with which the user can look at an ended run and check it."""
+    """Return a text with the commands that show and check an ended run."""
     run = quote(str(directory))
     folder = quote(str(directory.parent))
     return f"fedraa report {run}; fedraa board {folder}; fedraa replay {run}"
 
 
 def _metric_texts(metrics: Mapping[str, float], main: str) -> list[str]:
-    """Return the text `name value` of every metric of the whole test set, the main metric first."""
+    """Return `name value` for every metric of the whole test set, the main metric first."""
     names = [main, *(name for name in metrics if name != main and not name.startswith("client_"))]
     return [f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
 

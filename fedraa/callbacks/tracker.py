@@ -11,10 +11,10 @@ from fedraa.errors import InputError, RunWarning
 
 
 class Tracker(Callback):
-    """A callback that writes evaluations to a tracking service, such as MLflow.
+    """The base class of callbacks that write evaluations to a tracking service, such as MLflow.
 
-    If the service raises an error at the start of a run, the run does not start. If it raises an error later, a warning
-    contains the error, and the run continues without this callback.
+    If the service raises an error at the start of a run, the run does not start. If it raises an error later, the user
+    gets a warning with the error, and the run continues without this callback.
     """
 
     blocking = False
@@ -39,7 +39,7 @@ class Tracker(Callback):
         self._has_failed = False
         try:
             self.open(run)
-        # The package of a service can raise any exception.
+        # The Python package of a tracking service can raise any exception.
         except Exception as error:
             self._has_failed = True
             problem = f"{type(self).__name__} cannot start: {type(error).__name__}: {one_line(error)}"
@@ -55,7 +55,7 @@ class Tracker(Callback):
         self._attempt(self.shut)
 
     def _attempt(self, write: Callable[[], None]) -> None:
-        """Call a function that uses the service, unless the service has failed before."""
+        """Call a function that writes to the service. Do nothing after an earlier call has failed."""
         if self._has_failed:
             return
         try:

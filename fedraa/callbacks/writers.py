@@ -15,7 +15,7 @@ from fedraa.errors import InputError
 
 
 class CSV(Callback):
-    """A callback that writes a CSV file with one row per evaluation: step, t (time on the run's clock), every metric.
+    """A callback that writes a CSV file. It has one row per evaluation: step, t (time on the run's clock), all metrics.
 
     The file is overwritten when a run starts. A resumed run writes the rows of earlier evaluations again.
 
@@ -52,14 +52,14 @@ class CSV(Callback):
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file without waiting. Raises OSError for a named pipe without a reader, which would block forever."""
+    """Open a file. Raise OSError for a named pipe without a reader, because opening it would wait forever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
 
 
 class TensorBoard(Tracker):
-    """A callback that writes the time and every metric of each evaluation to TensorBoard.
+    """A callback that writes the time and all metrics of each evaluation to TensorBoard.
 
     Args:
         directory: The folder of all runs, which `tensorboard --logdir` reads.
@@ -78,7 +78,8 @@ class TensorBoard(Tracker):
     def open(self, run: RunStart) -> None:
         self.shut()
         folder = Path(self.directory) / (self.name or run.directory.name)
-        # A resumed run repeats all earlier events. Purging from step 0 avoids that TensorBoard shows values twice.
+        # A resumed run delivers all earlier events again. TensorBoard discards the old values from step 0 on, so that
+        # it shows no value twice.
         purge_step = 0 if run.resumed else None
         self._writer = self._package.SummaryWriter(str(folder), purge_step=purge_step)
 
@@ -86,7 +87,7 @@ class TensorBoard(Tracker):
         self.write(step, {**metrics, "t": t})
 
     def write(self, step: int, values: Mapping[str, float], wall: float | None = None) -> None:
-        """Write the values of one step.
+        """Write values of one server step to TensorBoard.
 
         Args:
             step: The server step.
@@ -104,7 +105,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A callback that writes a run to Weights & Biases: the time and every metric of each evaluation, and its end.
+    """A callback that writes a run to Weights & Biases: the time and all metrics of each evaluation, and the result.
 
     A resumed run continues the same run in Weights & Biases.
 
@@ -125,7 +126,8 @@ class WandB(Tracker):
         self._run: Any = None
 
     def open(self, run: RunStart) -> None:
-        # When a dead server on Ray is restarted, this process receives the start and earlier events again.
+        # If a dead server on Ray is restarted, `open` is called a second time in the same process. The connection is
+        # then kept.
         if self._run is not None:
             return
         self._run = self._package.init(
@@ -138,7 +140,7 @@ class WandB(Tracker):
         )
 
     def write_metrics(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        # Weights & Biases accepts only ascending steps, and a resumed run repeats earlier steps.
+        # Weights & Biases accepts only ascending steps, but a resumed run delivers earlier steps again.
         if step >= self._run.step:
             self._run.log({**metrics, "t": t}, step=step)
 
@@ -152,7 +154,7 @@ class WandB(Tracker):
 
 
 def import_package(module: str, name: str) -> ModuleType:
-    """Return a module of the optional package `name`. If the import fails, raise InputError with an install command."""
+    """Import a module of the optional package `name`. If this fails, raise InputError with the install command."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

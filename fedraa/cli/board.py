@@ -1,4 +1,4 @@
-"""The command `fedraa board`: a live page of the runs in a folder."""
+"""The command `fedraa board`: a live web page of the runs in a folder."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +12,7 @@ PORTS = range(65536)
 
 
 def serve_board(folder: Path, port: int) -> None:
-    """Serve the page of the runs in `folder` until Ctrl-C.
+    """Serve a live web page of the runs in `folder` until the user presses Ctrl-C.
 
     Raise InputError if the folder does not exist or the port cannot be used.
     """

@@ -1,4 +1,4 @@
-"""The output of `fedraa compare`: the progress and the result of every run, then a table with one row per method."""
+"""The output of `fedraa compare`: progress and result of every run, then a table with one row per method."""
 
 import time
 from collections.abc import Sequence
@@ -47,15 +47,16 @@ def run_comparison(
     tuned: Path | None = None,
     waiting: Waiting | None = None,
 ) -> None:
-    """Run every method with every seed and print the results, unless the experiment is quiet.
+    """Run every method with every seed. Print the results, unless the experiment has the option `quiet`.
 
     Args:
         methods: The names of the methods.
         seeds: The seeds.
         experiment: The settings that all methods share.
-        terms: The source of settings that no option sets: `equal`, `paper` or `tuned`; None for each method's defaults.
-        tuned: The file that `fedraa tune` wrote; None for terms other than `tuned`.
-        waiting: The status line of the preparations; None to show none.
+        terms: The source of the settings that no option sets: `equal`, `paper` or `tuned`; None for each method's
+            defaults.
+        tuned: The file that `fedraa tune` wrote, for the terms `tuned`; otherwise None.
+        waiting: The status line that shows the current preparation; None to show none.
     """
     if experiment.quiet:
         api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)
@@ -71,7 +72,7 @@ def run_comparison(
         print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
     if terms == "paper":
         for method in methods:
-            print_line(_of_paper(method))
+            print_line(_paper_text(method))
     print_table(summary_table(frame, experiment.dataset, experiment, metric_spec))
     print_line(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {printer.folder}")
     folder = quote(str(printer.folder))
@@ -79,7 +80,7 @@ def run_comparison(
 
 
 def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
-    """Return a table of the settings that differ between the methods.
+    """Return a table of the settings in which the methods differ.
 
     Args:
         frame: The columns setting, value and methods, with one row per value of a setting.
@@ -93,8 +94,8 @@ def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
     return table
 
 
-def _of_paper(method: str) -> str:
-    """Return the source of a method's settings with `--terms paper`, and the settings that the paper does not state."""
+def _paper_text(method: str) -> str:
+    """Return the source of a method's settings with `--terms paper`, and the settings that the paper omits."""
     paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"
@@ -102,9 +103,9 @@ def _of_paper(method: str) -> str:
 
 
 class _ResultPrinter:
-    """A function that is called with each ended run. It prints the result and the remaining time.
+    """A function that is called after each run. It prints the result and the remaining time.
 
-    It also labels the progress bar of the next run.
+    It also puts the name of the next run on the progress bar.
     """
 
     def __init__(self, count: int, bar: ProgressBar) -> None:
@@ -141,7 +142,7 @@ def _result_line(row: dict[str, object], main: str) -> str:
 
 
 def _mark_untrained(method: str, group: pd.DataFrame) -> str:
-    """Return the method's name, with a note if some of its runs ended before their first step."""
+    """Return the method's name. Add a note if some of its runs ended before their first step."""
     count = int((group["steps"] == 0).sum())
     if not count:
         return method
@@ -201,7 +202,7 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
 
 
 def _energy_text(group: pd.DataFrame) -> str:
-    """Return the mean energy of a method's runs in joules; a dash if some run has devices without given watts."""
+    """Return the mean energy of a method's runs in joules; a dash if some run has devices without a given power."""
     energy = group["energy"]
     if energy.isna().any():
         return "–"

@@ -6,14 +6,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-# The number of characters of a line if the output is a pipe or a file.
+# Maximum number of characters of a line if the output is a pipe or a file.
 PIPE_WIDTH = 100
 # A number of characters that is larger than the width of any table.
 WIDEST = 10_000
 
 
 def page_console() -> Console:
-    """Return a console for a page of text. Without a terminal a line has at most `PIPE_WIDTH` characters."""
+    """Return a console for a page of text. If the output is no terminal, lines have at most `PIPE_WIDTH` characters."""
     console = Console(highlight=False)
     if not console.is_terminal and ("COLUMNS" not in os.environ or console.width > PIPE_WIDTH):
         console.width = PIPE_WIDTH
@@ -26,14 +26,14 @@ def print_line(text: str) -> None:
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print a table without cutting off any text.
+    """Print a table without cutting off any text of its cells.
 
-    If the table is too wide for its words, each row is printed as a block of lines.
+    If the table is too wide even with line breaks between all words, each row is printed as a block of lines.
 
     Args:
         table: The table.
-        console: The console, which determines the width. With None, it is the width of the terminal, or the width that
-            the table needs if the output is not a terminal.
+        console: The console, which determines the maximum width. With None it is the width of the terminal. If the
+            output is not a terminal, the table gets the width that it needs.
     """
     is_flexible = console is None
     console = console or Console()
@@ -44,7 +44,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if is_flexible and not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
-    # The table is too wide. With less space between columns, fewer cells need line breaks.
+    # The table is too wide for the console. With less space between the columns, fewer cells need line breaks.
     if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))

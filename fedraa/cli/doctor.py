@@ -1,10 +1,11 @@
-"""The command `fedraa doctor`: versions, machine, cluster, and the known faults of this installation."""
+"""The command `fedraa doctor`: versions, machine, cluster, and known faults that this installation has."""
 
 import json
 import math
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,11 +28,13 @@ PACKAGES = (
 SHARED_MEMORY = Path("/dev/shm")
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 GIGABYTE = 1e9
-# Ray's object store needs up to this share of the memory. If /dev/shm is smaller, it uses slower files in /tmp.
+# Ray's object store needs up to this share of the machine's memory. If /dev/shm is smaller, Ray uses files in /tmp,
+# which are slower.
 OBJECT_STORE_SHARE = 0.3
-# Gigabytes that a run directory, Ray's logs and an object store on disk need together.
+# Gigabytes of disk space that a run directory, Ray's logs and an object store on disk may need together.
 MIN_DISK_GB = 2.0
-# Largest relative difference that is allowed between weight gradients of the two memory formats in float32.
+# Maximum allowed relative difference between the weight gradients that a convolution computes in the two memory formats
+# (contiguous and channels last).
 GRADIENT_TOLERANCE = 1e-5
 
 
@@ -45,10 +48,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The state of this installation.
+    """The state of this installation of fedraa.
 
     Attributes:
-        versions: The version of Python and of each package, None for a missing package.
+        versions: The version of Python and of each package that fedraa uses; None for a missing package.
         machine: Descriptions of the system, processor, cores, memory and disk, by name.
         gpus: The name and memory of each GPU that PyTorch can use.
         cluster: The address of the Ray cluster that was checked, and whether it answers; None if none was checked.
@@ -90,16 +93,17 @@ class Doctor:
 
 
 def diagnose(address: str | None) -> Diagnosis:
-    """Return the state of this installation.
+    """Return the state of this installation of fedraa.
 
     Args:
         address: Address of a Ray cluster to check; None to check the address in the variable RAY_ADDRESS, if it is set.
     """
     import torch
 
+    from fedraa.config.processes import address_in_environment
     from fedraa.engine.run_description import installed_version
 
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = address or address_in_environment()
     findings = [*_check_machine(), *_check_convolutions(), *_check_torchvision()]
     cluster = None
     if address is not None:
@@ -133,7 +137,7 @@ def _describe_machine() -> dict[str, str]:
 
 
 def count_usable_cores() -> float:
-    """Return the number of cores that this process may use, by its CPU affinity and the quota of its control group."""
+    """Return the number of cores that the CPU affinity and the control group's quota allow this process to use."""
     from fedraa.vectors.chunked import count_cores
 
     cores = float(count_cores())
@@ -161,8 +165,13 @@ def _check_machine() -> Iterator[Finding]:
             f"give --workers {max(1, int(cores))} to runs on Ray",
         )
     shared = free_gigabytes(SHARED_MEMORY)
+    if shared is None and sys.platform == "linux":
+        yield Finding(
+            f"{SHARED_MEMORY} is missing, and without it Ray does not start on Linux",
+            f"mount a tmpfs at {SHARED_MEMORY}, or give --engine local to runs",
+        )
     wanted = OBJECT_STORE_SHARE * free_memory() / GIGABYTE
-    if shared is not None and shared < wanted:
+    if shared is not None and shared < wanted and math.isfinite(wanted):
         yield Finding(
             f"{SHARED_MEMORY} has {shared:.1f} GB free; Ray needs up to {wanted:.1f} GB, or uses slower files in /tmp",
             f"start the container with --shm-size={math.ceil(wanted)}g",
@@ -170,16 +179,19 @@ def _check_machine() -> Iterator[Finding]:
     disk = free_gigabytes(Path.cwd())
     if disk is not None and disk < MIN_DISK_GB:
         yield Finding(f"this disk has {disk:.1f} GB free", f"free {MIN_DISK_GB:g} GB before a long run")
+    if not os.access(Path.cwd(), os.W_OK):
+        yield Finding("this folder cannot be written", "give --out a path in another folder to runs")
 
 
 def _check_convolutions() -> Iterator[Finding]:
-    """Check that the weight gradients of a strided pointwise convolution agree in both memory formats.
+    """Yield a finding if a strided pointwise convolution computes different weight gradients in two memory formats.
 
-    PyTorch's kernel for this case writes beyond its buffer. `fedraa.models.safe_convolution` replaces the kernel.
+    In some versions, PyTorch's kernel for this convolution writes beyond its buffer. The module
+    `fedraa.models.safe_convolution` replaces the kernel.
     """
     import torch
 
-    # Importing the module installs the replacement.
+    # The import replaces PyTorch's kernel by the one that is checked.
     from fedraa.models import safe_convolution
 
     assert safe_convolution.protection is not None

@@ -27,13 +27,13 @@ DEPENDENCIES = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-# Packages that are not the user's code.
+# Names of packages that the user did not write.
 LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM while the block runs, unless SIGTERM already has a handler."""
+    """Let SIGTERM raise KeyboardInterrupt during the block, unless SIGTERM already has a handler."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with stop_signals.stop_on_sigterm(_raise_interrupt) if is_free else nullcontext():
         yield
@@ -41,7 +41,7 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def warnings_in_sentences() -> Iterator[None]:
-    """While the block runs, print each RunWarning as one line, without the file and line that issued it."""
+    """During the block, print each RunWarning as one line of text, without the code line that issued it."""
     show = warnings.showwarning
 
     def show_sentence(
@@ -69,22 +69,23 @@ def _raise_interrupt() -> None:
 def exit_code(command: Callable[[], object]) -> int:
     """Run a command and return its exit code.
 
-    0: success. 1: a run failed, or a check of a log or a component failed. 2: a mistake of the user. 130: the command
-    was stopped by Ctrl-C or SIGTERM.
+    0: success. 1: a run failed, or a check of a log or a component failed. 2: the user made a mistake. 130: Ctrl-C or
+        SIGTERM stopped the command.
     """
     try:
         command()
     except ValueError as error:
         return _print_error(str(error), error, 2)
     except KeyboardInterrupt as error:
-        # After Ctrl-C the terminal shows ^C on the current line.
+        # After Ctrl-C the terminal shows ^C on the current line, so the message begins on a new line.
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    # `--help` ends here, before the call of `_failure_types`, which takes seconds because it imports packages.
+    # `--help` raises SystemExit. It is handled before `_failure_types` is called, because this call imports packages
+    # for seconds.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
-            # Ray's handler of SIGTERM exits with this code between two runs on a cluster.
+            # If SIGTERM arrives between two runs on a cluster, Ray's signal handler exits with this code.
             return _print_error(TERMINATED, error, 130)
         raise
     except _failure_types() as error:
@@ -101,14 +102,14 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def _print_error(text: str, error: BaseException, code: int) -> int:
-    """Write the text and the notes of an error on one line, and return the exit code."""
+    """Print the text and the notes of an error on one line, and return the exit code `code`."""
     line = " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
     sys.stderr.write(f"fedraa: {line}\n")
     return code
 
 
 def find_user_code(error: BaseException) -> str | None:
-    """Return the innermost function in the traceback that is the user's code, with its file and line.
+    """Return the name, file and line of the innermost function in the traceback that is the user's code.
 
     Return None if the traceback has no code of the user.
     """
@@ -123,7 +124,7 @@ def find_user_code(error: BaseException) -> str | None:
 
 
 def _failure_types() -> tuple[type[Exception], ...]:
-    """Return the exceptions for a failed run, a log that breaks the rules, and a component that fails a check."""
+    """Return the exception types for a failed run, for a log that breaks the rules, and for a failed check."""
     from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
 
     return RunFailed, Inconsistent, PromiseBroken

@@ -1,6 +1,6 @@
-"""The flags of every command, read from its class: name, values, default, text and group.
+"""The flags of every command. Their names, values, defaults, texts and groups are read from the command's class.
 
-`--help` and the reference page of the command line are made from them.
+`--help` and the reference page of the command line are generated from them.
 """
 
 import ast
@@ -18,7 +18,7 @@ import tyro
 from fedraa.config.experiment import SECTIONS
 from fedraa.config.section import Section
 
-# The groups of a command's flags and positional arguments that are not fields of an experiment.
+# Headings in the help for flags that are not fields of an experiment, and for positional arguments.
 OWN = "Options"
 POSITIONAL = "Arguments"
 _PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -31,9 +31,9 @@ class Flag:
     Attributes:
         name: The flag as the user types it. A switch also has its negation: `--quiet, --no-quiet`.
         takes: The values that the flag takes, such as `INT`; empty for a switch.
-        default: The default as text; empty if there is none or if `text` states it.
+        default: The default value as text; empty if the flag has none or if `text` states it.
         text: The help text, which is one sentence.
-        group: The heading in the help: `POSITIONAL`, `OWN`, or the heading of a section of an experiment.
+        group: The heading in the help: `POSITIONAL`, `OWN`, or the heading of a section of the experiment's options.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Flag:
 
 
 def flags_of(command: Callable[..., Any]) -> list[Flag]:
-    """Return the flags of a command: first positional arguments, then an experiment's flags, then its other flags."""
+    """Return a command's positional arguments, then the flags of its experiment, then its other flags."""
     assert isinstance(command, type)
     assert is_dataclass(command)
     hints = get_type_hints(command, include_extras=True)
@@ -76,7 +76,7 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
     if "experiment" in hints:
         experiment = _experiment_flags()
     if "methods" in hints:
-        # A command with several methods sets the method of each run, so it has no option `--method`.
+        # A command that takes several methods sets the method of each run itself, so it has no option `--method`.
         experiment = tuple(flag for flag in experiment if flag.name != "--method")
     positional = [flag for flag in command_flags if flag.group == POSITIONAL]
     return [*positional, *experiment, *(flag for flag in command_flags if flag not in positional)]
@@ -84,7 +84,7 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
 
 @cache
 def _experiment_flags() -> tuple[Flag, ...]:
-    """Return the flags of an experiment. Their groups are the headings of the sections."""
+    """Return the flags of an experiment, grouped by the headings of its sections."""
     flags = []
     for section in SECTIONS:
         hints = get_type_hints(section)
@@ -95,7 +95,7 @@ def _experiment_flags() -> tuple[Flag, ...]:
 
 
 def section_heading(section: type[Section]) -> str:
-    """Return the heading of a section in `--help`: the docstring of its class."""
+    """Return the heading of a section of options in `--help`, which is the docstring of its class."""
     return (section.__doc__ or "").rstrip(".")
 
 
@@ -133,7 +133,7 @@ def _default_text(value: object) -> str:
 
 
 def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the type in an `Annotated[...]` and its annotations, or a plain type without annotations."""
+    """Split the type hint `Annotated[T, ...]` into T and the annotations. A plain type has no annotations."""
     if get_origin(hint) is Annotated:
         inner, annotations = _split_annotated(get_args(hint)[0])
         return inner, (*annotations, *hint.__metadata__)
@@ -141,7 +141,7 @@ def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _read_field_docs(command: type) -> dict[str, str]:
-    """Return the text below each field of a class, by the name of the field. It is read from the source code."""
+    """Return, by field name, the text that the source code of a class has below each field."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
     assert isinstance(definition, ast.ClassDef)
     return dict(_documented_fields(definition.body))

@@ -14,10 +14,10 @@ from fedraa.cli.flags import OWN, POSITIONAL, Flag, flags_of
 
 HELP_ALL = "--help-all"
 HELP_FLAGS = frozenset(["-h", "--help", HELP_ALL])
-# An option with more characters has its help text on the next line.
+# If an option has more characters, its help text is on the next line.
 NARROW = 23
-# The most used options of an experiment by heading, in the order of the help. `--help` shows only these options of an
-# experiment; `--help-all` shows all.
+# The most used options of an experiment by heading, in the order of the help. Of all options of an experiment, `--help`
+# shows only these; `--help-all` shows every option.
 EVERYDAY = {
     "Method": ("--method", "--scheduler", "--fragments", "--participation"),
     "Model and data": ("--model", "--dataset", "--data-dir"),
@@ -75,7 +75,7 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
 
 
 def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
-    """Return the groups that `--help` shows: arguments, everyday options of an experiment, options of the command.
+    """Return the groups in `--help`: positional arguments, everyday options of an experiment, the command's options.
 
     Args:
         name: The name of the command.
@@ -91,7 +91,7 @@ def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
 
 
 def further_groups(flags: Sequence[Flag]) -> list[Group]:
-    """Return the groups that only `--help-all` shows: all other options of an experiment, by section."""
+    """Return, by section, the options of an experiment that `--help-all` shows but `--help` does not."""
     everyday = set(chain.from_iterable(EVERYDAY.values()))
     further = [flag for flag in flags if flag.of_experiment and flag.option not in everyday]
     return [(heading, list(members)) for heading, members in groupby(further, key=lambda flag: flag.group)]

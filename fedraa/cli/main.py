@@ -20,7 +20,7 @@ from fedraa.cli.status_line import LOADING, show_status_line, with_bar
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions, StopOptions
-from fedraa.errors import without_effect
+from fedraa.errors import InputError, without_effect
 from fedraa.quick_imports import quick_imports
 from fedraa.waiting import Waiting
 
@@ -63,15 +63,16 @@ class Resume:
     run: tyro.conf.Positional[Path]
     """Run directory."""
     updates: int | None = None
-    """End after this number of server updates, more than before (default: the limit of the run)."""
+    """End after this number of server updates, which must exceed the run's limit (default: the run's limit)."""
     rounds: int | None = None
-    """End after this number of rounds, more than before (default: the limit of the run)."""
+    """End after this number of rounds, which must exceed the run's limit (default: the run's limit)."""
     time: float | None = None
-    """End at this time on the run's clock, later than before, in time units (default: the limit of the run)."""
+    """End at this time on the run's clock, in time units, which must exceed the run's limit (default: the run's
+    limit)."""
     target_accuracy: float | None = None
-    """End when the test accuracy reaches this share, higher than before (default: the limit of the run)."""
+    """End when the test accuracy reaches this share, which must exceed the run's target (default: the run's target)."""
     target: str | None = None
-    """End when a metric reaches a value, as METRIC:VALUE, better than before (default: the limit of the run)."""
+    """End when a metric reaches a value, METRIC:VALUE, better than the run's target (default: the run's target)."""
     quiet: bool = False
     """Print neither progress nor results."""
     callbacks: tuple[str, ...] = ()
@@ -158,8 +159,8 @@ class Methods:
     """List all methods, or show every value of a method and custom components of a module."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Names of methods to show their values, or of modules such as my_ext to list their components (default: all
-    methods)."""
+    """Methods to show with all their settings, or modules such as my_ext with components to list (default: a list of
+    all methods)."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -178,7 +179,7 @@ class Plan:
     data: Path | None = None
     """Folder for clients.png, a picture of the data partition, which is also printed as a table (default: none)."""
     epsilon: float | None = None
-    """Privacy loss epsilon for which to print the necessary noise, with --privacy (default: none)."""
+    """Epsilon of differential privacy for which the necessary noise is printed; needs --privacy (default: none)."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -336,14 +337,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The command and its options; None for the arguments of the process.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     if arguments is None:
         arguments = sys.argv[1:]
     return exit_code(lambda: _run_command(arguments))
 
 
 def _run_command(arguments: Sequence[str]) -> None:
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        raise InputError("folder", "the current folder was deleted", hint="change to another one: cd") from None
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     if list(arguments) in (["--version"], ["-V"]):
         sys.stdout.write(f"fedraa {version('fedraa')}\n")
         return
@@ -356,7 +361,7 @@ def _run_command(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _prestart_ray(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
-    """Start a private Ray cluster, if the run needs one, while the block imports PyTorch, because both take seconds."""
+    """If the run needs a private Ray cluster, start it while the block imports PyTorch. Both take seconds."""
     if options.engine == "local" or cluster_address(options) is not None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The output of `fedraa methods NAME`: every value of one method, with its option and its meaning."""
+"""The output of `fedraa methods NAME`: every setting of one method, with its value, its option and its meaning."""
 
 import inspect
 import re
@@ -15,15 +15,16 @@ from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
 from fedraa.config.experiment import Experiment
 
-# The note about the default at the end of an option's text. It is omitted, because the output shows the value itself.
+# Matches the note about the default at the end of an option's help text. The note is removed, because the output shows
+# the method's value instead.
 DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
 
 
 def show_values(method: Method) -> None:
-    """Print the method's paper, formula, use and paper settings, and then every value of the method.
+    """Print when to use a method, its paper, formula and paper settings, and then every setting of the method.
 
-    A line has the path of the value, the value, and the option that sets it, if there is one. The next line has the
-    meaning.
+    For each setting, one line has its path in the method, its value, and the option that sets it, if there is one. The
+    next line explains the setting.
     """
     console = page_console()
     options = {method.path(name): name for name in SHORTCUTS}
@@ -41,7 +42,7 @@ def show_values(method: Method) -> None:
 
 
 def describe_use(method: Method) -> dict[str, str]:
-    """Return the formula, the use and the paper's settings of a method by heading. A text is empty if it is unknown."""
+    """Return a method's formula, a text on when to use it, and the paper's settings. An unknown text is empty."""
     settings = ""
     paper = method.paper_settings
     if paper is not None:
@@ -57,9 +58,9 @@ def describe_use(method: Method) -> dict[str, str]:
 
 
 def value_text(value: object) -> str:
-    """Return a value as the user can type it. Of a component, return only the name of its class.
+    """Return a setting's value as the user can type it. For a component, return only the name of its class.
 
-    The values of a component have paths and are shown separately.
+    The settings of a component are shown on lines of their own.
     """
     if is_ours(value) and hasattr(value, "__dataclass_fields__"):
         return type(value).__name__
@@ -78,12 +79,12 @@ def join_values(value: object) -> str:
 
 
 def describe_value(method: Method, path: str, option: str | None) -> str:
-    """Return the meaning of a value, from the docstring of the class that has it or from the text of its option.
+    """Return the meaning of a setting, from the docstring of its class or from the help text of its option.
 
     Args:
         method: The method.
-        path: Path of the value in the method, such as `update.mixing`.
-        option: Name of the option that sets the value; None if no option sets it.
+        path: Path of the setting in the method, such as `update.mixing`.
+        option: Name of the option for this setting; None if no option sets it.
     """
     *parents, name = path.split(".")
     owner = reduce(getattr, parents, method)
@@ -98,6 +99,6 @@ def describe_value(method: Method, path: str, option: str | None) -> str:
 
 @cache
 def attribute_texts(kind: type) -> Mapping[str, str]:
-    """Return the attributes that the docstring of a class documents, with their texts."""
+    """Return the text of each attribute that the docstring of a class documents, by the attribute's name."""
     attributes = parse(inspect.getdoc(kind) or "", DocstringStyle.GOOGLE).params
     return {item.arg_name: item.description or "" for item in attributes}

@@ -1,4 +1,4 @@
-"""The output of `fedraa methods`: all methods, the values of one method, or the components of the user's modules."""
+"""The output of `fedraa methods`: all methods, the settings of some methods, or the components of some modules."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from fedraa.composition.overrides import values_by_path
 from fedraa.errors import InputError, closest_name
 
 AXES = ("submodel", "local", "update", "schedule")
-# The table shows only values of local training that differ from these defaults.
+# The table of methods shows only those settings of local training that differ from these defaults.
 PLAIN = LocalTraining(momentum=0.0)
 
 
 def show_methods(names: Sequence[str], *, as_json: bool) -> None:
-    """Print the values of the named methods. If modules are named, print all methods and the modules' components.
+    """Print the settings of the named methods. Without names, print a list of all methods.
 
-    Without names, print all methods.
+    If the names are modules, print the list of all methods and the components of these modules.
 
     Args:
         names: Names of methods, of crossings a+b, of custom methods as package.module:NAME, and of modules.
@@ -43,7 +43,7 @@ def show_methods(names: Sequence[str], *, as_json: bool) -> None:
 
 
 def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
-    """Print every value of each method with its path, its option and its meaning."""
+    """Print every setting of each method: its path, value, option and meaning."""
     if as_json:
         rows = [{"name": method.name, "values": values_by_path(method)} for method in chosen]
         print_line(json.dumps(rows, indent=2, default=text_of))
@@ -54,7 +54,7 @@ def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module. If it does not exist, raise InputError, with a similar name of a method if there is one."""
+    """Import a module. If it does not exist, raise InputError with the most similar name of a method as a hint."""
     try:
         return import_user_module("names", name)
     except InputError:
@@ -64,7 +64,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
-    """Print all built-in methods, the methods of the modules, and the components of the modules with their options."""
+    """Print all built-in methods, the methods in the modules, and the components in the modules with their options."""
     listed = dict(registry.list_methods())
     parts = []
     for module in map(_import_module, modules):
@@ -87,7 +87,7 @@ def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
 
 
 def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]]:
-    """Return the methods of each family by the family's heading. Families with an asynchronous server come first."""
+    """Return the methods of each family, by the family's heading. Asynchronous families come first."""
     families: dict[str, dict[str, Method]] = {}
     for name, method in sorted(listed.items(), key=lambda item: not item[1].asynchronous):
         families.setdefault(describe_family(method), {})[name] = method
@@ -95,7 +95,7 @@ def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]
 
 
 def describe_family(method: Method) -> str:
-    """Return the heading of a method's family: the kind of server, and the part of the model that clients train."""
+    """Return the heading of a method's family, with the kind of server and the part of the model that clients train."""
     server = "synchronous server, steps are rounds"
     if method.asynchronous:
         server = "asynchronous server, steps are updates"
@@ -109,7 +109,7 @@ def describe_family(method: Method) -> str:
 
 
 def family_table(heading: str, members: Mapping[str, Method], name_width: int) -> Table:
-    """Return a table of the methods of a family, with their submodel, local training, server's update and paper.
+    """Return a table of a family's methods: the submodel, local training, server update and paper of each.
 
     Args:
         heading: The heading of the family.
@@ -128,16 +128,17 @@ def family_table(heading: str, members: Mapping[str, Method], name_width: int) -
 
 
 def custom_methods(module: ModuleType) -> dict[str, Method]:
-    """Return the methods in a module, by their import paths."""
+    """Return the methods that a module defines, by their import paths."""
     return {f"{module.__name__}:{name}": value for name, value in vars(module).items() if isinstance(value, Method)}
 
 
 def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
-    """Return the import path, the option and the first line of the docstring of every component class in a module.
+    """Return, for every component class in a module, its import path, its option and its docstring's first line.
 
-    Functions are not listed, because a component that is a function looks like any other function.
+    Components that are functions are not listed, because nothing distinguishes them from other functions.
     """
-    # Imported here, because these imports take a tenth of a second, which the list of built-in methods does not need.
+    # These imports take a tenth of a second. They are inside the function because the list of built-in methods does not
+    # need them.
     from fedraa.callbacks.callback import Callback
     from fedraa.testing.kinds import KINDS
 
@@ -154,7 +155,7 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
 
 def choice_text(choice: object) -> str:
-    """Return one of a method's four choices on one line: its class, and its values that differ from the defaults."""
+    """Describe one of a method's four choices, such as its schedule, by its class and its non-default settings."""
     assert is_dataclass(choice)
     texts = []
     for item in fields(choice):

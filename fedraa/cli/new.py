@@ -1,4 +1,4 @@
-"""The command `fedraa new`: it creates a folder with a study that runs and that the user can change."""
+"""The command `fedraa new`: it creates a folder with a small example study, which the user can run and change."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -9,7 +9,7 @@ SUFFIX = ".txt"
 
 
 def write_study(folder: Path) -> list[Path]:
-    """Write the study's files into a new folder and return their paths.
+    """Write the files of the example study into a new folder and return their paths.
 
     Raises InputError if the folder exists, or cannot be created.
     """

@@ -1,4 +1,4 @@
-"""Conversion of command-line arguments to a command.
+"""Conversion of command-line arguments to a command object.
 
 Flags override the values of a configuration file. Every mistake in the arguments becomes an InputError.
 """
@@ -14,7 +14,8 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-# Only this private module of tyro has the parser's errors as objects. pyproject.toml limits the version of tyro.
+# This module of tyro is private. It is used because only its error objects have fields, such as the invalid argument.
+# Because it may change, pyproject.toml limits the version of tyro.
 from tyro import _errors
 
 from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help
@@ -24,19 +25,19 @@ from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError
 
 Command = Callable[[], None]
-# The field of a command that holds an experiment. The experiment's fields are flags of the command.
+# The name of the field of a command that holds an experiment. The experiment's fields become flags of the command.
 EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
-# The commands of any program by name.
+# The commands of a program by name.
 Functions = Mapping[str, Callable[..., object]]
-# Regular expressions of the messages of Python and tyro about an invalid value.
+# Regular expressions that match the messages of Python and tyro about an invalid value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<value>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<value>.+)\]")
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<value>.+)\.")
 
 
 def parse_command(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
-    """Return the command in the arguments.
+    """Create the command object that the command-line arguments describe.
 
     Args:
         commands: The commands by name.
@@ -57,19 +58,20 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
             path = _config_path(arguments)
         subcommand = tyro.conf.subcommand(command_name, prefix_name=False, **_command_default(command, path))
         subcommands.append(Annotated[command, subcommand])
-    # The types are only known at run time, so the union cannot be written as A | B.
+    # The members of the union are only known at run time, so it cannot be written as A | B.
     one_of: Any = Union[tuple(subcommands)]  # noqa: UP007
     with errors_as_sentences("fedraa", commands, arguments), warnings.catch_warnings():
-        # tyro warns about `--override`, because the flag takes texts while the default of the field is a mapping.
+        # The flag `--override` takes texts, but its field has a mapping as default. tyro warns about this difference.
         warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
 
 
 def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
-    """If the arguments have a help flag, print the help of the command and exit.
+    """If the arguments contain a help flag, print the help of the command and exit.
 
-    `fedraa submit -- run --help` prints the help of the command after `--`, here of `run`.
+    If the command has further arguments after `--`, the command there counts: `fedraa submit -- run --help` prints the
+    help of `run`.
     """
     words = list(arguments)
     if "--" in words and HELP_FLAGS.isdisjoint(words[: words.index("--")]):
@@ -80,7 +82,7 @@ def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:
-    """Raise InputError if a flag is given twice, because the parser would use only the last value."""
+    """Raise InputError if the arguments contain a flag twice, because the parser would use only the last value."""
     seen = set[str]()
     for word in takewhile(lambda word: word != "--", arguments):
         if not word.startswith("--"):
@@ -93,7 +95,7 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
-    """Convert errors that tyro raises in the block to InputErrors.
+    """Convert parser errors that tyro raises in the block to InputErrors.
 
     Args:
         program: The name of the program.
@@ -119,14 +121,14 @@ def _config_path(arguments: Sequence[str]) -> str | None:
 
 
 def _command_default(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
-    """Return the argument `default` for tyro: the command with the experiment of the configuration file `path`.
+    """Return keyword arguments for tyro: `default` is the command with the experiment of the configuration file `path`.
 
-    Without a file, return no argument.
+    If `path` is None, return no keyword arguments.
     """
     if path is None:
         return {}
     values: dict[str, Any] = {}
-    # A command is typed as a function, but it is a dataclass.
+    # The type hint says that a command is a function, but it is a dataclass.
     for field in fields(command):  # type: ignore[arg-type]
         values[field.name] = field.default
         if field.default is MISSING:
@@ -135,11 +137,11 @@ def _command_default(command: Callable[..., Command], path: str | None) -> dict[
 
 
 def _flag_names(commands: Functions, name: str) -> list[str]:
-    """Return the names of a command's flags, with underscores. An unknown command has none."""
+    """Return the names of a command's flags, with underscores. For an unknown command the list is empty."""
     if name not in commands:
         return []
     names = list(signature(commands[name]).parameters)
-    # The parameter for the experiment is not a flag. The fields of the experiment are the flags.
+    # The field `experiment` is not a flag itself. It is replaced by the fields of the experiment.
     if EXPERIMENT in names:
         names.remove(EXPERIMENT)
         names += Experiment.model_fields
@@ -152,7 +154,7 @@ def _raise_sentence(
     commands: Functions,
     arguments: Sequence[str],
 ) -> None:
-    """Raise an InputError for an error of tyro. For errors that are not listed here, do nothing.
+    """Raise an InputError for a parser error of tyro. Do nothing for types of errors that the function does not know.
 
     `errors_as_sentences` documents the arguments `program`, `commands` and `arguments`.
     """
@@ -160,7 +162,8 @@ def _raise_sentence(
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise _unknown_word_error(tokens[0], program, commands, arguments)
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            # The user cannot type the choice None. tyro's order of the choices is arbitrary.
+            # `None` is not listed, because the user cannot type it. The names are sorted, because tyro's order is
+            # arbitrary.
             names = sorted(set(choices) - {"None"})
             raise InputError(_flag_name(argument), got=value, expected=f"one of {', '.join(names)}")
         case _errors.BadValue(argument=argument, offending_value=value):
@@ -170,7 +173,7 @@ def _raise_sentence(
                 )
             raise InputError(_flag_name(argument), got=value, expected=_allowed_values(argument.lowered.metavar))
         case _errors.InstantiationFailure(argument=None, message=message):
-            # The message is the sentence of an experiment's InputError.
+            # The message comes from an InputError that the experiment raised, in the form "field: problem".
             field, _, problem = message.partition(": ")
             raise InputError(field, problem)
         case _errors.InstantiationFailure(argument=argument, message=message) if argument is not None:
@@ -192,7 +195,7 @@ def _raise_sentence(
 
 
 def _unknown_word_error(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
-    """Return the error about an unknown argument, with a hint at a similar argument if there is one."""
+    """Return the error for an unknown argument. If a known argument is similar, the hint names it."""
     see = _help_hint(program, commands, arguments)
     if not token.startswith("-"):
         if token == arguments[0]:
@@ -207,7 +210,7 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
     name = token.lstrip("-").replace("-", "_")
     flags = _flag_names(commands, arguments[0])
     if name in flags and token.startswith("--"):
-        # The user typed the name of a positional argument as a flag.
+        # The user typed the name of a positional argument as if it were a flag.
         hint = f"give the {name} without a flag, {see}"
     elif name in flags:
         hint = f"did you mean --{name.replace('_', '-')}?"
@@ -224,9 +227,9 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
 
 
 def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -> InputError | None:
-    """Return the error about several values after a flag that takes one value.
+    """Return the error for several values after a flag that takes only one.
 
-    Return None if the unknown argument `token` does not follow a flag and its value.
+    Return None if the unknown argument `token` does not stand directly after a flag and its value.
     """
     values: list[str] = []
     flag = ""
@@ -248,7 +251,7 @@ def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -
 
 
 def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> str:
-    """Return a hint that names the help of the command in the arguments, or of the program if there is no command."""
+    """Return a hint to run the help of the command in the arguments, or `fedraa --help` if they have no command."""
     if not arguments or arguments[0] not in commands:
         return f"see {program} --help"
     help_flag = "--help"
@@ -260,7 +263,7 @@ def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> s
 def _bad_value_error(
     argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None
 ) -> InputError:
-    """Return the error about a wrong value. `text` is the value in brackets and quotes, as in tyro's message."""
+    """Return the error for an invalid value. `text` is the value with the brackets and quotes of tyro's message."""
     return InputError(_flag_name(argument), got=text.strip("[]'\""), expected=_allowed_values(allowed))
 
 

@@ -39,26 +39,27 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of classes of devices (or shapes of submodels) that a table shows one by one.
+# Maximum number of device classes (or of submodel shapes) that have their own rows in a table.
 MAX_CLASSES = 12
-# If there are more than `MAX_CLASSES` classes of devices, clients are shown in this number of groups, fast to slow.
+# If there are more than `MAX_CLASSES` classes of devices, the table has this number of groups of clients, from fast to
+# slow.
 GROUPS = 10
-# Maximum number of values of the participation correction for which update weights are computed.
+# The range of update weights is computed from at most this number of values of the participation correction.
 MAX_FACTORS = 1000
-# Maximum number of width groups for which a table shows the width of a submodel.
+# Maximum number of width groups (groups of layers with a common width) for which a table shows a submodel's width.
 MAX_WIDTHS = 6
 
 
 def show_plan(
     experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None, epsilon: float | None = None
 ) -> None:
-    """Print the costs of a run without running it. Raises the same ValueError as the run if the run is not possible.
+    """Print the costs of a run without running it. If the run is not possible, raise the same ValueError as the run.
 
     Args:
         experiment: The options of the run.
         data: A folder for a picture of the data partition, which is also printed as a table; None for neither.
-        waiting: The status line of slow preparations; None to show none.
-        epsilon: The privacy loss for which the necessary noise is printed; None to print no noise.
+        waiting: The status line that shows slow preparations; None to show none.
+        epsilon: A privacy budget for which the necessary noise is printed; None to print no noise.
     """
     if waiting is None:
         spec = build_run(experiment)
@@ -110,9 +111,9 @@ def show_plan(
 
 
 def whole_groups(spec: RunSpec) -> list[str]:
-    """Return a line about the width groups that every fragment has as a whole because they have too few units.
+    """Return a line that names the width groups that have too few units to be cut, so every fragment has them whole.
 
-    The list is empty if there are no such groups.
+    The list is empty if all width groups are cut.
     """
     groups = too_small(spec.traced, spec.index_sets)
     names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MAX_WIDTHS])
@@ -124,7 +125,7 @@ def whole_groups(spec: RunSpec) -> list[str]:
 
 
 def task_lines(spec: RunSpec) -> list[str]:
-    """Return lines about the number of local steps and the update weights, if they depend on the devices."""
+    """Return lines about the local steps and the update weights of clients, if these depend on the devices."""
     costs = make_cost_model(spec)
     update = spec.method.update
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -143,7 +144,7 @@ def task_lines(spec: RunSpec) -> list[str]:
 def task_energies(spec: RunSpec, table: Floats) -> list[float]:
     """Return the energy of a task in joules, for each pair of a client and a fragment that fits in its memory.
 
-    With many clients, a sample of them is used. The list is empty if the devices have no given watts.
+    If there are many clients, a sample of them is used. The list is empty if the power of the devices is not given.
 
     Args:
         spec: The run.
@@ -163,7 +164,7 @@ def task_energies(spec: RunSpec, table: Floats) -> list[float]:
 
 
 def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
-    """Return lines about frozen parameters, which are never sent, and about the bytes that tasks send back.
+    """Return lines about frozen parameters, which are never sent, and about the bytes that tasks send to the server.
 
     The list is empty for a model without frozen parameters.
     """
@@ -180,7 +181,7 @@ def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
 
 
 def custom_components(written: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the option and the text of each custom component in an experiment's fields."""
+    """Return the option and the value of each custom component in an experiment's fields."""
     rows = []
     for name, value in written.items():
         values = value if isinstance(value, list) else [value]
@@ -189,7 +190,7 @@ def custom_components(written: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def fragments_table(spec: RunSpec) -> Table:
-    """Return a table of the fragments (or of the full model): widths, parameters, and the cost of training each."""
+    """Return a table of the fragments (or of the full model) with their widths, parameters and training costs."""
     owned = count_owners(spec.traced, spec.index_sets)
     never = int((owned == 0).sum())
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters, {never} of them never trained"
@@ -203,12 +204,12 @@ def fragments_table(spec: RunSpec) -> Table:
 
 
 def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
-    """Return a table of the submodels of a first round with their costs. The most frequent submodel comes first.
+    """Return a table of the submodels in the first round, with their costs. The most frequent submodel comes first.
 
     Args:
         spec: The run.
-        tasks: The tasks of a first round, or a sample of them.
-        total: The number of tasks of this round.
+        tasks: The tasks of the first round, or a sample of them.
+        total: The number of all tasks of the first round.
     """
     shapes = Counter((task.widths, _unmasked_text(task)) for task in tasks)
     shown = shapes.most_common(MAX_CLASSES)
@@ -224,7 +225,7 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
 
 
 def _unmasked_text(task: Task) -> str:
-    """Return the share of the submodel's parameters that the mask lets the task train, in percent."""
+    """Return the percentage of the submodel's parameters that the task's mask lets the client train."""
     if task.mask is None:
         return "100%"
     return f"{task.mask.mean():.0%}"
@@ -252,15 +253,15 @@ def _shape_cells(spec: RunSpec, widths: Sequence[int]) -> list[str]:
 
 
 def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunner | None = None) -> Table:
-    """Return a table of task costs by device class. With a scheduler it also has the feasible fragments of each class.
+    """Return a table of task costs by device class. With a scheduler, it also shows each class's feasible fragments.
 
-    A cell shows a range if clients of a class have unequal costs. A fragment in brackets is feasible only for some
-    clients of the class.
+    If clients of a class have unequal costs, the cell shows their range. A fragment in brackets is feasible only for
+    some clients of the class.
 
     Args:
         fleet: The devices.
         costs: The cost of each client [N], by the heading of a column, such as a fragment's name.
-        planner: The scheduler with the delay bound; None without a scheduler.
+        planner: The scheduler with its delay bound; None for a method without a scheduler.
     """
     table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
     columns = ["clients", "compute", *costs]
@@ -288,11 +289,12 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
-    """Return the clients of each class of equal devices.
+    """Return the clients of each device class. All devices of a class are equal.
 
     If there are more than `MAX_CLASSES` classes, return `GROUPS` groups of clients instead, from fast to slow.
     """
-    # `class_of` is the number of each client's class [N]. Each property of the devices divides the classes further.
+    # `class_of` has the index of each client's class [N]. Each property of the devices, such as the speed, divides the
+    # classes further.
     class_of = np.zeros(len(fleet), np.int64)
     classes = class_of[:1]
     for column in (fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory):
@@ -306,7 +308,7 @@ def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
 
 
 def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
-    """Return the cost of each client's task [N]; NaN for clients without a task."""
+    """Return the cost of each client's task [N]. It is NaN for clients without a task in the first round."""
     costs = np.full(len(spec.fleet), np.nan)
     for task in tasks:
         costs[task.client] = task.cost
@@ -316,8 +318,8 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 def server_bytes(spec: RunSpec) -> int:
     """Return the memory of the server's state in bytes.
 
-    The state has the model, the Polyak mean if there is one, the state of the server's update, the state that clients
-    keep between tasks, the noise of central privacy, and two buffers for each client that trains.
+    It is the sum for the model, the Polyak mean if there is one, the state of the server's update rule, the state that
+    clients keep between tasks, the noise of central differential privacy, and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
     clients = min(spec.max_participants, spec.at_a_time)
@@ -330,7 +332,8 @@ def server_bytes(spec: RunSpec) -> int:
 def client_bytes(spec: RunSpec) -> int:
     """Return the bytes of state that the server stores for each participating client.
 
-    It is the sum of the state of the server's update and the state that the client keeps between tasks.
+    It is the sum of the client's part in the state of the server's update rule and the state that the client keeps
+    between tasks.
     """
     memory = spec.method.update.memory
     size = spec.params.size
@@ -339,7 +342,7 @@ def client_bytes(spec: RunSpec) -> int:
 
 
 def _sample_values(ascending: Floats) -> Floats:
-    """Return at most `MAX_FACTORS` of the values, at even distances from the first to the last."""
+    """Return at most `MAX_FACTORS` of the values, evenly spaced by index from the first to the last."""
     count = min(len(ascending), MAX_FACTORS)
     return ascending[np.linspace(0, len(ascending) - 1, count).round().astype(np.int64)]
 

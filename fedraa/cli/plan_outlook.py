@@ -1,6 +1,7 @@
 """The expected number of steps and the expected duration of a run.
 
-They are computed from the run's first tasks, or from a dry run: a simulation of the run's tasks without training.
+For a method in rounds they are computed from the first round. For an asynchronous method they come from a dry run,
+which simulates the tasks of the run without training.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,24 +26,26 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of clients that are simulated. In a larger run, a sample of this size stands for all clients.
+# Maximum number of clients that are simulated. If a run has more, a sample of this size represents all clients.
 MAX_SIMULATED = 20_000
-# If devices are not always available, the duration of a round is the mean over this number of rounds.
+# If devices are not always available, rounds have unequal durations. The expected duration is then the mean over this
+# number of simulated rounds.
 AVAILABILITY_ROUNDS = 20
-# Maximum number of updates of a dry run. A longer run is extrapolated from the updates per time unit.
+# Maximum number of updates that a dry run simulates. For a longer run, the rest is extrapolated from the simulated
+# updates per time unit.
 DRY_STEPS = 20_000
 
 
 def ignore_event(kind: str, t: float, /, **fields: object) -> None:
-    """Do nothing with an event of the log."""
+    """Ignore an event that a run would write to its log."""
 
 
 def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task], int]:
-    """Return at most `MAX_SIMULATED` tasks of the first round, and the number of clients in this round.
+    """Return the tasks of the first round, but at most `MAX_SIMULATED`, and the number of clients in this round.
 
     Args:
         spec: The run.
-        record: A function that receives the events of these tasks.
+        record: A function that receives the log events of these tasks.
     """
     server = make_server(spec, record)
     clients = np.fromiter(server.begin(), np.int64)
@@ -53,7 +56,7 @@ def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task
 
 
 def spread_by_rank(costs: Floats, count: int) -> Ints:
-    """Select at most `count` of the costs [N], evenly spread from the lowest to the highest. Return their positions."""
+    """Select at most `count` of the costs [N], evenly spread from the lowest to the highest. Return their indices."""
     if len(costs) <= count:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")
@@ -61,13 +64,14 @@ def spread_by_rank(costs: Floats, count: int) -> Ints:
 
 
 def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
-    """Return a sentence about the expected steps, time and staleness of an asynchronous run, by a dry run."""
+    """Simulate an asynchronous run without training. Return a sentence on its expected steps, time and staleness."""
     limits = spec.limits
     rule: Any = spec.method.update
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
         sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
-    # The run has `times` as many clients and updates as the sample, and `times` its staleness.
+    # The real run has more clients and updates than the sample by the factor `times`. Its staleness is larger by the
+    # same factor.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))
@@ -91,7 +95,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
 
 
 def _steps_within(spec: RunSpec, rate: float) -> float:
-    """Return the number of updates within the limits of the run, at a rate of `rate` updates per time unit."""
+    """Return how many updates the run makes within its limits, at a rate of `rate` updates per time unit."""
     steps = spec.limits.steps or np.inf
     if spec.limits.time is not None:
         steps = min(steps, rate * spec.limits.time)
@@ -99,7 +103,7 @@ def _steps_within(spec: RunSpec, rate: float) -> float:
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
-    """Return the ledger (the decisions of the server) of an asynchronous run before its first task."""
+    """Return the ledger of an asynchronous run before its first task. The ledger makes the server's decisions."""
     clients, fragments = planner.costs.shape
     concurrency = None
     if spec.at_a_time < clients:
@@ -119,7 +123,7 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
     Args:
         spec: The run.
-        clients: The numbers of the simulated clients [n]. Client i of a simulated task is `clients[i]` of the run.
+        clients: The simulated clients [n]. Client i of the simulation is client `clients[i]` of the run.
     """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -127,7 +131,7 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
     def dispatch_cost(task: Dispatch, now: float) -> float:
         down, up = moved[task.fragment]
-        # A client that continues from its own weights receives nothing.
+        # A client that continues from its own weights downloads nothing, so only its training and upload take time.
         if task.resent:
             down = 0
         return costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
@@ -136,9 +140,9 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
 
 def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return a sentence about the expected steps and time of an asynchronous run with sampled submodels.
+    """Return a sentence about the expected steps and time of an asynchronous run whose clients get random submodels.
 
-    It assumes that all tasks of a client cost as much as its first one.
+    The estimate assumes that all tasks of a client cost as much as its first task.
 
     Args:
         spec: The run.
@@ -152,9 +156,9 @@ def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 
 
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return a sentence about the expected rounds and time of a run in rounds.
+    """Return a sentence about the expected rounds and time of a method in rounds.
 
-    It assumes that all rounds are like the first one.
+    The estimate assumes that all rounds are like the first round.
 
     Args:
         spec: The run.
@@ -172,7 +176,7 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 
 
 def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
-    """Return the modelled duration of a round in time units, without random factors (jitter).
+    """Return the expected duration of a round in time units, without the random factors of the option `jitter`.
 
     If devices are not always available, return the mean over `AVAILABILITY_ROUNDS` rounds with the same clients.
 
@@ -200,7 +204,7 @@ def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
 
 
 def _goal_note(spec: RunSpec) -> str:
-    """Return the text `, unless TARGET is reached before`, or an empty text without a target."""
+    """Return `, unless TARGET is reached before` for a run with a target, otherwise an empty text."""
     goal = spec.limits.goal
     if goal is None:
         return ""
@@ -208,7 +212,7 @@ def _goal_note(spec: RunSpec) -> str:
 
 
 def _unknown_losses_note(spec: RunSpec) -> str:
-    """Return a note if the run makes choices that depend on training losses, which a dry run does not have."""
+    """Return a note if the run's choices depend on training losses, because a dry run computes no losses."""
     if getattr(spec.method.schedule, "next_client", "uniform") != "uniform":
         return "; the dry run draws the next client at random, and the selection will choose differently"
     if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):
@@ -217,7 +221,7 @@ def _unknown_losses_note(spec: RunSpec) -> str:
 
 
 def _sample_note(sample: int, total: int) -> str:
-    """Return a note that only a sample of the clients was simulated, or an empty text if all were simulated."""
+    """Return a note if only a sample of the clients was simulated, otherwise an empty text."""
     if sample == total:
         return ""
     return f", from a simulation of {sample} of the {total} clients"

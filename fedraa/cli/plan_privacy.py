@@ -1,4 +1,4 @@
-"""The lines of `fedraa plan` about privacy: the epsilon of the run's noise, and the noise for a wanted epsilon."""
+"""The lines of `fedraa plan` about differential privacy: the epsilon of a run, and the noise for a wanted epsilon."""
 
 from math import inf
 
@@ -25,11 +25,12 @@ from schedulers import SchedulerRunner
 
 
 def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
-    """Return lines about the privacy of a run, under the assumption that no task fails.
+    """Return lines about the differential privacy of a run, under the assumption that no task fails.
 
     Args:
         spec: The run.
-        epsilon: A privacy loss for which the necessary noise is also computed; None for the run's epsilon only.
+        epsilon: A privacy budget for which the necessary noise is also computed; None to compute only the run's
+            epsilon.
     """
     terms = spec.privacy_terms
     if epsilon is not None and not 0 < epsilon < inf:
@@ -68,11 +69,12 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
 
 
 def count_participation(spec: RunSpec, steps: int) -> int | None:
-    """Return the participation of the client that participates most, in a run of `steps` steps without failures.
+    """Return the largest participation of a client in a run of `steps` steps without failures.
 
-    It is the sum, over the releases of the model, of the squared number of the client's updates in the release. If the
-    run has `max_participations`, the result is the upper bound that follows from it. Return None if the clients of each
-    step are not known before the run starts, for example if the participation chooses clients by observations.
+    The participation of a client is the sum, over all released versions of the model, of the squared number of its
+    updates in this version. If the run has the option `max_participations`, the result is the upper bound that follows
+    from the option. Return None if the clients of each step are not known before the run, for example if clients are
+    chosen by their losses.
     """
     terms = spec.privacy_terms
     assert terms is not None
@@ -83,7 +85,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     if bound is not None:
         if terms.local or terms.per_release in (None, 1):
             return bound
-        # In the worst case, all updates of a client are in the same buffer.
+        # In the worst case, as many updates of a client as possible are in the same released version.
         return min(bound, terms.per_release) * bound
     if participation is not None and needs_view(participation):
         return None
@@ -95,14 +97,14 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
         return None
     updates = _forecast_clients(spec, steps)
     if terms.local:
-        # A task that is in flight at the end of the run also sends an update.
+        # One task of the client may be in flight at the end of the run. Its update is also sent.
         return int(np.bincount(updates, minlength=clients).max()) + 1
     events = [{"kind": "commit", "client": client} for client in updates]
     return largest_squared(group_updates(events, terms.per_release))
 
 
 def _forecast_clients(spec: RunSpec, steps: int) -> tuple[int, ...]:
-    """Return the client of each update of an asynchronous run, by a dry run."""
+    """Return the client of each update of an asynchronous run, as simulated by a dry run."""
     schedule = spec.method.schedule
     rule = spec.method.update
     assert isinstance(rule, AsyncRule)

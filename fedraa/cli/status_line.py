@@ -14,10 +14,10 @@ LOADING = "loading PyTorch"
 
 @contextmanager
 def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
-    """Show a status line during the block, and yield it. At first it says that PyTorch is loaded.
+    """Show a status line during the block, and yield it. Its first text is that PyTorch is being loaded.
 
-    If the output is not a terminal, the status is logged, and log records are printed to stdout during the block. A
-    quiet command shows nothing and yields None.
+    If the output is not a terminal, the status is logged, and log records are printed to stdout during the block. If
+    `quiet` is True, nothing is shown, and the block gets None.
     """
     if quiet:
         yield None
@@ -33,10 +33,10 @@ def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
 def with_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str | Callback, ...]":
     """Return the callbacks of a command, with a progress bar that replaces the status line `waiting`.
 
-    A quiet command (`waiting` is None) gets no progress bar. If the output is not a terminal, there is none either,
-    because the run logs its progress.
+    No progress bar is added for a quiet command (`waiting` is None). None is added either if the output is not a
+    terminal, because the run then logs its progress.
     """
-    # Imported here, because the import takes seconds.
+    # The import is inside the function, because it takes seconds.
     from fedraa.callbacks import ProgressBar
 
     if waiting is None:

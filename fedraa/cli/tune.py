@@ -26,13 +26,13 @@ def run_tuning(
     jobs: int,
     waiting: Waiting | None = None,
 ) -> None:
-    """Tune the methods, and print the progress and the best values.
+    """Tune the hyperparameters of the methods. Print the progress and the best values.
 
     Args:
         methods: Names of methods.
-        space: The values to try, in the form of the option `--space`.
+        space: The search space: texts in the form of the option `--space`.
         trials: The number of trials of each method.
-        experiment: Data, devices, limits and seed of all trials. If it is quiet, nothing is printed.
+        experiment: Data, devices, limits and seed of all trials. With its option `quiet`, nothing is printed.
         jobs: The number of trials that run at the same time.
         waiting: The status line, which shows the running trial; None to print nothing.
     """
@@ -84,7 +84,7 @@ def _values_text(values: Any) -> str:
 
 
 def best_table(result: Tuned) -> Table:
-    """Return a table with the best trial of each method. A * marks a value at the edge of the search space."""
+    """Return a table with the best trial of each method. An asterisk marks a value at the edge of the search space."""
     metric = result.table.columns[3]
     table = Table("method", "best at", str(metric), "trials", "stopped early", box=box.SIMPLE_HEAD)
     for method, values in result.terms.items():

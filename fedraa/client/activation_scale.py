@@ -18,8 +18,8 @@ def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *,
         module: The module of the fragment. Hooks are added to its layers.
         traced: The traced full model.
         widths: Number of kept units of each width group.
-        inner: Also scale the inputs of layers with cut inputs and cut outputs. This is needed if units are assigned
-            to clients again in every round (IST), because a unit of the full model then reads the units of all clients.
+        inner: True to also scale the inputs of layers with cut inputs and cut outputs. IST needs this: its units change
+            clients in every round, so that a unit of the full model reads the units of all clients.
     """
     entries = chain.from_iterable(group.entries for group in traced.groups)
     cut = {(entry.tensor, entry.dim) for entry in entries}

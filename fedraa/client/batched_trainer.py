@@ -18,15 +18,16 @@ from fedraa.client.lr_schedule import follows_length
 from fedraa.client.trainer import Trainer, Work
 from fedraa.messages import Task, Update
 from fedraa.submodels import Traced
+from fedraa.submodels.flat import copy_to_numpy
 
 
 class BatchedTrainer(Trainer):
     """A trainer that trains up to `stack` tasks with submodels of the same shape together.
 
-    Tasks that are trained together form a stack. A result depends only on the task, the data, the seed and the
-    parameter `stack`, not on the other tasks of its stack. For this, all stacks are padded to the same number of rows,
-    and all minibatches to a size that depends only on the client's number of samples. Results differ from results of
-    `Trainer` by rounding.
+    Tasks that are trained together form a stack, with one row for each task. A result depends only on the task, the
+    data, the seed and the parameter `stack`, not on the other tasks of its stack. Therefore all stacks are padded to
+    the same number of rows, and all minibatches to a size that depends only on the client's number of samples. Results
+    differ from results of `Trainer` by rounding.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
@@ -109,22 +110,22 @@ class BatchedTrainer(Trainer):
                     client=task.client,
                     fragment=task.fragment,
                     version=task.version,
-                    params=stack.weights[row].cpu().numpy().copy(),
+                    params=copy_to_numpy(stack.weights[row]),
                     steps=step,
                     loss=float(totals[row]) / step,
                     seconds=0.0,
-                    extras={name: buffer.cpu().numpy().copy() for name, buffer in extras.items()},
+                    extras={name: copy_to_numpy(buffer) for name, buffer in extras.items()},
                     cosine=cosine,
                 )
         seconds = (time.perf_counter() - started) / len(work)
         return [replace(trained[row], seconds=seconds) for row in range(len(work))]
 
     def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the inputs [height, b, ...] and labels [height, b] of each step, for all tasks of a stack.
+        """Yield the inputs [rows, b, ...] and labels [rows, b] of each step, for all tasks of a stack.
 
         The label is PADDING if a client has no more samples or steps. The data of all clients and the order of their
         samples are copied to the device first. If samples are generated at random for every epoch, new samples replace
-        them on the device before each epoch.
+        the old ones on the device before each epoch.
         """
         longest = max(len(one.y) for one in work)
         width = self._batch_rows(len(work[0].y))
@@ -168,7 +169,7 @@ class BatchedTrainer(Trainer):
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
-    """Return one task that stands for `height` tasks with submodels of one shape. Its buffers are [height, k]."""
+    """Return one task with the buffers of all tasks as the rows of arrays [n, k]. The submodels have one shape."""
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
     return replace(

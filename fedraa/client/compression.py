@@ -49,13 +49,13 @@ class Compressor(ABC):
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the size of the message in bytes for a delta of `coordinates` entries. The traffic counts it."""
+        """Return the bytes of the message for a delta of `coordinates` entries. They count as traffic."""
 
     def for_feedback(self) -> "Compressor | None":
-        """Return the compressor to use with error feedback, or None if it cannot be used with error feedback.
+        """Return the compressor to use with error feedback, or None if error feedback is not possible.
 
-        It cannot be used if its error can be larger than the delta, because the error that a client keeps would then
-        grow from task to task.
+        Error feedback needs a compressor with an error that is never larger than the delta. With a larger error, the
+        error that a client keeps would grow from task to task.
         """
         return self
 
@@ -193,10 +193,11 @@ class QSGD(Compressor):
 class Sign(Compressor):
     """The sign of every entry in one bit (signSGD, Bernstein et al. 2018). The sign of 0 is +1.
 
-    Signs have no length. Therefore only the aggregator of the method `signsgd` accepts this compressor.
+    The server does not receive the lengths of the entries. Therefore only the aggregator of the method `signsgd`
+    accepts this compressor.
 
     Attributes:
-        scaled: True if the signs are multiplied by a length.
+        scaled: True if the message also has a length, by which the server multiplies the signs.
     """
 
     scaled: ClassVar[bool] = False
@@ -213,7 +214,7 @@ class Sign(Compressor):
 
 @dataclass(frozen=True)
 class ScaledSign(Sign):
-    """The sign of every entry times the mean absolute entry (Karimireddy et al. 2019). The message holds both."""
+    """The sign of every entry, and one length for all entries: their mean absolute value (Karimireddy et al. 2019)."""
 
     scaled: ClassVar[bool] = True
 
@@ -230,7 +231,7 @@ class ScaledSign(Sign):
 
 
 def count_kept(share: float, coordinates: int) -> int:
-    """Return the number of entries that are sent of a delta with `coordinates` entries: at least one, if any."""
+    """Return the number of entries to send of a delta with `coordinates` entries: at least 1 unless it is empty."""
     return min(coordinates, max(1, round(share * coordinates)))
 
 
@@ -242,7 +243,7 @@ def round_up_bits(bits: int) -> int:
 def _parse_number(text: str) -> Compressor:
     """Return the compressor that the text `topk:SHARE`, `randomk:SHARE` or `qsgd:LEVELS` describes."""
     kind, _, number = text.partition(":")
-    # If the part after the colon is not a number, the error at the end is raised.
+    # If the text after the colon is not a number, the ValueError is ignored, and the InputError below is raised.
     with suppress(ValueError):
         if kind == "qsgd" and int(number) >= 1:
             return QSGD(int(number))

@@ -14,7 +14,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import trainable_parameters, view_as_tensor
-from fedraa.submodels.flat import BY_PIECE
+from fedraa.submodels.flat import is_by_piece
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of a row of a minibatch that has no sample.
@@ -44,17 +44,14 @@ class FlatModule:
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
-        # Views of `gradient` in the shapes of the parameters.
-        self._targets: list[Tensor] = []
-        # This is a weak reference. With a reference cycle, the buffers would not be freed together with this object.
+        # A weak reference, because a cycle of references would delay the release of the buffers.
         model = proxy(self)
         start = 0
         for parameter in trainable_parameters(module.to(weights.device).train()):
             piece = slice(start, start + parameter.numel())
             parameter.data = weights[piece].view(parameter.shape)
             if gradient is not None:
-                self._targets.append(gradient[piece].view(parameter.shape))
-                parameter.grad = self._targets[-1]
+                parameter.grad = gradient[piece].view(parameter.shape)
             else:
                 # torch leaves this method untyped.
                 hook = parameter.register_post_accumulate_grad_hook
@@ -111,10 +108,10 @@ class FlatModule:
     def backward(self, loss: Tensor) -> None:
         """Compute the gradient of the loss and store it in the buffer `gradient`.
 
-        For small models, PyTorch allocates the gradients, and they are copied into the buffer. For large models,
-        PyTorch adds them to zeros in the buffer, which is slower but needs no second buffer.
+        For small models, PyTorch allocates the gradients, which are then copied into the buffer. For large models,
+        PyTorch adds the gradients to zeros in the buffer, which is slower but needs no second buffer.
         """
-        if len(self.weights) >= BY_PIECE:
+        if is_by_piece(len(self.weights), self.weights.device):
             self.gradient.zero_()
             # torch leaves Tensor.backward untyped.
             loss.backward()  # type: ignore[no-untyped-call]
@@ -123,11 +120,8 @@ class FlatModule:
             parameter.grad = None
         # torch leaves Tensor.backward untyped.
         loss.backward()  # type: ignore[no-untyped-call]
-        for parameter, target in zip(self._pieces, self._targets, strict=True):
-            if parameter.grad is None:
-                target.zero_()
-            else:
-                target.copy_(parameter.grad)
+        # One call for all parameters, because a GPU needs as long to start a copy as to copy a small parameter.
+        torch.cat([_flat_gradient(parameter) for parameter in self._pieces], out=self.gradient)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
         """Compute the gradient of the loss, and pass the gradient of each parameter to a function.
@@ -196,10 +190,10 @@ class BatchedModule:
     def loss(self, result: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross-entropy [height] of each row, over the labels that are not PADDING.
 
-        It is 0 for a row with only PADDING.
+        The loss of a row with only PADDING is 0.
 
         Args:
-            result: Unused; FlatModule needs it.
+            result: Unused. FlatModule has the same argument.
             outputs: Logits [height, b, classes].
             labels: Labels [height, b].
         """
@@ -209,6 +203,13 @@ class BatchedModule:
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the losses [height], and store each in its row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
-        for piece, gradient in zip(self._pieces, gradients, strict=True):
-            # In PyTorch 2.9 the zeros for a parameter without influence on the loss require gradients.
-            self.gradient[:, piece] = gradient.detach().flatten(1)
+        # `detach` is for PyTorch 2.9: if a parameter has no influence on the loss, its zero gradient is itself part of
+        # an autograd graph.
+        torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1, out=self.gradient)
+
+
+def _flat_gradient(parameter: nn.Parameter) -> Tensor:
+    """Return the gradient of a parameter as a vector, or zeros if the loss does not depend on the parameter."""
+    if parameter.grad is None:
+        return torch.zeros_like(parameter).detach().view(-1)
+    return parameter.grad.detach().reshape(-1)

@@ -38,13 +38,13 @@ class GradientTransform(ABC):
             def apply(self, grad, context):
                 grad.add_(context.weights.sign(), alpha=1e-4)
 
-    The result must depend only on the arguments. Each element must be changed independently of the others, because a
-    gradient is passed as a whole [k], in chunks of it, or as the gradients of several clients [height, k].
+    The result must depend only on the arguments. Each element must be changed independently of all other elements,
+    because `grad` may be a whole gradient [k], a chunk of one, or the gradients of several clients [clients, k].
 
     Attributes:
-        whole: True if `apply` needs the whole gradient, for example its norm. Then it never gets a chunk.
-        masked: True if `apply` may change elements outside of a submodel's mask. These changes are then undone. Set it
-            to False to save time if `apply` leaves an element 0 where gradient and weights are 0.
+        whole: True if `apply` needs the whole gradient, for example its norm. Then `apply` never gets a chunk.
+        masked: True if `apply` may change elements outside of a submodel's mask. These changes are then undone. To save
+            time, set `masked` to False if the result of `apply` is 0 wherever gradient and weights are 0.
     """
 
     whole: ClassVar[bool] = False
@@ -89,17 +89,22 @@ class ControlVariate(GradientTransform):
 
 @dataclass(frozen=True)
 class ServerMomentum(GradientTransform):
-    """Replace the gradient g by fresh * g + (1 - fresh) * (momentum of the server), as in FedCM, MoFedSAM, MimeLite."""
+    """Replace the gradient g by m * g + (1 - m) * (momentum of the server), as in FedCM, MoFedSAM and MimeLite.
 
-    fresh: float
+    Attributes:
+        grad_mix: The weight m of the gradient.
+        momentum: The server's momentum [k]; None before `begin`.
+    """
+
+    grad_mix: float
     momentum: Tensor | None = None
 
     def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
-        return ServerMomentum(self.fresh, extras["momentum"])
+        return ServerMomentum(self.grad_mix, extras["momentum"])
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
         assert self.momentum is not None
-        grad.mul_(self.fresh).add_(self.momentum[context.piece], alpha=1 - self.fresh)
+        grad.mul_(self.grad_mix).add_(self.momentum[context.piece], alpha=1 - self.grad_mix)
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class WeightDecay(GradientTransform):
 
 
 def gradient_norm(gradient: Tensor) -> Tensor:
-    """Return the norm [1] of a gradient [k], or the norms [height, 1] of gradients [height, k]."""
+    """Return the norm [1] of a gradient [k], or the norms [n, 1] of n gradients [n, k]."""
     result: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
     return result
 

@@ -52,6 +52,8 @@ class Adversary:
     def ascend_loss(self, loss: Tensor) -> None:
         """Take one ascent step on f - l1 ||L - 1||^2 - l2 ||d||^2, where f is the summed loss of the batch.
 
+        l1 and l2 are `SCALE_PENALTY` and `SHIFT_PENALTY`.
+
         Args:
             loss: f at the current weights. It must depend on `state`.
         """

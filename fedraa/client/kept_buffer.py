@@ -10,7 +10,7 @@ from fedraa.messages import KEPT_PREFIX, Index, Vector
 class KeptBuffer:
     """Values that each client keeps from one task to the next.
 
-    The server stores them. A task carries them to the worker, and its update carries them back.
+    The server stores these values. A task carries them to the worker, and the task's update carries them back.
 
     Attributes:
         name: The name of the buffer.

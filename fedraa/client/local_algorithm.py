@@ -34,7 +34,7 @@ class LocalRun(Protocol):
 
     @property
     def sent(self) -> Mapping[str, Tensor]:
-        """The buffers that the server has sent with the task by name. They are 0 at masked coordinates."""
+        """The buffers by name that the server has sent with the task. They are 0 outside of the task's mask."""
 
     @property
     def reply(self) -> dict[str, Tensor]:
@@ -182,5 +182,5 @@ class LocalAlgorithm:
 
 
 def trained_or_global(values: Vector, params: Vector) -> Vector:
-    """Return `values` [d], but the global model `params` [d] where `values` is NaN (never trained by the client)."""
+    """Return `values` [d] with NaN, the mark of coordinates that the client never trained, replaced by `params` [d]."""
     return np.where(np.isnan(values), params, values)

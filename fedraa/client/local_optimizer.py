@@ -38,8 +38,8 @@ class LocalOptimizer(ABC):
                 weights.sub_(gradient.sign_(), alpha=lr)
 
     A step must treat every coordinate independently, because the tensors are a whole buffer [k], a chunk of it, or the
-    buffers of several clients [height, k]. Masked coordinates have weight, state and gradient 0, and a step must not
-    change them. An optimizer that sets `needs_whole_gradient` may use norms over the last dimension.
+    buffers of several clients [clients, k]. Outside of a submodel's mask, weights, state and gradient are 0, and a step
+    must leave them 0. An optimizer that sets `needs_whole_gradient` may use norms over the last dimension.
 
     The fields `lr`, `momentum` and `weight_decay` override the experiment's options of the same name, unless they are
     None.
@@ -53,7 +53,7 @@ class LocalOptimizer(ABC):
     decoupled: ClassVar[bool] = False
     """True if `descend` applies the weight decay. If it is False, the gradient already contains the decay."""
     needs_whole_gradient: ClassVar[bool] = False
-    """True if a step needs all coordinates together. The tensors are then [k] or [height, k], never a chunk."""
+    """True if a step needs all coordinates together. The tensors are then [k] or [clients, k], never a chunk."""
     uses_lr: ClassVar[Literal["every step", "first step", "never"]] = "every step"
     """The steps of a task in which the experiment's option `lr` has an effect."""
 
@@ -65,7 +65,7 @@ class LocalOptimizer(ABC):
         return ()
 
     def kept(self, momentum: float, tensors: int) -> tuple[KeptBuffer, ...]:
-        """Return the declarations of the state that a client keeps between tasks with `local_optimizer_state` keep.
+        """Return the declarations of the state that a client keeps between tasks if `local_optimizer_state` is keep.
 
         Args:
             momentum: The experiment's momentum.
@@ -125,7 +125,7 @@ class LocalOptimizer(ABC):
 
 @dataclass(frozen=True)
 class SGD(LocalOptimizer):
-    """Stochastic gradient descent with the values of torch.optim.SGD."""
+    """Stochastic gradient descent with the same steps as torch.optim.SGD."""
 
     lr: Positive | None = None
     momentum: Decay | None = None
@@ -163,7 +163,7 @@ class SGD(LocalOptimizer):
             return
         velocity = state["momentum_buffer"].mul_(momentum)
         if self.dampening:
-            # The first step of a coordinate is not dampened.
+            # As in torch.optim.SGD, the dampening does not affect the first step of a coordinate.
             velocity.add_(torch.where(state[STEP] == 1, gradient, gradient * (1 - self.dampening)))
         else:
             velocity.add_(gradient)
@@ -175,7 +175,7 @@ class SGD(LocalOptimizer):
 
 @dataclass(frozen=True)
 class Adam(LocalOptimizer):
-    """Adam with the values of torch.optim.Adam: the weight decay is part of the gradient."""
+    """Adam with the same steps as torch.optim.Adam: the weight decay is part of the gradient."""
 
     lr: Positive | None = None
     betas: tuple[Decay, Decay] = (0.9, 0.999)
@@ -222,7 +222,7 @@ def _bias_correction(beta: float, steps: Tensor) -> Tensor:
 
 
 class OptimizerSteps:
-    """A local optimizer with its state in one task. The buffers are [k], or [height, k] for several clients.
+    """A local optimizer with its state in one task. The buffers are [k], or [clients, k] for several clients.
 
     Args:
         optimizer: The local optimizer.
@@ -289,7 +289,7 @@ class OptimizerSteps:
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:
-    """Return the numbers of steps [..., k], or [..., 1] if the numbers of each client are equal, which is faster."""
+    """Return the numbers of steps [..., k]. If they are equal for all coordinates, return [..., 1] to save time."""
     first = steps[..., :1]
     if bool((steps == first).all()):
         return first.clone()

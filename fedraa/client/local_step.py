@@ -78,8 +78,8 @@ class StepComponents:
 class LocalStep:
     """The local steps of one task. The docstring of LocalTraining lists the parts of a step in their order.
 
-    With a BatchedModule, these are the steps of several tasks together. `task` then stands for all of them, its buffers
-    are [height, k], and the losses are [height].
+    With a BatchedModule, these are the steps of a stack of several tasks. `task` then stands for all of them, its
+    buffers are [rows, k] with one row per task, and the losses are [rows].
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class LocalStep:
             self._apply_mask(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
-            # Without a mask, the received weights are the task's buffer, which is not copied on a CPU.
+            # Without a mask, the anchor is a view of the task's buffer, so that nothing is copied on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
         self._optimizer = self._make_optimizer(kept)
@@ -139,7 +139,7 @@ class LocalStep:
         self._prior: Tensor | None = None
 
     def received_buffer(self, buffer: Vector) -> Tensor:
-        """Return a copy of a task's buffer [k] on the model's device, with 0 at masked coordinates.
+        """Return a copy of a task's buffer [k] on the model's device, with 0 outside of the task's mask.
 
         If the task keeps the weights outside of its mask, all values are copied.
         """
@@ -201,7 +201,7 @@ class LocalStep:
         personal: Tensor | None = None,
         kept: Tensor | None = None,
     ) -> None:
-        """Compress the delta, and replace the trained weights by those that the server reconstructs from it.
+        """Compress the delta. Replace the trained weights by the weights that the server computes from the result.
 
         Args:
             rng: The random generator of the compressor for this client and task.
@@ -229,7 +229,7 @@ class LocalStep:
         with convert_errors("compress", self._compressor):
             arrived = self._compressor.apply(delta, rng)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
-            problem = f"{type(self._compressor).__name__}.apply returned this value"
+            problem = f"{type(self._compressor).__name__}.apply returned a wrong value"
             raise InputError("compress", problem, got=arrived, expected=f"a tensor {list(delta.shape)}, like the delta")
         return arrived
 

@@ -24,9 +24,9 @@ class LocalTraining:
 
     A local step computes in this order: gradient (with `sam_rho`, at perturbed weights), mask of the submodel, proximal
     term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local optimizer. If the submodel has
-    a mask, the result of every part is masked again. Clipping does not change the weight decay, as in HeteroFL's code.
-    With `grad_mix` m, the decay is multiplied by m, as if it were added to the gradient before the mix. AdamW applies
-    the decay directly to the weights.
+    a mask, the gradient is set to 0 outside of the mask after every part. Clipping does not change the weight decay, as
+    in HeteroFL's code. With `grad_mix` m, the decay is multiplied by m, as if it were added to the gradient before the
+    mix. AdamW applies the decay directly to the weights.
 
     Attributes:
         lr: Learning rate.
@@ -46,24 +46,24 @@ class LocalTraining:
         control: True to add the control variate c - c_i to the gradient (SCAFFOLD).
         full_gradient: True to also send the full-batch gradient at the received weights (MimeLite).
         squares: True to also send, for each coordinate, the sum of its squared gradients over all local steps
-            (PruneFL). Masked coordinates are included.
+            (PruneFL), also for coordinates outside of the mask.
         adversary: True to train on inputs that an adversary of each client has changed (FedRobust).
         label_masked: True to set the logits of labels that the client's data lack to 0 (HeteroFL).
         logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
             label in the client's data, and q its share in the data of all clients (logit adjustment, Menon et al. 2021,
             and FedLC, Zhang et al. 2022, with q in place of equal shares). Training then does not unlearn labels that
             are rarer at the client than at all clients. With 1, labels that the client's data lack have no influence.
-            It needs the objective classification.
+            The field needs the objective classification.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.
         transforms: Custom GradientTransforms, which are applied after the proximal term.
         split: Number of layers in the client's part in split learning (SplitFed); 0 for no split.
         full_rate: True to divide the activations of a submodel by its share of the units while it trains, and to
-            multiply its learning rate by this share. Its weights then change as fast as in the full model.
+            multiply its learning rate by this share. The submodel's weights then change as fast as in the full model.
         scale_activations: True to scale the activations as with `full_rate`, but not the learning rate.
-        min_batch: The smallest minibatch on which the model can be trained: 1 or 2. It is measured before the run. With
-            2, a single sample at the end of a pass is added to the minibatch before it.
+        min_batch: The smallest minibatch on which the model can be trained, 1 or 2, as measured before the run. With 2,
+            a single sample at the end of a pass is added to the minibatch before it.
         local_optimizer: Local optimizer: sgd, adam, adamw, delta-sgd, dog, dowg, ldog, or a custom LocalOptimizer.
         algorithm: The LocalAlgorithm that trains a task, for example one that also trains a personal model.
         personal_layers: Layers that stay at each client: names of modules or parameters, patterns such as `head.*`, or
@@ -149,14 +149,14 @@ class LocalTraining:
         return self.samples(shard) * self.passes + shard * self.extra_epochs
 
     def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the number of samples in `steps` local steps, where each step counts as the mean minibatch of a pass.
+        """Return the number of samples in `steps` local steps. Each step counts with the mean minibatch size of a pass.
 
         The arguments are numbers for one client, or arrays for all clients.
         """
         return np.asarray(steps * shard / self.count_minibatches(shard))
 
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the number of samples for which `steps` local steps compute passes, as `passed_samples` does."""
+        """Return the number of samples for which `steps` local steps compute passes, with all repetitions."""
         return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
 
     def path_length(self, lr: float, steps: int) -> float:

@@ -19,8 +19,8 @@ EXPECTED = (
     "or @local by the run's clock, by passes over the training data or by the local steps of each task, as in "
     "cosine:auto@local"
 )
-# Names of schedules in other libraries. If a user passes such a name as `scheduler`, the error suggests this value of
-# `lr_schedule`.
+# Names of schedules in other libraries, with the corresponding values of `lr_schedule`. If a user passes such a name as
+# `scheduler`, the error message suggests this value.
 USUAL_SCHEDULES = {
     "constant": "constant",
     "cosine": "cosine:100",
@@ -93,7 +93,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
     """Return the factor as a function of the local step in a task of `length` steps.
 
-    It is 1 if the schedule does not count local steps.
+    The factor is 1 if the schedule does not count local steps.
     """
     if lr_unit(spec) != LOCAL:
         spec = "constant"
@@ -108,7 +108,7 @@ def mean_local_factor(spec: str, length: int) -> float:
 
 
 def run_factor(spec: str) -> Callable[[float], float]:
-    """Return the factor as a function of the progress of the run. It is 1 if the schedule counts local steps."""
+    """Return the factor as a function of the run's progress. The factor is 1 if the schedule counts local steps."""
     factor = lr_schedule(spec)
     if lr_unit(spec) == LOCAL:
         return lr_schedule("constant")

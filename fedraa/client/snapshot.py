@@ -65,7 +65,7 @@ def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
 
 
 def _copy_plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of those values that can be compared, by `prefix.NAME`."""
+    """Return copies of the values that can be compared, with the keys `prefix.NAME`."""
     return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_plain(value)}
 
 

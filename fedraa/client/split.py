@@ -18,7 +18,7 @@ from fedraa.submodels.meter import Meter
 
 
 @dataclass(frozen=True)
-class ClientHalf:
+class SplitCosts:
     """The costs of a split model.
 
     Attributes:
@@ -105,7 +105,7 @@ def check_split(module: nn.Module, at: int) -> list[nn.Module]:
     return list(module)
 
 
-def measure_stem(module: nn.Module, at: int, example: Tensor) -> ClientHalf:
+def measure_split(module: nn.Module, at: int, example: Tensor) -> SplitCosts:
     """Measure the costs of a model that is split after its first `at` layers.
 
     Args:
@@ -128,7 +128,7 @@ def measure_stem(module: nn.Module, at: int, example: Tensor) -> ClientHalf:
     with Meter() as meter:
         result = nn.Sequential(*copy.deepcopy(layers[at:])).train()(activations.detach().requires_grad_())
         result.sum().backward()
-    return ClientHalf(Cost(params, 4 * params, flops, memory), crossing, meter.flops / len(example))
+    return SplitCosts(Cost(params, 4 * params, flops, memory), crossing, meter.flops / len(example))
 
 
 def _copy_across(tensor: Tensor) -> tuple[Vector, Tensor]:

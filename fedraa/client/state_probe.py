@@ -56,7 +56,7 @@ def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tenso
             that the saved model would lack.
     """
     with warnings.catch_warnings():
-        # The user did not cause warnings from trials on one sample or on other values.
+        # Trials on one sample or with changed values can cause warnings that do not concern the user's own use.
         warnings.simplefilter("ignore")
         return _Probe(module, example, outputs).result()
 
@@ -68,7 +68,7 @@ class _Probe:
         self._outputs = outputs
         self._kind = type(module).__name__
         rows = len(list_leaves(example)[0])
-        # With at least four samples, two different halves of the example are used, otherwise all samples twice.
+        # With at least four samples, the two batches have different samples. Otherwise both have all samples.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
             half = min(ROWS, rows // 2)
@@ -93,8 +93,8 @@ class _Probe:
         self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Attributes of a class are shared by all copies of the module. So the trials below, which compare copies,
-            # could not detect if a training step reads them.
+            # All copies of the module share the attributes of its class. The trials below compare copies, so they could
+            # not detect that a training step reads these attributes.
             raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]
@@ -176,7 +176,7 @@ class _Probe:
             trials = list(self._iter_trial_values([], [name]))
             if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
                 raise self._unsent_state_error("attribute", name)
-        # Only several values together change the result, so the error names the first of them.
+        # The result changes only if several values are changed together. The error names the first of them.
         if attributes and not tried:
             raise self._unsent_state_error("attribute", attributes[0])
         raise self._unsent_state_error("buffer", [*tried, *buffers][0])
@@ -246,7 +246,7 @@ class _Probe:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that must be estimated before an evaluation, and the ones that evaluation reads."""
+        """Return the buffers that must be estimated before an evaluation, and those of them that evaluation reads."""
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)
@@ -280,7 +280,7 @@ class _Probe:
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Estimate buffers as before an evaluation.
+        """Estimate buffers on a batch, in the same way as a run does before an evaluation.
 
         Return the buffers that change, and which of these buffers evaluation reads.
 
@@ -295,7 +295,7 @@ class _Probe:
                 "model",
                 f"training changes the {_name_value('buffer', str(error), self._module)}, which cannot be estimated "
                 "before an evaluation, because it does not converge when the same samples are repeated",
-                hint="replace it by nn.BatchNorm1d or another layer of torch, or leave it out",
+                hint="replace its layer by nn.BatchNorm1d or another layer of torch, or remove it",
             ) from None
         now = copy_buffers(module)
         moved = [

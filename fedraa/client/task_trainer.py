@@ -14,7 +14,7 @@ from fedraa.messages import Task, Update
 class TaskTrainer(Protocol):
     """The interface of a trainer. `Trainer` documents the methods.
 
-    In a run with local privacy or an attack, one trainer wraps another one.
+    In a run with local privacy or an attack, another trainer wraps `Trainer`.
     """
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update: ...

@@ -36,7 +36,7 @@ from fedraa.models.exits import limit_depth
 from fedraa.models.statistics import settle_spectral
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable_parameters
-from fedraa.submodels.flat import BY_PIECE
+from fedraa.submodels.flat import copy_to_numpy, is_by_piece
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.tracing.modes import WithoutDropout
 
@@ -85,8 +85,9 @@ class Trainer:
         device: The device, such as `cpu` or `cuda`.
         bf16: True to compute the forward pass in bfloat16 where PyTorch's autocast allows it. Weights, gradients and
             updates stay float32.
-        resident_bytes: Maximum number of bytes of clients' data that stay on the device. The most recently used data
-            stay; a client must always have the same data. None means `RESIDENT_BYTES` on a GPU, otherwise 0.
+        resident_bytes: Maximum number of bytes of clients' data that stay on the device, the most recently used data
+            first. The data of a client must not change during the run. None means `RESIDENT_BYTES` on a GPU, otherwise
+            0.
         transforms: The random changes of samples before training.
         model: The settings of the modules.
     """
@@ -171,7 +172,7 @@ class Trainer:
         total, steps = run.total, run.steps
         # Deleting these objects frees memory before the weights are copied.
         del run, local_step
-        params = model.weights.cpu().numpy().copy()
+        params = copy_to_numpy(model.weights)
         arrays = {name: tensor.cpu().numpy() for name, tensor in extras.items()}
         if personal is not None:
             # The server gets back the received values of personal layers, so that its global model does not change.
@@ -197,7 +198,7 @@ class Trainer:
     def _compress_update(
         self, local_step: LocalStep, task: Task, row: int | EllipsisType = ..., personal: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Compress the delta, and replace the trained weights by those that the server reconstructs from it.
+        """Compress the delta. Replace the trained weights by the weights that the server computes from the result.
 
         Return the client's new values of error feedback by buffer name; empty without error feedback.
 
@@ -366,7 +367,9 @@ class Trainer:
         if widths not in self._models:
             module = self._module(widths)
             length = sum(parameter.numel() for parameter in trainable_parameters(module))
-            by_piece = length >= BY_PIECE and self._traced.by_piece and not self._solver.needs_whole_gradient
+            by_piece = (
+                is_by_piece(length, self._device) and self._traced.by_piece and not self._solver.needs_whole_gradient
+            )
             self._reserve_buffers(length, 0 if by_piece else length)
             gradient = None if by_piece else self._gradient[:length]
             self._models[widths] = FlatModule(module, self._weights[:length], gradient, self._settings.objective)

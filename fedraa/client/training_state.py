@@ -14,7 +14,7 @@ class TrainingState:
         read: Names of those buffers in `estimated` that evaluation reads.
         changes: Names of all buffers and attributes that training changes. If there are any, each task gets a new
             module.
-        restored: True if evaluation changes buffers. These are then restored after every batch.
+        restored: True if evaluation changes buffers. The changed buffers are then restored after every batch.
         min_batch: The smallest batch on which the model can be trained, 1 or 2.
         min_eval_batch: The smallest batch on which the model can be evaluated, 1 or 2.
         warnings: Sentences about the model for the user.

@@ -1,4 +1,4 @@
-"""Conversion of exceptions that custom components raise to errors with a field."""
+"""Conversion of the exceptions of custom components into errors that name the component's field."""
 
 import re
 from collections.abc import Iterator

@@ -10,9 +10,9 @@ from fedraa.numbers import convert_numbers
 
 
 def check_part(part: object, field: str) -> None:
-    """Convert the numbers, flags and texts of a component, in place, to the types that its built-in class declares.
+    """Convert the numbers, booleans and texts of a component, in place, to the types that its built-in class declares.
 
-    Of a custom component, only fields that a built-in base class declares are converted.
+    If the component is custom, only the fields that a built-in base class declares are converted.
 
     Args:
         part: The component.

@@ -42,7 +42,7 @@ class ComponentRegistry(Generic[T]):
         short: A function that creates a component from text that is neither a name nor an import path, such as
             `sample:10`. It raises InputError for other text. None if there is no such text.
         example: An example of a component, for help texts.
-        hints: Maps a name that is a value of another field to the hint of the error about this name.
+        hints: Names that belong to another field, each with the hint for the user's error.
     """
 
     name: str
@@ -117,7 +117,7 @@ class ComponentRegistry(Generic[T]):
             parameters = inspect.signature(self.registered[text]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
         if any(getattr(component, "__name__", "") == text for component in self.registered.values()):
-            # The text is the name of a class, as in a configuration file.
+            # The text is the name of a class, by which a configuration file names a component.
             return False
         return text.partition(":")[0] in self.registered or not is_path(text)
 
@@ -159,7 +159,7 @@ class ComponentRegistry(Generic[T]):
             raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
     def _check_component(self, component: Any, source: object) -> T:
-        """Check the methods and the fields of a component, and return it. Errors name it by `source`."""
+        """Check the methods and the fields of a component, and return it. Errors contain `source`, the user's value."""
         missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
             problem = f"it has no method {' or '.join(missing)}"

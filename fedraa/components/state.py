@@ -78,7 +78,7 @@ def _field_key(field: str) -> str:
 
 
 def _is_key(value: object) -> bool:
-    """Return True for a number or text, which a checkpoint restores unchanged, so that it can be the key of a dict."""
+    """Return True for a number or text. A checkpoint restores these unchanged, so a dict can have them as keys."""
     return isinstance(value, int | float | str | np.integer)
 
 

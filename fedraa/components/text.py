@@ -26,7 +26,7 @@ from fedraa.components.imports import import_object, is_path
 from fedraa.errors import InputError
 
 KIND = "kind"
-# The description of a component whose class is in one of these packages has only the name of the class.
+# If the class of a component is in one of these packages, the description has only the class's name, not a path.
 BUILT_IN_PACKAGES = ("fedraa", "schedulers")
 COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 

@@ -31,7 +31,7 @@ from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 STALENESS_CLOCK = "schedule.staleness_clock"
-# The paths of the values that scale the activations or the learning rate of a submodel by its share of the units.
+# The paths of a method's values with which a submodel's activations or learning rate depend on its share of the units.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
@@ -140,7 +140,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method lacks the personal layers that it needs, or if it has some and cannot have any."""
+    """Raise InputError if the method lacks required personal layers, or if it has some but cannot work with any."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:
@@ -259,7 +259,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)
-    # An override with the value False does not count as set.
+    # An override with the value False switches a setting off, so it does not count as set.
     options = {key for key in names if key in Experiment.model_fields}
     set_options = {key for key in options if getattr(experiment, key) != Experiment.model_fields[key].default}
     set_paths = {path for path, value in experiment.override.items() if value is not False}

@@ -55,7 +55,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
-# The paths of components that can be replaced as a whole, with the registry that creates the component.
+# The components of a method that can be replaced as a whole: the path of each, and the registry that creates it.
 REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "submodel": SUBMODEL,
     "update": ASYNC_RULE,
@@ -171,7 +171,7 @@ def _field_names(component: object) -> list[str]:
 
 
 def _takes_a_value(owner: object, name: str) -> bool:
-    """Return True if the field can be set as a whole. Of a component of a fixed class, only fields can be set."""
+    """Return True if the field can be set as a whole. If the class of its value is fixed, only fields can be set."""
     kind = _built_in_class(owner, name)
     if kind is None:
         return True

@@ -46,8 +46,8 @@ def register(method: Method) -> Method:
 def list_methods() -> Mapping[str, Method]:
     """Return all registered methods by name, sorted by family.
 
-    Asynchronous methods come first: of fragments, then of the whole model, then of sampled submodels. Methods in rounds
-    follow in the same order. A variant comes after the method of which it is a variant.
+    Asynchronous methods come first: those with fragments, then those with the whole model, then those with sampled
+    submodels. Methods in rounds follow in the same order. A variant comes after the method of which it is a variant.
     """
     load_plugins()
     roots = [method for method in _registered.values() if not method.variant_of]

@@ -31,4 +31,9 @@ def cluster_address(options: ClusterOptions) -> str | None:
     """
     if options.address is not None or options.engine != "ray":
         return options.address
-    return os.environ.get("RAY_ADDRESS")
+    return address_in_environment()
+
+
+def address_in_environment() -> str | None:
+    """Return the value of the variable RAY_ADDRESS, or None if it is not set or, as for Ray, if it is empty."""
+    return os.environ.get("RAY_ADDRESS") or None

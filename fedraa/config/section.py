@@ -34,7 +34,7 @@ else:
 class Section(BaseModel):
     """Fields of an experiment that belong together. The docstring of a subclass is its heading in `--help-all`."""
 
-    # Most commands validate no experiment, so that its validators are built when the first one is made.
+    # Most commands create no experiment. To save time, pydantic builds the validators when the first one is created.
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, defer_build=True
     )
@@ -74,7 +74,7 @@ class Section(BaseModel):
 
     @classmethod
     def _written(cls, value: object) -> object:
-        """Return the value with texts in place of paths and of components that are mappings."""
+        """Return the value in the form of config.json: file paths, and components that are mappings, become texts."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
         if isinstance(value, Path):
@@ -85,6 +85,6 @@ class Section(BaseModel):
 
 
 def _takes_several(field: FieldInfo) -> bool:
-    """Return True if the field has several values, as a tuple."""
+    """Return True if the type of the field is a tuple of values."""
     hints = (field.annotation, *get_args(field.annotation))
     return any(get_origin(hint) is tuple for hint in hints)

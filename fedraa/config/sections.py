@@ -62,7 +62,7 @@ class ClientOptions(Section):
     """Clients and their data."""
 
     clients: Count | None = None
-    """Number of clients (default: the clients that the data define, or 10)."""
+    """Number of clients (default: the number that the data define, or 10)."""
     partition: Component | None = None
     """Partition of the samples among the clients: iid, dirichlet:ALPHA, hsu:ALPHA, mixture, labels:K, shards:K,
     quantity:BETA, zipf, powerlaw, lognormal, noise, rotation, colour, natural, or a custom Partitioner (default:
@@ -93,8 +93,8 @@ class DeviceOptions(Section):
     availability_period: Positive | None = None
     """Time after which the times of --availability repeat, in time units (default: they do not repeat)."""
     links: Path | None = None
-    """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink, which repeats
-    after a client's last row (default: constant bandwidths, from --compute)."""
+    """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink; the rows of a
+    client repeat after its last row (default: constant bandwidths, from --compute)."""
     duration_jitter: Decay = 0.1
     """Largest random deviation of a task's duration from its cost, as a share of the cost."""
 
@@ -103,7 +103,7 @@ class MethodOptions(Section):
     """Method: submodels, update rule and schedule."""
 
     method: Component = "fed-raa"
-    """Method: a name from `fedraa methods`, a crossing a+b, or a custom Method as package.module:NAME."""
+    """Method: a name from `fedraa methods`, two names a+b, or a custom Method as package.module:NAME."""
     submodel: Component | None = None
     """Choice of the submodel that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy
     (default: the method's)."""
@@ -121,15 +121,15 @@ class MethodOptions(Section):
     """Largest cost of a task that the scheduler gre-raa or least-sent assigns, in the units of --time (default: K* of
     the Fed-RAA paper, from the costs)."""
     mixing: Share | None = None
-    """Weight of a client update when an asynchronous server mixes it into the model, before staleness reduces it
-    (default: the method's)."""
+    """Weight with which an asynchronous server mixes a client update into the model, before staleness reduces this
+    weight (default: the method's)."""
     staleness: Component | None = None
     """Decrease of the weight --mixing with staleness: constant, polynomial, hinge, delay-adaptive, cosine-gate, or a
     custom StalenessWeight (default: the method's)."""
     server_lr: Positive | None = None
     """Learning rate of the server's step along the mean delta of a round or a buffer (default: the method's)."""
     participation: Component | None = None
-    """Clients of a round: all, sample:K, bernoulli:P, poisson:P (maybe none), uniform:K, weighted:K, round-robin:K,
+    """Clients of a round: all, sample:K, bernoulli:P, poisson:P (may be none), uniform:K, weighted:K, round-robin:K,
     available:K, power-of-choice:K, oort:K, routing:K, tifl:K, or a custom Selection (default: the method's)."""
     next_client: Component | None = None
     """Client that an asynchronous server chooses next, with --concurrency: uniform, weighted, round-robin, available,
@@ -152,8 +152,8 @@ class MethodOptions(Section):
     ..., or a custom AsyncRule (default: the method's)."""
     aggregator: Component | None = None
     """Combination of the deltas of a round: covered, filled, memorised, hetlora, flora, majority, fltrust, a custom
-    Aggregator, or one that also works on the buffer of fedbuff: median, trimmed-mean, krum, multi-krum, bulyan,
-    geometric-median, centred-clipping, norm-bound (default: the method's)."""
+    Aggregator, or an aggregator that also works on the buffer of fedbuff: median, trimmed-mean, krum, multi-krum,
+    bulyan, geometric-median, centred-clipping, norm-bound (default: the method's)."""
     server_optimizer: Component | None = None
     """Optimizer of the server's step: sgd, momentum, adam, yogi, adagrad, amsgrad, corrected-adam, muon,
     normalized-momentum, or a custom ServerOptimizer (default: the method's)."""
@@ -161,11 +161,11 @@ class MethodOptions(Section):
     """Weights of the clients in the mean of a round: uniform (all equal), or samples (by number of training samples)
     (default: the method's)."""
     capacities: tuple[Share, ...] | Literal["auto"] | None = None
-    """Shares of the model that clients can train, repeated over the clients; auto sets the share by the speed of
-    each device (default: the method's)."""
+    """Share of the model that each client can train; a shorter list is repeated for the other clients, and auto sets
+    the share by the speed of each device (default: the method's)."""
     polyak_fraction: UpToOne | None = None
-    """Share of the server updates or rounds, up to the current one, over which the evaluated model is averaged; 0
-    evaluates the current model (default: the method's)."""
+    """Share of the server updates or rounds so far; the evaluated model is the average over the latest ones with this
+    share, and 0 evaluates the current model (default: the method's)."""
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
     sign (for signsgd), or a custom Compressor (default: the method's)."""
@@ -261,7 +261,7 @@ class StopOptions(Section):
     MAY_CHANGE = frozenset(LIMITS)
 
     updates: Count | None = None
-    """End after this number of server updates, if asynchronous (default: about 20 per client, no limit with --time)."""
+    """End an asynchronous run after this number of updates (default: about 20 per client, no limit with --time)."""
     rounds: Count | None = None
     """End after this number of rounds (default: 20, no limit with --time)."""
     time: Positive | None = None
@@ -287,8 +287,8 @@ class EvaluationOptions(Section):
     metrics: tuple[Component, ...] = ()
     """Additional metrics of every evaluation, each a custom Metric as package.module:Name (default: none)."""
     personalised: Count | None = None
-    """Number of random clients whose personal models, or else the global model after local training, are evaluated on
-    the client's test samples (default: 100 if clients keep personal models, otherwise none)."""
+    """Number of random clients for which a personal model is evaluated on the client's test samples: the kept model, or
+    else the global model after local training (default: 100 if clients keep models, otherwise none)."""
     client_evals: Count | Literal["final", "all"] | None = None
     """Evaluations that also write the metrics of each client on its test samples to clients.csv: final, all, or N for
     every Nth and the final one (default: none)."""
@@ -329,7 +329,7 @@ class FaultOptions(Section):
     """Largest Euclidean norm of an update, above which it is dropped; auto is 20 times the median norm of the
     fragment's last 50 updates (default: no limit)."""
     client_retries: NonNegativeInt = 1
-    """Number of failed tasks that a client may have; after one more, it is quarantined, which means no further task."""
+    """Number of retries after a failed task of a client; if all fail, it is quarantined: it gets no more tasks."""
     on_bad_client: Literal["skip", "stop"] = "skip"
     """Reaction to a quarantined client: skip continues without it, stop ends the run."""
 

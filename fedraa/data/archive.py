@@ -1,4 +1,4 @@
-"""Data sets of users in one `.npz` file with the arrays x_train, y_train, x_test and y_test.
+"""Data sets in one `.npz` file of the user, with the arrays x_train, y_train, x_test and y_test.
 
 The file may also have the arrays `clients_train` and `clients_test`, which name the client of each row.
 """
@@ -89,7 +89,10 @@ def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
 
 
 def _convert_inputs(arrays: dict[str, Array]) -> list[Features]:
-    """Return x_train and x_test as tokens or float32. Raise InputError if float32 cannot hold a value of x_test."""
+    """Return x_train and x_test as tokens or float32. Raise InputError if float32 cannot hold a value of x_test.
+
+    `deal_samples` checks x_train later, because its error can name the client.
+    """
     tokens = as_tokens(arrays)
     if tokens is not None:
         return tokens

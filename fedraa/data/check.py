@@ -73,7 +73,7 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
 
 
 def count_classes(y_train: Array) -> int:
-    """Return the number of classes: the largest label plus 1. Raise InputError if it exceeds the number of labels."""
+    """Return the number of classes: the largest label plus 1. Raise InputError if it exceeds the number of samples."""
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
         problem = f"its largest label is {classes - 1}, but there are only {len(y_train)} samples"
@@ -105,7 +105,7 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True if the tuple x contains several inputs with one row per sample. Return False if it lists samples."""
+    """Return True if the tuple x has an array for each input of the model, and False if its items are samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
@@ -166,17 +166,17 @@ def refuse_nan_labels(name: str, y: Array) -> None:
 
 
 def hint_for_labels(y: Array) -> str:
-    """Return a hint at how the user can convert these labels to integers [n]; empty if there is no such hint."""
+    """Return a hint that shows how to convert these labels to integers [n], or an empty text for unknown labels."""
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
         return "give y.ravel()"
     if y.ndim == 2 and y.dtype.kind in "iu" and y.max(initial=0) > 1:
-        return "to predict the token at every position choose the objective next-token"
+        return "to predict the token at every position, choose the objective next-token"
     if y.ndim == 2:
         return "if a row has 1 at its class, give y.argmax(1)"
     if y.ndim == 1 and y.dtype.kind == "f" and not np.array_equal(y, np.rint(y)):
-        return "to predict the numbers themselves choose the objective regression"
+        return "to predict the numbers themselves, choose the objective regression"
     if y.ndim == 1 and y.dtype.kind in "fb":
         return "give y.astype(int)"
     return ""

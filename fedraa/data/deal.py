@@ -1,4 +1,4 @@
-"""Dealing of a data set to clients: partition, scaling and checks of the samples."""
+"""The distribution of a data set to clients ("dealing"): partition, scaling and checks of the samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ FEW = 1024
 FITTED = 8192
 """Maximum number of training samples to which transforms are fitted. They are drawn at random."""
 HELD_BYTES = 16 * 2**20
-"""Size in bytes of a data set object. A larger one is read once into arrays, which processes can share."""
+"""A data set object with more bytes is read once into arrays. Processes can share arrays, but they copy objects."""
 OPTIONS = ("dataset ", "partition", "clients", "transforms")
 """If the field of an error begins with one of these words, the name of the data set is not added to it."""
 
@@ -62,7 +62,7 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs. It does not if a transform scales them by the user's mean and std."""
+        """Return True if the run scales inputs, and False if a transform scales them by the user's mean and std."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
@@ -139,7 +139,7 @@ def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
         owner = f" of client {client}"
         if shards.names:
             owner = f" of client {shards.names[client]!r}"
-    raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or choose allow_nan")
+    raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or set allow_nan")
 
 
 def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
@@ -234,9 +234,9 @@ def _make_streamed(
     names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
-    """Return dealt data from which each client reads its training samples when it trains.
+    """Return the dealt data set, from which each client reads its training samples when it trains.
 
-    Only a few training samples are read here.
+    This function reads only a few training samples.
 
     Args:
         dataset: The data set.

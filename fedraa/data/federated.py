@@ -1,4 +1,4 @@
-"""A data set that was dealt to clients."""
+"""A data set that was divided among clients."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ from fedraa.data.tree import Array, Tree, take_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federated:
-    """A data set that was dealt to clients.
+    """A data set that was divided among clients.
 
     In client order, the training samples of client 0 come first, then the samples of client 1, and so on. Without a
     `source`, client n trains on the slice `offsets[n]:offsets[n + 1]` of `x_train`, which is a view and not a copy.

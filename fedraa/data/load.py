@@ -145,7 +145,7 @@ def _is_table(name: str) -> bool:
 
 
 def _unknown_form(path: str) -> InputError:
-    """Return the error about an existing path for which the kind of its data is unknown."""
+    """Return the error about an existing file or folder with data of an unknown kind."""
     field = f"dataset {path!r}"
     if Path(path).is_dir():
         expected = (

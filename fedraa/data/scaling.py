@@ -126,7 +126,7 @@ def _measure_channels(x: Array) -> ChannelScaling | None:
     deviation = _channel_deviation(x, mean, count, np.float32)
     with np.errstate(over="ignore"):
         if not (np.isfinite(deviation) & (deviation > 0)).all():
-            # The squares exceed float32, or a channel is constant. A computation in float64 shows which one is true.
+            # Either the squares exceed float32, or a channel is constant. The squares cannot exceed float64.
             deviation = _channel_deviation(x, mean, count, np.float64)
     deviation[deviation == 0] = 1.0
     return ChannelScaling(mean, deviation)
@@ -161,7 +161,7 @@ def _finite_blocks(x: Array) -> Iterator[npt.NDArray[np.float32]]:
     for block in _iter_blocks(x):
         with np.errstate(over="ignore"):
             values = block.astype(np.float32, copy=False)
-        # A finite sum proves that all values are finite, and is faster to compute.
+        # A finite sum proves that all values are finite. It is faster to compute than a check of each value.
         if not np.isfinite(values.sum()):
             values = values[np.isfinite(values).reshape(len(values), -1).all(axis=1)]
         if len(values):

@@ -20,8 +20,8 @@ class Availability:
     A device that becomes unavailable continues its task when it is available again. So work is delayed, but never lost.
 
     Attributes:
-        spans: For each client, ascending spans (start, end) on the run's clock, without the end. A client without an
-            entry is always available.
+        spans: For each client, ascending spans (start, end) on the run's clock. The device is no longer available at
+            the time `end`. A client without an entry is always available.
         period: The time after which the spans repeat, such as a day. Without a period, a device is never available
             after its last span.
         periods: For some clients, a period that replaces `period`.
@@ -94,7 +94,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """Availability of every device once per period, for a share of the period.
+    """The rule that every device is available once per period, for a share of the period.
 
     Attributes:
         share: The share of each period in which a device is available.
@@ -151,7 +151,7 @@ def availability_from(described: dict[str, Any]) -> Availability | Daily:
 
 @dataclass(frozen=True)
 class Timing:
-    """A model of the end times of tasks. They depend only on the seed and the arguments.
+    """A model of the end times of tasks. An end time depends only on the fields and on the arguments of `due`.
 
     Attributes:
         seed: The seed of the run.
@@ -218,10 +218,11 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     spans: dict[int, Spans] = {}
     limit = np.inf
-    expected = f"clients from 0 to {clients - 1}, with ascending spans without overlap from 0"
+    expected = f"a client from 0 to {clients - 1}, and spans that ascend from 0"
     if period is not None:
         limit = period
         expected += f" to the period {period:g}"
+    expected += " without overlap"
     # For each client, the end of its last span so far.
     ends = dict.fromkeys(range(clients), 0.0)
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):

@@ -49,7 +49,7 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     Raises:
         InputError: `compute` has none of these forms, or a value is out of range.
     """
-    if not isinstance(compute, str) or _is_own(compute):
+    if not isinstance(compute, str) or _names_function(compute):
         table = _call_function(compute, clients, units=units, seed=seed)
     elif compute.endswith(".csv"):
         table = read_csv(Path(compute), clients)
@@ -79,7 +79,7 @@ def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:
     return replace(fleet, downlink=downlink, uplink=uplink, links=links)
 
 
-def _is_own(compute: str) -> bool:
+def _names_function(compute: str) -> bool:
     """Return True if the text describes a function: a name in FLEETS, or an import path."""
     name = compute.partition("(")[0].strip()
     if name in FLEETS.registered:
@@ -142,7 +142,7 @@ def _draw_speeds(spec: str, clients: int, seed: int) -> Floats:
 
 def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
     """Return the number of clients in each tier, int64 [tiers]. Raise InputError if `compute` does not have tiers."""
-    if not isinstance(compute, str) or _is_own(compute) or compute.endswith(".csv"):
+    if not isinstance(compute, str) or _names_function(compute) or compute.endswith(".csv"):
         problem = f"compute {text_of(compute)!r} has no tiers"
         raise InputError("resources", problem, hint="give tiers, as in --compute 1:0.5,3:0.5")
     return _parse_tiers(compute, clients)[1]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.compression import COMPRESSOR, wire_bytes
 from fedraa.client.local_training import LocalTraining
-from fedraa.client.split import ClientHalf
+from fedraa.client.split import SplitCosts
 from fedraa.components.state import Stateful
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load, TaskTimes
 from fedraa.submodels.cost import Cost
@@ -20,10 +20,10 @@ Widths = tuple[int, ...]
 BYTES = 4
 # Number of a client's latest observed durations whose median estimates its speed. A median ignores outliers.
 REMEMBERED = 5
-# While every client is observed once, the table of costs is recomputed at most this number of times. Each computation
-# covers all clients, so it is expensive.
+# Maximum number of times that the table of costs is recomputed while the first duration of each client is observed. A
+# computation covers all clients, so it is expensive.
 TABLES = 64
-# Number of recent tasks of any clients. The fastest of them determines the speed of the workers.
+# The fastest of this number of recent tasks, of all clients together, determines the speed of the workers.
 PACES = 20
 
 
@@ -42,7 +42,7 @@ class CostSettings:
     """
 
     unit: float = 1.0
-    stem: ClientHalf | None = None
+    stem: SplitCosts | None = None
     frozen: bool = False
     server: float = 1.0
     download: object = "none"
@@ -168,7 +168,7 @@ class CostModel(Stateful):
     ) -> float | None:
         """Return the modelled energy of one task in joules, before jitter. Return None if no power is known.
 
-        `cost` documents the arguments. It is the energy of the modelled device even on the wall clock.
+        `cost` documents the arguments. Even on the wall clock, the result is the energy of the modelled device.
         """
         if not self.fleet.watts:
             return None
@@ -272,7 +272,7 @@ class CostModel(Stateful):
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
-        """Return the bytes of a submodel in one direction, without compression and without its personal layers."""
+        """Return the bytes of one transfer of a submodel, without compression and without its personal layers."""
         cost = self._trained_cost(widths)
         return cost.bytes - BYTES * cost.personal
 

@@ -49,7 +49,7 @@ class LinkTrace:
         return self.rows[-1][0]
 
     def _moved_per_period(self, direction: int) -> float:
-        """Return the amount that is transferred in the whole trace. `direction` is its index in a row: 1 or 2."""
+        """Return the amount that the whole trace transfers: to the client (`direction` 1) or to the server (2)."""
         begins = (0.0, *(row[0] for row in self.rows[:-1]))
         return sum(row[direction] * (row[0] - begin) for row, begin in zip(self.rows, begins, strict=True))
 

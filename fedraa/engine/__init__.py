@@ -1,1 +1,1 @@
-"""The execution of one run: it is built from an experiment, and a loop steps it with a clock and an executor."""
+"""The execution of one run. A run is built from an experiment; then a loop executes it, step by step."""

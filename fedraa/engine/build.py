@@ -52,6 +52,7 @@ from fedraa.engine.run_warnings import (
     find_added_outputs,
     find_large_inputs,
     find_probabilities,
+    find_stacked_convolutions,
     find_unused_labels,
     issue_warnings,
 )
@@ -65,7 +66,7 @@ from fedraa.settings.resolve import resolve_method, with_capacities
 from fedraa.submodels import drop_weights, flatten_parameters
 from fedraa.submodels.indices import count_owners
 
-# Fields that describe a named component and do not apply to an object.
+# The fields that have no effect if the user passes the model or the dataset as an object instead of a name.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
 # Number of test samples on which metrics are tried before the start.
 TRIAL_SAMPLES = 32
@@ -83,7 +84,7 @@ def build_run(
     dataset: Dataset | FederatedDataset | None = None,
     doing: Callable[[str], None] = report_nothing,
 ) -> RunSpec:
-    """Build the parts of a run. Raise InputError if the experiment has a mistake.
+    """Return the run of an experiment, ready to start. Raise InputError if the experiment has a mistake.
 
     Args:
         experiment: The experiment.
@@ -218,6 +219,7 @@ def build_run(
             find_unused_labels(data),
             probabilities,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
+            find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
             *warn_of_no_adapters(spec),
@@ -231,7 +233,12 @@ def build_run(
 
 
 def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
-    """Raise InputError if an option of a named model or dataset is set beside an object."""
+    """Raise InputError if the user sets a field of `_ONLY_BY_NAME`, and passes the component as an object.
+
+    Args:
+        experiment: The experiment.
+        component: `model` or `dataset`. The user passes this component as an object.
+    """
     for field in _ONLY_BY_NAME[component]:
         _refuse_set(experiment, field, f"a {component} that is given as an object")
 
@@ -242,7 +249,7 @@ def _refuse_set(options: Section, field: str, beside: str) -> None:
     Args:
         options: The options that have the field.
         field: The field, which has no effect here.
-        beside: The reason, such as the object that replaces it.
+        beside: The setting or the object that makes the field useless.
     """
     value = getattr(options, field)
     if value != type(options).model_fields[field].default:
@@ -273,7 +280,7 @@ def _write_line(text: str) -> None:
 
 
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
-    """Return the options with values for the partition and the number of clients, if these are not set.
+    """Return the options, with defaults for the partition and the number of clients if these are not set.
 
     If `dirichlet` is set, the partition is `dirichlet`. Otherwise the partition is `natural` if the dataset assigns its
     samples to clients, and `iid` if not.

@@ -4,8 +4,8 @@ import time
 
 from fedraa.messages import State
 
-# If no number of steps is set, the pause after a checkpoint has at least this number of seconds, and at least this
-# multiple of the checkpoint's duration.
+# Without `checkpoint_every`, the pause after a checkpoint lasts at least CHECKPOINT_INTERVAL_S seconds, and at least
+# CHECKPOINT_PAUSE_FACTOR times as long as the checkpoint took, so that checkpoints take at most 5 % of the time.
 CHECKPOINT_INTERVAL_S = 10.0
 CHECKPOINT_PAUSE_FACTOR = 20
 
@@ -33,13 +33,13 @@ class CheckpointTimer:
     def start(self, step: int) -> None:
         """Record that the checkpoint of a step begins.
 
-        This is called before the timer's state is saved in the checkpoint.
+        Call this before the timer's state is saved, because the checkpoint contains this state.
         """
         self._last_step = step
         self._started_at = time.monotonic()
 
     def finish(self, seconds: float) -> None:
-        """Begin the pause.
+        """Begin the pause until the next checkpoint.
 
         Args:
             seconds: The time that it took to write the newest checkpoint on the disk.

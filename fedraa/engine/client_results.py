@@ -18,7 +18,7 @@ Columns = Mapping[str, Any]
 class Evaluating:
     """An evaluation in progress, with the step and the time of its model.
 
-    `counts` is the result of `ClientResults.snapshot_clients` at this time.
+    `counts` is the result of `ClientResults.snapshot_clients` at the start of the evaluation.
     """
 
     step: int
@@ -41,7 +41,7 @@ class ClientResults(Stateful):
 
     Args:
         data: The clients' data; only the numbers of samples and the names of the clients are used.
-        every: The n of "every n-th evaluation", which includes the first. With None, write only at the last.
+        every: The number n, to write the first evaluation and every n-th one after it. With None, write only the last.
         write: Called with the step, the time and the columns of one evaluation. With None, nothing is written.
     """
 

@@ -20,7 +20,7 @@ class EvaluationQueue:
     Args:
         executor: Evaluates the models.
         log: Receives one line for each evaluation.
-        every: The number of server steps between evaluations. The first model is evaluated as well.
+        every: The number of server steps between evaluations. The first evaluation is before the first step.
         main_metric: The metric that the progress of the run shows.
         target: The target that ends the run. With a target, training waits for each evaluation.
         client_results: Writes the results of each client.
@@ -124,6 +124,6 @@ class EvaluationQueue:
         for pending in state["pending"]:
             result = self._executor.evaluate(pending["params"], pending["kept"])
             self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
-        # An extended run may have a harder target. The last value counts only if it reaches the new target.
+        # An extended run may have a harder target. The saved time is right only if the last value reaches that target.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):
             self.time_to_target = state["time_to_target"]

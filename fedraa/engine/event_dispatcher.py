@@ -8,7 +8,7 @@ from fedraa.callbacks.events import Progress, event_of
 
 
 class EventDispatcher:
-    """A queue of log lines, which it delivers to callbacks in order."""
+    """A queue of log lines for the callbacks, which receive the lines in their order."""
 
     def __init__(self, listeners: EventSink | None = None) -> None:
         if listeners is None:

@@ -15,16 +15,17 @@ from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
-# Names of torch's error classes that do not come from the client. The modules of these classes differ by version.
+# Names of torch's error classes for which the worker is the cause, not the client. The classes are compared by name,
+# because their modules differ between versions of torch.
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",
 )
 
 
-# The local executor trains tasks before the loop waits for them, for at most AHEAD_S seconds at a time, and until their
-# updates take AHEAD_BYTES of memory. Several short tasks in a row are faster than alternating training and server
-# updates, which displace each other's data from the processor's caches.
+# The local executor trains tasks before the loop waits for them: for at most AHEAD_S seconds at a time, and until their
+# updates take AHEAD_BYTES of memory. This is faster, because training and server updates displace each other's data
+# from the processor's caches if they alternate.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**23
 
@@ -116,10 +117,10 @@ class _Dropped(BaseException):
 
 
 class LocalExecutor:
-    """An executor in this process. It trains one task, or up to `stack` tasks at once, when the loop waits.
+    """An executor in this process. When the loop waits for a task, it trains this task, or up to `stack` tasks at once.
 
-    On the virtual clock the executor also trains short tasks before the loop waits for them. It trains first those that
-    are due first.
+    On the virtual clock the executor also trains short tasks before the loop waits for them, in the order of their due
+    times.
     """
 
     workers = 1
@@ -130,10 +131,10 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        # A heap of tasks that may be trained ahead.
+        # A heap of tasks that may be trained before the loop waits for them.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # If several tasks that are trained together fail, each of them is trained alone, to find the one that fails.
+        # Tasks that failed when they were trained together. Each is then trained alone, which shows the one that fails.
         self._alone: set[int] = set()
         self._training = False
 
@@ -170,7 +171,7 @@ class LocalExecutor:
         return outcome
 
     def _train_ahead(self, end: float) -> None:
-        """Train the tasks that are due next, until the time `end` or until their updates fill the memory for them."""
+        """Train the tasks that are due next, until the time `end` or until their updates take `AHEAD_BYTES` bytes."""
         while self._due:
             number = self._due[0][1]
             is_waiting = number in self._tasks and number not in self._trained
@@ -181,7 +182,7 @@ class LocalExecutor:
                 self._train_stack(number)
 
     def _has_room(self, task: Task) -> bool:
-        """Return True if the memory limit allows one more update, assuming that all are as large as this task's."""
+        """Return True if the memory limit allows one more update, if all updates are as large as this task's."""
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
     def _train_stack(self, task: int) -> None:
@@ -201,7 +202,7 @@ class LocalExecutor:
             self._trained |= zip(numbers, outcomes, strict=True)
 
     def train_together(self, trainer: TaskTrainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
-        """Train tasks together and return their outcomes. Return None if there are several and one of them failed."""
+        """Train tasks together and return their outcomes. Return None if there are several tasks and one failed."""
         try:
             with trap_system_exit():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
@@ -213,7 +214,7 @@ class LocalExecutor:
             return [Fault(tasks[0].id, 0, format_error(error), may_be_client_fault(error))]
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        # On the wall clock no task is trained ahead.
+        # On the wall clock, no task is trained before the loop waits for it.
         self._due.clear()
         if not self._tasks:
             time.sleep(timeout)

@@ -12,7 +12,7 @@ from fedraa.messages import SharedBuffer
 from fedraa.server.client_states import ClientStates
 from fedraa.server.local_rates import LocalRates
 from fedraa.server.polyak import PolyakAveraging
-from fedraa.server.running_mean import MeanHere
+from fedraa.server.running_mean import LocalMean
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
@@ -28,7 +28,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
         spec: The run.
         record: Writes an event to the log.
         store: Keeps the parameters of an asynchronous server. None: the server keeps them.
-        share: Makes a buffer that several tasks share from the parameters to send. Unused with a `store`.
+        share: Converts parameters to a buffer that several tasks share. Unused with a `store`.
     """
     experiment = spec.experiment
     method = spec.method
@@ -70,7 +70,7 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
     average = method.schedule.polyak_fraction
     if not average:
         return server
-    return PolyakAveraging(server, average, MeanHere(server) if store is None else store.mean())
+    return PolyakAveraging(server, average, LocalMean(server) if store is None else store.mean())
 
 
 def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:

@@ -46,8 +46,8 @@ def dry_run(
 ) -> Forecast:
     """Simulate an asynchronous run on the virtual clock without training. The random draws are those of the real run.
 
-    Losses are unknown and stay infinite. A custom rule is not called. The forecast assumes that every `per_step`
-    updates make a new version of the model.
+    Losses are unknown and stay infinite. A custom rule is not called: the forecast assumes that the model has a new
+    version after every `rule.per_step` updates.
 
     Args:
         ledger: The state of scheduling decisions at the start of the run.

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-# glibc raises its limit when a block is freed that is larger than the limit and at most 32 MiB.
+# glibc returns freed memory above a limit to the system. The release of a larger block raises the limit, if the block
+# has at most 32 MiB.
 BLOCK_BYTES = 31 * 2**20
 
 

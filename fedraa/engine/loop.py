@@ -136,7 +136,7 @@ class Loop:
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
             self._take_step()
             self._deliver_events()
-        # A run that is stopped while it trains is saved here. A draining run was saved when it began to drain.
+        # Save a run that was stopped while it trained. A run that only finishes evaluations is already saved.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
@@ -183,13 +183,13 @@ class Loop:
                 self._finish_task(*finished)
 
     def _deliver_events(self) -> None:
-        """Deliver new events to the callbacks. One of them may request the end while the run is not draining."""
+        """Deliver new events to the callbacks. A callback may request the end of a run that is not draining yet."""
         stop_source = self._dispatcher.deliver()
         if self.stop_source is None and self.phase is LoopState.RUNNING:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the reason to end now, or None. The order is: callback, target, steps, time, participations."""
+        """Return the first reason to end now: callback, target, steps, time, participations. None: continue."""
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:
@@ -225,7 +225,7 @@ class Loop:
             self.clock.now = max(self.clock.now, self._limits.time)
 
     def _start_evaluation(self) -> None:
-        """Start an evaluation of the current model, as soon as there is room for it."""
+        """Start an evaluation of the current model. If too many evaluations are in progress, first wait for one."""
         if self.evaluations.has_room or self._collect_evaluation(POLL_INTERVAL_S):
             with self.times.server.on("evaluate"):
                 self.evaluations.start(self.server, self.clock.now)
@@ -259,13 +259,13 @@ class Loop:
             self._checkpoints.finish(self._save())
 
     def _next_finished(self) -> tuple[Task, Outcome] | None:
-        """Return the task with the update that is applied next, and its outcome, or None if the outcome is missing."""
+        """Return the next finished task and its outcome, or None if no outcome can be handled yet."""
         if self.clock.wall:
             return self._next_on_wall_clock()
         return self._next_on_virtual_clock()
 
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
-        """Move the time to the task that is due first. Return it with its outcome, or None if that is missing."""
+        """Move the clock to the task that is due first. Return the task and its outcome, or None without an outcome."""
         due = self._tasks.next_due
         number = self._tasks.next_task
         all_gone = due == inf and len(self._tasks) == self.server.ledger.clients
@@ -287,7 +287,7 @@ class Loop:
         return self._tasks.remove(number), accepted
 
     def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
-        """Return the first outcome that has arrived and is due, with its task, or None if there is none yet."""
+        """Return the first task with an outcome that is due, and the outcome, or None without such a task."""
         closes_at = self.server.closes_at
         until_due = max(0.0, min(self._tasks.next_outcome_due, closes_at) - self.clock.elapsed_seconds())
         with self.times.server.on("wait"):
@@ -324,7 +324,7 @@ class Loop:
         self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the outcome if it is an accepted update or a fault of the client. Handle any other and return None.
+        """Return the outcome if it is an accepted update or a client's fault. Handle any other outcome and return None.
 
         Args:
             outcome: The outcome that the executor returned.

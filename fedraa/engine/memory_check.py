@@ -19,6 +19,9 @@ PROCESS_BYTES = 200e6
 GPU_CONTEXT_BYTES = 400e6
 GIGA = 1e9
 MEMORY_INFO = Path("/proc/meminfo")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+# A control group of version 1 without a limit reports a number near 2^63.
+MIN_UNLIMITED_BYTES = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Need:
 
     Attributes:
         server: Bytes of the server.
-        per_client: Bytes of the server for each client.
+        per_client: Additional bytes of the server for each client.
         data: Bytes of the data in the object store.
         worker: Bytes of each worker.
         task: Bytes of the largest task of a worker.
@@ -121,26 +124,27 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
         if max_clients > 0:
             raise InputError("clients", problem, got=experiment.client_count, expected=f"at most {max_clients}")
         raise InputError("memory", problem, hint="take a smaller model or a larger machine")
-    fit = int((free.memory - need.server - need.data) / need.worker)
+    # It is infinite on a system that does not report its free memory.
+    fit = (free.memory - need.server - need.data) / need.worker
     if count > fit:
         problem = (
             f"each worker needs {need.worker / GIGA:.3g} GB, the server and the data need "
             f"{(need.server + need.data) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free"
         )
-        raise InputError("workers", problem, got=count, expected=f"at most {fit}")
+        raise InputError("workers", problem, got=count, expected=f"at most {int(fit)}")
     if free.gpu is None:
         return
-    fit = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
-    if count > fit:
+    fit_on_gpu = int(free.gpu / (GPU_CONTEXT_BYTES + need.task))
+    if count > fit_on_gpu:
         needed = (GPU_CONTEXT_BYTES + need.task) / GIGA
         problem = f"each worker needs {needed:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
-        if fit:
-            raise InputError("workers", problem, got=count, expected=f"at most {fit}")
+        if fit_on_gpu:
+            raise InputError("workers", problem, got=count, expected=f"at most {fit_on_gpu}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")
 
 
 def free_memory() -> float:
-    """Return the bytes that new processes may take: the minimum of what the machine and the control group have left.
+    """Return the bytes that new processes may take: the minimum of the machine's and the control group's free memory.
 
     Only Linux reports these values. On other systems the result is infinity, so that no run is refused.
     """
@@ -149,24 +153,22 @@ def free_memory() -> float:
 
 def _available_bytes() -> float:
     """Return the memory that new processes may take without swapping, by the kernel's estimate."""
-    if not MEMORY_INFO.is_file():
-        return float("inf")
-    for line in MEMORY_INFO.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return float(line.split()[1]) * 1024
-    raise AssertionError(f"{MEMORY_INFO} has no MemAvailable")
+    if MEMORY_INFO.is_file():
+        for line in MEMORY_INFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return float(line.split()[1]) * 1024
+    return float("inf")
 
 
 def _group_left() -> float:
     """Return the bytes that this process's control group may still use, or infinity if the group has no limit."""
-    group = Path("/sys/fs/cgroup")
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        if not (group / limit).is_file():
+        if not (CONTROL_GROUP / limit).is_file():
             continue
-        text = (group / limit).read_text().strip()
-        if text != "max":
-            return float(text) - float((group / used).read_text())
+        allowed = float((CONTROL_GROUP / limit).read_text().replace("max", "inf"))
+        if allowed < MIN_UNLIMITED_BYTES:
+            return allowed - float((CONTROL_GROUP / used).read_text())
     return float("inf")

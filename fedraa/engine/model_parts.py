@@ -95,7 +95,7 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
 
 @contextmanager
 def _naming_the_model() -> Iterator[None]:
-    """Give errors about a module or an example the field `model`, which is the name of the user's option."""
+    """Change the field of an error from `module` or `example` to `model`, which is the name of the user's option."""
     try:
         yield
     except InputError as error:

@@ -19,9 +19,9 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return (model, dataset, fields). The first two are None unless they are objects; names move into the fields.
+    """Return the model, the dataset and the fields. A model or dataset that is a name becomes one of the fields.
 
-    If `dataset` is a function that returns a dataset, it is called here.
+    The result then has None in its place. If `dataset` is a function that returns a dataset, it is called here.
 
     Args:
         model: A module, or the name of a model.

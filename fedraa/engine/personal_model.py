@@ -39,9 +39,9 @@ def load_personal_model(
         predicted = net(images).argmax(1)
 
     The module is in evaluation mode and takes unscaled inputs, as the data set has them. If the run has ended, the last
-    checkpoint is that of its end. If the method keeps personal models, the result is the model that the client keeps.
-    For other methods with the option `personalised`, it is the global model after training on the client's samples.
-    A client that has never trained has the global model.
+    checkpoint has the final model. If the method keeps personal models, the result is the model that the client keeps.
+    With any other method, the run needs the option `personalised`. Then the result is the global model after training
+    on the client's samples. A client that has never trained has the global model.
 
     Args:
         directory: The run directory.
@@ -78,5 +78,5 @@ def load_personal_model(
     personal = evaluator.prepare_personal(params, states.copy_rows([client]), client, *spec.data.client(client))
     inputs = read_inputs(History(directory).config)
     transforms = inputs.restore_transforms(make_transforms(spec.experiment.transforms, seed=spec.experiment.seed))
-    # The parameters of the evaluator's module share the memory of read-only arrays.
+    # The parameters of the evaluator's module share the memory of read-only arrays. The caller gets a copy.
     return RawInputModel(deepcopy(personal), inputs.scaling, transforms).eval()

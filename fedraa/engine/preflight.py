@@ -36,13 +36,14 @@ from schedulers import TOLERANCE, delay_bound
 
 # Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
-# The arrays that clients can send besides the parameters, and the field of LocalTraining that makes them send each.
+# The arrays that clients can send besides the parameters. The value is the field of LocalTraining that requests the
+# array.
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient"}
 
 
 def check_runnable(spec: RunSpec) -> None:
     """Raise InputError for a run that cannot reach its end."""
-    # The property raises an error for a target if the run lacks its metric.
+    # This property raises InputError if the run has no metric with the target's name.
     _ = spec.limits
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
@@ -67,7 +68,8 @@ def check_runnable(spec: RunSpec) -> None:
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
     server = make_server(spec, _discard_event)
-    # Making the first task and the state of a checkpoint runs the custom components, so that their errors appear here.
+    # The first task and the state of a checkpoint are made here, because errors of custom components then appear before
+    # the start.
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
@@ -94,18 +96,17 @@ def _check_feasible(spec: RunSpec) -> None:
     cheapest = table.argmin(axis=1)
     costs = table.min(axis=1)
     worst = int(costs.argmax())
-    where = f"client {worst} with its cheapest fragment {cheapest[worst]}"
     if not np.isfinite(costs[worst]):
-        problem = f"{where} lacks the memory to train it"
-        raise InputError("compute", problem, hint="give it more memory, or cut smaller fragments")
+        problem = f"client {worst} lacks the memory to train any fragment"
+        raise InputError("compute", problem, hint="give the client more memory, or cut smaller fragments")
     bound = schedule.delay_bound
     if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.resolve(schedule.scheduler).bounded:
         raise InputError(
             "delay_bound",
-            f"{where} costs {costs[worst]:.4g}",
+            f"the cheapest fragment {cheapest[worst]} of client {worst} costs {costs[worst]:.4g}",
             got=bound,
             expected=f"at least {costs[worst]:.4g}",
-            hint=f"leave it out for the derived bound, {delay_bound(table):.4g}",
+            hint=f"leave it out, and the run uses the derived bound {delay_bound(table):.4g}",
         )
 
 
@@ -122,7 +123,7 @@ def _check_all_return(spec: RunSpec) -> None:
 
 
 def _check_inputs(spec: RunSpec) -> None:
-    """Raise InputError if a setting needs samples with one input, or with float inputs, and the data have others."""
+    """Raise InputError if the samples lack a property that a setting needs: a single input, or float inputs."""
     method = spec.experiment.method
     inputs = list_leaves(spec.example)
     name = spec.data.dataset.name
@@ -140,14 +141,14 @@ def _check_inputs(spec: RunSpec) -> None:
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if no client has enough samples for a minibatch, or if one with too few would end the run."""
+    """Raise InputError if all clients have too few samples for a minibatch, or if one such client ends the run."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__
     if spec.method.local.batch_size < min_batch:
         raise InputError(
             "batch_size",
-            f"{kind} cannot be trained on batches of one sample, as with batch norm",
+            f"{kind} cannot be trained on batches of one sample, like any model with batch norm",
             got=spec.method.local.batch_size,
             expected=f"{min_batch} or more",
         )
@@ -156,7 +157,7 @@ def _check_small_batches(spec: RunSpec) -> None:
         raise InputError(
             "clients",
             f"each of the {len(sizes)} has one training sample, and {kind} cannot be trained on batches of one sample, "
-            "as with batch norm",
+            "like any model with batch norm",
             hint="give fewer clients, or a model without batch norm",
         )
     if len(small) and spec.experiment.on_bad_client == "stop":
@@ -217,7 +218,7 @@ def _check_robust(spec: RunSpec) -> None:
         raise InputError("aggregator", problem, hint="give another root, such as fltrust(root=1), or another seed")
     if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
         problem = f"client {aggregator.root} must train in every round, because it holds the root data"
-        raise InputError("aggregator", problem, hint="give participation all and a root below the number of clients")
+        raise InputError("aggregator", problem, hint="let all clients participate, and set root to one of them")
     deadline = getattr(spec.method.schedule, "deadline", None)
     if isinstance(aggregator, FLTrust) and deadline is not None:
         problem = f"a round has no effect if client {aggregator.root}, which holds the root data, is late"
@@ -391,7 +392,7 @@ def _check_stack(spec: RunSpec) -> None:
         reason = str(error).strip().splitlines()[0]
         raise _stack_error(experiment.vmap_batch, f"torch.func.vmap cannot run this model ({reason})") from None
     if not torch.allclose(alone, other, atol=1e-5):
-        problem = "the output for a sample depends on the other samples of its batch, as with batch norm"
+        problem = "the output for a sample depends on the other samples of its batch, as in models with batch norm"
         raise _stack_error(experiment.vmap_batch, problem)
 
 

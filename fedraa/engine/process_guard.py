@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Guard:
-    """A re-entrant lock, and the thread that is in a run."""
+    """A re-entrant lock, and the thread that executes a run now."""
 
     def __init__(self) -> None:
         self.waited_before = False

@@ -40,7 +40,8 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registries of the components. config.json describes a component as text or as a mapping; these compare the two.
+# The registry of each field with a component. It can compare two descriptions of a component, even if one is a text and
+# the other is a mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -65,7 +66,7 @@ def load_for_resume(
     trust: bool,
     doing: Callable[[str], None] = report_nothing,
 ) -> tuple[RunSpec, bool]:
-    """Return the run in this directory as it will continue, and True if the limits among `fields` extend it.
+    """Return the run of a directory, ready to continue, and True if a limit in `fields` extends it.
 
     Args:
         directory: The run directory.
@@ -183,7 +184,7 @@ def _is_of_a_script(path: str) -> bool:
 
 
 def _is_gone(name: str, path: str) -> bool:
-    """Return True if the path names an object of a script or notebook, and the running one has no such object."""
+    """Return True if the path names an object of a script or notebook, and the current program has no such object."""
     if "<" in path or not _is_of_a_script(path):
         return "<" in path
     try:
@@ -204,7 +205,7 @@ def _importing_only_passed(
         passed: The objects and fields that are passed again.
 
     Raises:
-        InputError: Other code is needed.
+        InputError: The run needs other user code.
     """
     refuse_foreign(directory, {name: value for name, value in written.items() if passed.get(name) is None})
     return importing_only(paths_in(list(passed.values())))
@@ -219,7 +220,7 @@ def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
 
 
 def foreign_in(written: Mapping[str, Any]) -> list[str]:
-    """Return the import paths in the written fields."""
+    """Return the import paths in these fields of config.json."""
     may_change = Experiment.may_change()
     return sorted(set(paths_in([value for name, value in written.items() if name not in may_change])))
 
@@ -241,7 +242,7 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
-    """Raise InputError for the first field that differs between two written experiments.
+    """Raise InputError for the first field that differs between two experiments, in the form of config.json.
 
     Args:
         was: The experiment in the run directory.
@@ -289,7 +290,7 @@ def _check_further(value: object, before: Target, now: Target | None) -> None:
     """
     if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
         expected = f"a target for {before.name} that is harder to reach than {before}"
-        raise InputError("target", got=value, expected=expected, hint="give one, or leave it out")
+        raise InputError("target", got=value, expected=expected, hint="give such a target, or leave it out")
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
@@ -331,7 +332,7 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
     """
     for text, described in ((was, now), (now, was)):
         if isinstance(text, str) and isinstance(described, Mapping):
-            return None if _is_of(text, described, where) else where
+            return None if _creates_component(text, described, where) else where
     if was == now:
         return None
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
@@ -346,8 +347,8 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
     return None
 
 
-def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text creates the described component. Of a custom component only the values in the text count.
+def _creates_component(text: str, described: Mapping[str, Any], where: str) -> bool:
+    """Return True if the text creates the described component. For a custom one, only values in the text are compared.
 
     Args:
         text: The text of a component, such as `adam(beta1=0.8)`.

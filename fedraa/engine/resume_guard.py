@@ -1,4 +1,4 @@
-"""The settings in config.json that must stay the same until a run is resumed. Each checkpoint holds a copy of them."""
+"""The settings in config.json that the user must not change before a resume. Each checkpoint has a copy to compare."""
 
 from collections.abc import Mapping
 from typing import Any

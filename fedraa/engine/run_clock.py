@@ -26,11 +26,11 @@ class RunClock:
         return time.monotonic() - self._started_at
 
     def exclude(self, seconds: float) -> None:
-        """Do not count the last `seconds` of real time, because no client could train in this interruption."""
+        """Subtract `seconds` from the run's real time, because no client could train during this interruption."""
         self._started_at += seconds
 
     def due(self, task: Task) -> float:
-        """Return the time at which a task that is sent now is due."""
+        """Return the due time of a task that is sent now."""
         return self._timing.due(task.client, task.turn, self.now, task.cost)
 
     def state(self) -> State:

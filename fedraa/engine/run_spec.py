@@ -14,7 +14,7 @@ from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.input_adversary import declare_adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
-from fedraa.client.split import ClientHalf, measure_stem
+from fedraa.client.split import SplitCosts, measure_split
 from fedraa.client.training_state import TrainingState
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
@@ -49,7 +49,8 @@ DEFAULT_ROUNDS_TO_TARGET = 1000
 PERSONAL_EVALS = 100
 # Number of samples on which an evaluation estimates the statistics of normalisation layers. More would only cost time.
 STATISTICS_SAMPLES = 10_000
-# Maximum number of bytes of these samples if they are read from a data source. At least about `FEW` samples are read.
+# Maximum number of bytes of these samples if they are read from a data source. About `FEW` samples are read in any
+# case.
 STATISTICS_BYTES = 256 * 2**20
 
 
@@ -154,12 +155,12 @@ class RunSpec:
         return max(1, self.experiment.client_count // self.method.update.per_step)
 
     @cached_property
-    def stem(self) -> ClientHalf | None:
+    def stem(self) -> SplitCosts | None:
         """The half of the model that clients hold in split learning, or None without split learning."""
         split = self.method.local.split
         if not split:
             return None
-        return measure_stem(self.traced.module, split, self.example)
+        return measure_split(self.traced.module, split, self.example)
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
         """Return the cost of a submodel shape. Each shape is measured only once."""
@@ -276,8 +277,8 @@ class RunSpec:
 
         If training changes buffers of the model, evaluations estimate these buffers on training samples: on all of
         them, or on a uniform subset of `STATISTICS_SAMPLES`. If the samples come from a data source, this property
-        reads the subset, up to `STATISTICS_BYTES`; if all samples count, every evaluation reads them. Clients that are
-        evaluated separately keep all their samples.
+        reads the subset, up to `STATISTICS_BYTES`. With the option `statistics="all"`, every evaluation reads all
+        samples. Clients that are evaluated separately keep all their samples.
         """
         if isinstance(self.data, EvaluationData):
             return self.data

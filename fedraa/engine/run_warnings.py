@@ -27,7 +27,7 @@ RANDOM_INPUT_SIZES = (30.0, 1000.0)
 For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
 
-# The objectives that take logits, each with the dimension of the classes in the model's outputs.
+# The objectives that take logits, each with the dimension of the model's outputs along which probabilities sum to 1.
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 
@@ -132,7 +132,7 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
         return None
     layer = "softmax" if sums_to_one else "sigmoid"
     return (
-        f"model: {type(model).__name__} returns probabilities, as of a {layer}, but the loss of {objective.name} takes "
+        f"model: {type(model).__name__} returns probabilities, like a {layer}, but the loss of {objective.name} takes "
         f"logits; leave out the last {layer}, because with it training is slow and the loss is wrong"
     )
 
@@ -154,6 +154,28 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
         f"fragments: each of the {fragments} learns to predict the whole target, and the full model adds their "
         "outputs, so that its predictions are too large; give --override local.scale_activations=True, or a method "
         "that trains the whole model"
+    )
+
+
+def find_stacked_convolutions(model: nn.Module, stack: int, device: str) -> str | None:
+    """Return a warning if a GPU trains convolutions of several tasks as one batched computation.
+
+    We measured on an H200 that the bits of such a task depend on the tasks that are trained with it. Which tasks these
+    are depends on the number of workers, and on where a resumed run continues.
+
+    Args:
+        model: The model.
+        stack: The number of tasks that are trained together.
+        device: The device of the run: `auto`, `cpu` or `cuda`.
+    """
+    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    if stack == 1 or not on_gpu or not any(isinstance(part, convolutions) for part in model.modules()):
+        return None
+    return (
+        f"vmap_batch: got {stack}; on a GPU, the rounding of convolutions depends on the tasks that are trained "
+        "together, so runs with another number of workers and resumed runs can have other bits; set it to 1 for equal "
+        "bits"
     )
 
 

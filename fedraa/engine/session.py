@@ -36,7 +36,7 @@ from fedraa.rundir.profile import PROFILE, Spent
 from fedraa.rundir.summary import summarise_run
 from fedraa.server.stores.local import Store
 
-# The wall clock starts when all workers have started, but after this time at the latest, because some workers may never
+# The wall clock starts when all workers have started, or after this number of seconds, because some workers may never
 # start for lack of resources.
 MAX_START_S = 60.0
 # Seconds between two checks for a request to stop.
@@ -138,7 +138,7 @@ class RunSession:
             self._dispatcher.deliver()
             return True
         except RunFailed as error:
-            # If the disk caused the failure, the next write fails as well.
+            # If the disk caused the failure, this write also fails. Its error must not replace the first one.
             with suppress(OSError):
                 write_text(self._directory / FAILURE, f"{error}\n")
             raise

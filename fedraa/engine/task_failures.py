@@ -1,4 +1,4 @@
-"""The decision what to do after a failed attempt of a task, and checks whether the sent model was the cause."""
+"""The choice of the next action after a failed attempt of a task, and a check if the sent model was the cause."""
 
 from collections import Counter
 from enum import Enum
@@ -11,7 +11,7 @@ from fedraa.server.update_checks import model_defect
 
 # Maximum number of attempts of one task. If all attempts fail, the run fails.
 MAX_TASK_ATTEMPTS = 4
-# Number of failures of one task on healthy workers after which its client counts as the cause, and the task is dropped.
+# After this number of failures of one task on healthy workers, its client counts as the cause, and the task is dropped.
 MAX_CLIENT_FAULTS = 2
 
 

@@ -16,7 +16,7 @@ class SentTask:
 
 
 class TasksInFlight:
-    """The tasks in flight. On the wall clock it also holds outcomes that arrived before they are due."""
+    """The tasks in flight, and on the wall clock also the outcomes that arrived before they are due."""
 
     def __init__(self) -> None:
         self._sent: dict[int, SentTask] = {}

@@ -38,7 +38,7 @@ class _RetryingLoader(Loader):
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        # Other attributes, such as those for resources and source code, come from the original loader.
+        # The original loader has the other attributes, such as those for resources and source code.
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -108,9 +108,11 @@ def choose_device(device: str) -> str:
 def make_cuda_repeatable() -> None:
     """Make this process use the CUDA algorithms that give the same bits in every run.
 
-    PyTorch warns about each operation that has no such algorithm. It reads the variable when it first uses cuBLAS.
+    PyTorch warns about each operation that has no such algorithm. It reads the environment variable when it first uses
+    cuBLAS, so the call must come before.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Filling new tensors takes time, and is only of use to find code that reads them before it writes them.
+    # With deterministic algorithms, PyTorch would also fill new tensors. This takes time, and only helps to find code
+    # that reads uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ class Trigger(Protocol):
 
 
 class Evaluator:
-    """An evaluator of flat parameter vectors. Between evaluations its module on `device` holds no weights."""
+    """An evaluator of flat parameter vectors. Its module is on `device`, and holds no weights between evaluations."""
 
     def __init__(
         self,
@@ -115,8 +115,11 @@ class Evaluator:
         return Evaluation(metrics, time.perf_counter() - started, clients)
 
     def _attack_success(self, trigger: Trigger, params: Vector) -> float:
-        """Return the share of test samples of other classes that the model assigns to the target with the trigger."""
-        # The evaluation of personal models has replaced the weights.
+        """Return the success rate of a backdoor: the share of inputs with the trigger that get the target class.
+
+        The inputs are the test samples of all classes except the target.
+        """
+        # The evaluation of personal models may have replaced the module's weights.
         self.prepare(params)
         rows = np.flatnonzero(self._data.dataset.y_test != trigger.target)
         fooled = 0
@@ -244,7 +247,7 @@ class Evaluator:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         higher_is_better = self._metric_spec.better(f"{name}_worst") == "max"
         worst = values.min() if higher_is_better else values.max()
-        # Perplexities may be huge or infinite, which must not print warnings.
+        # NumPy would print a warning if perplexities are huge or infinite, which is no error.
         with np.errstate(over="ignore", invalid="ignore"):
             middle, spread = values.mean(), values.std()
         return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
@@ -269,7 +272,7 @@ class Evaluator:
             np.add.at(sums[name], owners, measured)
 
     def _summarise_sums(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-        """Return the metrics over all samples, and the statistics over clients of the metrics of each client.
+        """Return the metrics over all samples, and `client_mean`, `client_std` and `client_worst` of the main metric.
 
         Clients without test samples do not count.
         """

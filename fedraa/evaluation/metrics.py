@@ -87,12 +87,12 @@ def make_metrics(parts: Sequence[object], metric_spec: MetricSpec | None = None)
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
             problem = f"the name {name!r} cannot be the name of a column"
             raise InputError("metrics", problem, hint="give the metric a name such as top3")
-        if name in TAKEN or name in names[:number] or (metric_spec is not None and name in taken_by(metric_spec)):
+        if name in TAKEN or name in names[:number] or (metric_spec is not None and name in reserved_names(metric_spec)):
             raise InputError("metrics", f"the name {name} is taken", hint="give the metric another name")
     return metrics
 
 
-def taken_by(metric_spec: MetricSpec) -> tuple[str, ...]:
+def reserved_names(metric_spec: MetricSpec) -> tuple[str, ...]:
     """Return the names that an objective's metrics use, and the name of the best value in a summary."""
     return (*metric_spec.names, f"best_{metric_spec.main}")
 

@@ -74,7 +74,8 @@ class PersonalModels(Protocol):
 class KeptModels:
     """The personal models that clients keep: the model that the algorithm trains, or the client's personal layers.
 
-    Personal layers replace those of the global model. A client that has never trained has their initial values.
+    Personal layers replace the same layers of the global model. If a client has never trained, its personal layers have
+    the initial values.
 
     Attributes:
         algorithm: The algorithm of local training.

@@ -22,11 +22,11 @@ class AsyncLedger(TaskLedger):
     total staleness. The log holds both.
 
     Attributes:
-        kept_tasks: For each client that will train the buffer of its last task again, the number of this task.
+        kept_tasks: The last task of each client that will train the buffer of this task again.
         concurrency: The limit on the number of clients that train at the same time.
         selector: Chooses the next client if `concurrency` has a limit. With None, the choice is uniform.
-        staleness_clock: The updates that the staleness in the weight of an update counts: `fragment` for the updates of
-            its fragment, `server` for all updates.
+        staleness_clock: Decides which staleness sets the weight of an update. With `fragment` it is the number of
+            updates of the same fragment since the dispatch, with `server` the number of all updates since the dispatch.
         routing: Queues of tasks at the clients, which replace `concurrency` and `selector`. None without queues.
     """
 
@@ -70,8 +70,10 @@ class AsyncLedger(TaskLedger):
         Args:
             client: A client that waits for a task.
             now: Time on the run's clock.
-            fragment: Replaces the scheduler's choice. Without a scheduler it is the label of the sampled submodel.
-            may_resend: False if the client cannot train its current buffer again.
+            fragment: The fragment, if the caller chooses it instead of the scheduler. Without a scheduler, the label of
+                the sampled submodel.
+            may_resend: False if the server sends a buffer in any case. If True, a client with a task in `kept_tasks`
+                trains the buffer of that task again.
         """
         feasible = self.feasible(client)
         kept = self.kept_tasks.pop(client, None)
@@ -92,7 +94,7 @@ class AsyncLedger(TaskLedger):
         return Staleness(version - dispatch.version, self.step - dispatch.step)
 
     def weighed_staleness(self, task: int) -> int:
-        """Return the staleness on which the weight of the update of a task in flight depends."""
+        """Return the fragment's staleness or the total staleness, as `staleness_clock` selects for the weight."""
         staleness = self.staleness(task)
         if self.staleness_clock == "server":
             return staleness.total
@@ -135,7 +137,9 @@ class AsyncLedger(TaskLedger):
         return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch, now))
 
     def drop(self, task: int, now: float = 0.0) -> Dropped:
-        """Count a task that failed. A client that is retried still counts as training, unless it was its last task.
+        """Count a task that failed. Return the action and the clients that get the next tasks.
+
+        A client that is retried gets a new task at once, unless it has had its maximum number of tasks.
 
         Args:
             task: A task in flight.

@@ -14,15 +14,15 @@ MAX_FIRST_FAILURES = 50
 class BadClients(Stateful):
     """The decision about a client after a failed task.
 
-    A client may be retried `retries` times in a row. A retry is a new task with the current model and other
-    minibatches, because the same task would only fail again. An applied update resets the count. When the retries are
-    used up, the client is quarantined: it gets no more tasks. With `stop`, or if the client is `needed`, the run stops.
+    A client may be retried `retries` times without an applied update between the failures. A retry is a new task with
+    the current model and other minibatches, because the same task would only fail again. When the retries are used up,
+    the client is quarantined: it gets no more tasks. With `stop`, or if the client is `needed`, the run stops.
 
-    The run is `hopeless` if the first clients have all failed and none has succeeded. Then the shared setup is wrong,
-    such as a custom loss, and no other client needs to be tried.
+    The run is `hopeless` if `MAX_FIRST_FAILURES` clients have failed and none has succeeded. Then the shared setup is
+    wrong, such as a custom loss, and no other client needs to be tried.
 
     Args:
-        retries: The maximum number of retries in a row.
+        retries: The maximum number of retries between two applied updates of a client.
         stop: True to stop the run when a client has used up its retries.
         needed: A client without which the run stops.
         max_tasks: The maximum number of tasks of a client, None without a maximum.
@@ -39,7 +39,7 @@ class BadClients(Stateful):
         self.left_out: set[int] = set()
         """The quarantined clients."""
         self.excluded: set[int] = set()
-        """The clients that get no more tasks: those in quarantine, and those that have had their maximum number."""
+        """The clients that get no more tasks: quarantined ones, and those with their maximum number of tasks."""
         self._max_tasks = max_tasks
         self._failures: dict[int, int] = {}
         self._any_well = False
@@ -54,7 +54,7 @@ class BadClients(Stateful):
         return bool(self.left_out) and (self.stop or self.needed in self.left_out)
 
     def count_tasks(self, client: int, tasks: int) -> None:
-        """Exclude the client from further tasks if it has been sent its maximum number.
+        """Exclude the client from further tasks if it has been sent its maximum number of tasks.
 
         Args:
             client: The client.

@@ -1,4 +1,4 @@
-"""The choice of clients in a run: calls of a selection with observations about clients, and checks of its choices."""
+"""The choice of clients in a run: it passes observations about clients to a Selection, and checks the result."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ class ClientSelector:
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        alone: Number of rounds at the start in which only the first client trains.
+        alone: Number of rounds at the start in which only one client trains: the first that is not quarantined.
         field: The field of the experiment that contains the selection, for errors.
     """
 
@@ -63,7 +63,7 @@ class ClientSelector:
             self._started = min(clients, count_of(selection) or clients)
 
     def choose_cohort(self, round: int, now: float, left_out: Collection[int]) -> Sequence[int]:
-        """Return the clients of a round, ascending and never empty.
+        """Return the clients of a round, ascending. Only `Poisson` may choose no clients.
 
         Args:
             round: The round, from 0.
@@ -83,7 +83,7 @@ class ClientSelector:
         return self._choose(count, rng, step=0, now=0.0, excluded=())
 
     def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
-        """Return the client that an asynchronous server sends the next task, or no client if all are excluded.
+        """Return the client that gets the next task of an asynchronous server, or no client if all are excluded.
 
         Args:
             task: The number of the ended task.

@@ -10,8 +10,9 @@ class Dispatch(NamedTuple):
         task: Number of the task in the run, from 0.
         client: The client, from 0.
         turn: Number of earlier tasks of the client.
-        fragment: The fragment, from 0, or the label of a sampled submodel.
-        version: Version of the fragment that is sent (in rounds, the round).
+        fragment: The fragment, from 0. If submodels are sampled, the label of the submodel: a number that its policy
+            sets.
+        version: Version of the fragment that is sent. At a synchronous server, the number of the round.
         step: Server step at dispatch.
         resent: True if the client trains the buffer of its last task again, so that the server sends nothing.
         feasible: Fragments that the client can train within the delay bound, empty without a scheduler.
@@ -46,10 +47,11 @@ class Committed(NamedTuple):
 
     Attributes:
         dispatch: The dispatch of the task.
-        version: Version of the fragment after the update; in rounds, version of the model after the round.
+        version: Version of the fragment after the update. At a synchronous server, the version of the model after the
+            round.
         staleness: Staleness of the update.
         next_clients: The clients that wait for a task now.
-        round_complete: True if no other client of the round is at work or waits for its task.
+        round_complete: True if the round has all updates that it needs, or can get no more.
     """
 
     dispatch: Dispatch
@@ -66,7 +68,7 @@ class Dropped(NamedTuple):
         dispatch: The task.
         action: "retry", "quarantined" or "stop".
         next_clients: The clients that wait for a task now.
-        round_complete: True if no other client of the round is at work or waits for its task.
+        round_complete: True if the round has all updates that it needs, or can get no more.
     """
 
     dispatch: Dispatch

@@ -18,13 +18,13 @@ from fedraa.ledger.selection_context import SelectionContext
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
-# An empty cohort is drawn again. After this number of draws for each client of the run, it is an error.
+# An empty cohort is drawn again. The maximum number of draws is this number times the number of clients of the run.
 DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 
 
 class Selection(Stateful, ABC):
-    """The choice of clients by what the server has observed about them.
+    """The choice of clients by the server's observations about them, such as their losses and durations.
 
     In rounds, a selection chooses the cohort of each round. For an asynchronous method with a `concurrency`, it chooses
     the next client whenever a client has finished. A custom selection defines `choose`:
@@ -53,7 +53,7 @@ class Selection(Stateful, ABC):
         """
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
-        """Return the clients of a round without observations about clients. Only a Participation can do this."""
+        """Return the clients of a round without calling `choose`. Only a Participation defines this method."""
         raise AssertionError(f"{type(self).__name__} needs observations about clients")
 
     def expected_size(self, clients: int) -> float | None:
@@ -73,7 +73,7 @@ class CountedSelection(Selection):
 
 
 class Participation(Selection):
-    """The choice of the cohort of each round without observations about clients."""
+    """The choice of the cohort of each round, which needs no observations about clients."""
 
     rounds_only: ClassVar[bool] = True
     is_private: ClassVar[bool] = True
@@ -135,7 +135,7 @@ class Bernoulli(Participation):
 class Poisson(Bernoulli):
     """Poisson sampling: like Bernoulli, but a cohort without clients is not drawn again.
 
-    A round without clients ends at once. Only with this participation does the sampling reduce the privacy loss.
+    A round without clients ends at once. The sampling of clients reduces the privacy loss only with this participation.
     """
 
 
@@ -189,7 +189,7 @@ def draw_cohort(
     for attempt in range(clients * DRAWS_PER_CLIENT):
         with convert_errors("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            # If all of a million clients take part, this path is fast.
+            # If all clients take part, a check of each client is unnecessary, and would be slow for a million clients.
             if isinstance(drawn, range) and drawn == range(clients) and not left_out:
                 return range(clients)
             cohort = check_cohort(participation, drawn, clients)
@@ -199,7 +199,7 @@ def draw_cohort(
     problem = f"it draws none of the {clients} clients"
     if left_out:
         problem += ", or only quarantined ones"
-    raise InputError("participation", problem, got=text_of(participation), hint="raise it")
+    raise InputError("participation", problem, got=text_of(participation), hint="give a larger number or probability")
 
 
 def check_cohort(
@@ -254,7 +254,7 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
     "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text
 )
-# The same components choose the next client of an asynchronous method. Errors of this registry
+# The registry of the field `next_client`. It has the same components as the registry of `participation`, but its errors
 # name the field `next_client`.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(
     PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client")

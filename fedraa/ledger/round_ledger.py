@@ -21,7 +21,8 @@ class RoundClosed:
 
     Attributes:
         round: The round, from 0.
-        fragments: The fragments, or labels, of the clients that reported, in the order of their reports.
+        fragments: The fragment of each client that reported, in the order of the reports. If submodels are sampled, the
+            label of its submodel.
     """
 
     round: int
@@ -69,7 +70,7 @@ class RoundLedger(TaskLedger):
         return len(self._reported)
 
     def begin_round(self, now: float = 0.0) -> Sequence[int]:
-        """Choose the next cohort and return it. Excluded clients are not chosen. If all are excluded, it is empty.
+        """Choose the next cohort, without excluded clients, and return it. If all are excluded, the cohort is empty.
 
         Args:
             now: Time on the run's clock.
@@ -91,7 +92,8 @@ class RoundLedger(TaskLedger):
         Args:
             client: The client.
             now: Time on the run's clock.
-            fragment: Replaces the scheduler's choice. Without a scheduler it is the label of the sampled submodel.
+            fragment: The fragment, if the caller chooses it instead of the scheduler. Without a scheduler, the label of
+                the sampled submodel.
         """
         feasible = self.feasible(client)
         if fragment is None:
@@ -167,7 +169,7 @@ class RoundLedger(TaskLedger):
         return self._missing == 0 or (needed is not None and self.reported >= needed)
 
     def _saved_cohort(self) -> Ints | None:
-        """Return the cohort for a checkpoint. None stands for all clients, because these may be a million."""
+        """Return the cohort for a checkpoint. None stands for all clients, because a list of them could be large."""
         if isinstance(self.cohort, range):
             return None
         return np.array(self.cohort, np.int64)

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class RoutedTasks(Stateful):
-    """A fixed number of tasks, which wait in a queue at each client. When one ends, a new one goes to a random client.
+    """A fixed number of tasks in queues, one queue at each client. When a task ends, a new one goes to a random client.
 
     A task waits while its client trains another one. The share of updates that come from a client therefore equals the
     probability with which the client is drawn. The tasks of a quarantined client go to other clients.
@@ -28,12 +28,13 @@ class RoutedTasks(Stateful):
 
     def __init__(self, probabilities: Floats, tasks: int, seed: int) -> None:
         self.probabilities = probabilities
-        # Draws are below 1, so the last limit must be exactly 1 in spite of rounding.
+        # Every random number below 1 must be below the last limit. Because of rounding, the sum may be less than 1, but
+        # the division makes the last limit exactly 1.
         limits = np.cumsum(probabilities)
         self._limits = limits / limits[-1]
         self._tasks = tasks
         self._seed = seed
-        # The number of tasks at each client, including the task that it trains.
+        # The number of tasks at each client, including the task that the client trains.
         self._queues = np.zeros(len(probabilities), np.int64)
 
     def first(self) -> Sequence[int]:

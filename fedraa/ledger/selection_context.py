@@ -143,11 +143,11 @@ class ClientStats(Stateful):
         self.mean_durations.add(label, duration)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record that a task of a client was lost after the time `elapsed`. Its duration is at least as long."""
+        """Record that a task of a client was lost after the time `elapsed`, which the task's duration exceeds."""
         self.durations[client] = max(self.durations[client], elapsed)
 
     def view(self, candidates: Ints, count: int, *, step: int, now: float) -> SelectionContext:
-        """Return the view for a choice of `count` of the candidates."""
+        """Return the view that a selection receives to choose `count` of the candidates."""
         arrays = {
             "candidates": candidates,
             "samples": self.facts.samples.view(),

@@ -109,7 +109,7 @@ class TaskLedger(Stateful):
     def _send_task(
         self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints
     ) -> Dispatch:
-        """Number the client's next task and put it in flight.
+        """Give the client's next task its number, and add it to the tasks in flight.
 
         Args:
             client: The client.

@@ -1,4 +1,4 @@
-"""ACE: step along the mean of the last deltas of all clients (Chang et al. 2025; before, IA2SGD).
+"""ACE: step along the mean of the last deltas of all clients (Chang et al. 2025; formerly IA2SGD).
 
 When delta of client i arrives:
     u_i <- delta

@@ -2,14 +2,14 @@
 
 Client n receives theta and keeps a local model v_n and a weight a_n. From w = theta, each step on one minibatch:
     m <- a * v + (1 - a) * w
-    a <- clip(a - lr * <grad f_n(m), v - w>, 0, 1)       # if adaptive; with v and w from before the step
-    v <- v - lr * a * grad f_n(m)                        # kept; with a from before the step
+    a <- clip(a - lr * <grad f_n(m), v - w>, 0, 1)       # if adaptive; v and w have the values before the step
+    v <- v - lr * a * grad f_n(m)                        # kept; a has the value before the step
     w <- w - lr * grad f_n(w)                            # sent
 Server:
     theta <- mean of the clients' w, weighted by samples
 The personal model is a * v + (1 - a) * theta, a mixture of weights.
 
-With submodels, v and the scalar product in the step of a have only the coordinates that the task trains.
+With submodels, a task changes v only on the coordinates that it trains. The scalar product is over these coordinates.
 
 Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps),
 server/client_states.py (the values that clients keep).

@@ -48,7 +48,7 @@ class Area(Buffered):
     def start(self, model: AsyncModel) -> None:
         self._initial = model.params.copy()
         self._rows = ClientRows(len(model.params), model.clients, self._initial.copy)
-        # The mean has double precision, because every update adds to it.
+        # The mean has double precision, because the rounding errors of all updates add up in it.
         self._mean = self._initial.astype(np.float64)
         self._count = 0
 

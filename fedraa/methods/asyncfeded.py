@@ -32,7 +32,8 @@ class AsyncFedED(AsyncRule):
 
     Attributes:
         server_lr: Length of the step.
-        epsilon: Addend of the divisor. An update to an unchanged model gets the weight server_lr / epsilon.
+        epsilon: Number that is added to the divisor. If the model has not moved since it was sent, an update has the
+            weight server_lr / epsilon.
     """
 
     server_lr: Positive = 1.0
@@ -65,7 +66,8 @@ class AsyncFedED(AsyncRule):
 def _sum_squares(piece: Vector) -> float:
     """Return the sum of squares of the values.
 
-    The sum within a row is in float32, which is precise enough for a ratio and takes half the time of float64.
+    Blocks of SUM_BLOCK values are summed in float32, which is precise enough for a ratio and takes half the time of
+    float64.
     """
     end = len(piece) - len(piece) % SUM_BLOCK
     rows = piece[:end].reshape(-1, SUM_BLOCK)

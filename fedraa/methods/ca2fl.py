@@ -29,16 +29,17 @@ from fedraa.vectors.delta_view import DeltaView
 
 
 class DeltaCache(Stateful):
-    """The latest delta of every client, and their mean [d] over all clients; 0 for clients without a delta.
+    """The latest delta [d] of every client, and the mean [d] of these deltas over all clients.
 
-    A client's row [d] is allocated when it first reports.
+    The delta of a client that has never reported counts as 0. Memory for a client's delta is allocated at the client's
+    first update.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("rows", "mean")
 
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
-        # The mean has double precision, because every arrival adds to it.
+        # The mean has double precision, because the rounding errors of all updates add up in it.
         self.mean = np.zeros(size)
         self._clients = clients
 
@@ -59,7 +60,7 @@ class DeltaCache(Stateful):
 @ASYNC_RULE.register("ca2fl")
 @dataclass
 class CA2FL(Buffered):
-    """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` updates, at any staleness.
+    """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` updates, whatever their staleness.
 
     v = mean over all N clients of h_i, + 1/size * sum over the updates in the buffer of (delta - h_i). Then h_i becomes
     the last delta of each client in the buffer. All updates of a buffer use the h_i from before the buffer, even if two

@@ -6,8 +6,8 @@ When delta arrives with staleness k:
     theta <- theta + server_lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
 Source: the abstract of the paper. It states that s = gate(k) * exp(-alpha * k) scales the delta before both moments,
-that the method is plain Adam at k = 0, and that the gate is smooth and 0 from a cutoff on. fedraa decided the formula
-of the gate, the values of alpha, the cutoff and Adam's betas, and the bias correction.
+that the method is plain Adam at k = 0, and that the gate is smooth and is 0 for k >= cutoff. The abstract does not
+state the formula of the gate, alpha, the cutoff, Adam's betas and the bias correction, which are decisions of fedraa.
 
 Read next: methods/fedbuff.py (the buffer; here it holds one update), server/staleness.py (other staleness functions).
 """
@@ -32,7 +32,9 @@ from fedraa.vectors.chunked import map_chunks, mask_or_true
 @STALENESS.register("cosine-gate")
 @dataclass(frozen=True)
 class CosineGate(StalenessWeight):
-    """The weight (1 + cos(pi k / c)) / 2 * exp(-alpha k) up to k = c, then 0, with the `cutoff` c (CGAD).
+    """CGAD's weight at staleness k: (1 + cos(pi k / c)) / 2 * exp(-alpha k) for k <= c, and 0 for k > c.
+
+    c is the `cutoff`.
 
     The abstract of CGAD states the exponential and a smooth gate. The cosine and the default values are our decision.
     """
@@ -56,7 +58,7 @@ class CorrectedAdam(ServerOptimizer):
         server_lr: Length of the step.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
-        epsilon: Addend of the divisor.
+        epsilon: Small number that is added to the divisor.
     """
 
     server_lr: Positive = 1e-3

@@ -9,8 +9,8 @@ Round: as in fedavg, but client i takes K steps with its own rate, from x_0 = th
 
 g is the gradient with all added terms, such as a proximal term, on the coordinates that the task trains. Gradients of
 two minibatches also differ by noise, which lowers the rate. The second argument of the minimum lets the rate grow by
-about 5 % per step, so a task of few steps stays near eta_0. With `local_optimizer_state` keep, a client starts with the
-last rate of its previous task. The theory has no momentum, so the optimizer refuses it.
+about 5 % per step, so the rate of a task with few steps stays near eta_0. If `local_optimizer_state` is keep, a client
+starts with the last rate of its previous task. The theory has no momentum, so the optimizer refuses momentum.
 
 Read next: client/local_optimizer.py (the interface of a local optimizer), client/local_step.py (its caller).
 """
@@ -37,8 +37,9 @@ class DeltaSGD(LocalOptimizer):
     """Delta-SGD (Kim et al. 2024): SGD with a rate that follows the local smoothness. `lr` is only the first rate.
 
     Attributes:
-        gamma: Factor of the rate that the estimate of the smoothness allows.
-        delta: The rate grows by at most the factor sqrt(1 + delta * h) per step.
+        gamma: Factor of the first argument of the minimum, the rate that the smoothness allows.
+        delta: In one step the rate grows by at most the factor sqrt(1 + delta * h). h is the factor by which the step
+            before changed the rate.
     """
 
     gamma: Positive = 2.0
@@ -72,12 +73,13 @@ class DeltaSGD(LocalOptimizer):
         weight_decay: float,
     ) -> None:
         rate = state["rate"]
-        # The previous step has moved the weights by the rate times its gradient.
+        # The previous step moved the weights by its rate times its gradient.
         moved = rate * gradient_norm(state["gradient"])
         change = gradient_norm(gradient - state["gradient"])
         grown = torch.sqrt(1 + self.delta * state["growth"]) * rate
         smooth = self.gamma * moved / (2 * change)
-        # Without a change of weights or gradient there is no estimate of the smoothness. A rate of 0 would stay 0.
+        # Without a change of the weights the estimate of the smoothness would set the rate to 0 for all later steps.
+        # Without a change of the gradient the estimate would divide by 0. In both cases the rate only grows.
         new = torch.where((moved > 0) & (change > 0), torch.minimum(smooth, grown), grown)
         is_first = state[STEP] == 1
         new = torch.where(is_first, torch.where(rate > 0, rate, lr), new)

@@ -29,7 +29,8 @@ from fedraa.server.schedule import AsyncSchedule
 class Fadas(FedBuffRule):
     """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` client updates.
 
-    If the largest staleness of these updates, in server steps, exceeds `delay_limit`, the step is divided by it.
+    If the largest staleness of these updates, in server steps, exceeds `delay_limit`, the length of the step is divided
+    by this staleness.
 
     Attributes:
         size: Number of client updates per step.
@@ -76,7 +77,7 @@ register(
         note="AMSGrad without bias correction",
         formula=(
             "AMSGrad along the mean delta of K updates; if the largest staleness among them exceeds delay_limit, the "
-            "step is divided by it."
+            "step is divided by this staleness."
         ),
         when="Coordinates of the model need steps of very different length, as in transformers.",
         local=LocalTraining(momentum=0.0, weight_decay=1e-4),

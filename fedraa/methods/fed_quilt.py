@@ -3,12 +3,13 @@
 The model is cut into M equal fragments. When client n is idle:
     j = the fragment for which the fewest tasks were sent
     send theta_j
-Client n: SGD with clipping and calibrated logits; training takes about as long as sending theta_j both ways, or longer;
-    c = cos(change of the first half of the steps, change of the second half)
+Client n: SGD with clipping and calibrated logits, with so many steps that training takes at least about as long as the
+    download and the upload of theta_j;
+    c = cos(change of theta_j in the first half of the steps, change of theta_j in the second half)
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     theta_j <- theta_j + a * delta
-    the learning rate of later tasks rises if c > -0.05, and falls otherwise or if the losses rise
+    the learning rate of later tasks rises if c > -0.05, and falls if c < -0.05 or if the clients' losses have risen
 The evaluated model is the Polyak mean of the last models.
 
 Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), server/local_rates.py (the
@@ -48,7 +49,7 @@ class DeltaMix(AsyncRule):
 
     M is the number of fragments, and N the number of clients that train at the same time. About N / M clients train
     the same fragment, all from nearly the same weights. Their deltas, each with the weight M / N, add up to one mean
-    step. This needs a scheduler that spreads clients evenly over the fragments, such as least-sent. Otherwise many
+    step. The rule needs a scheduler that spreads clients evenly over the fragments, such as least-sent. Otherwise many
     deltas of one fragment add up to a step that is too long.
 
     Attributes:
@@ -97,7 +98,7 @@ class RMSNormalizedDelta(DeltaMix):
 
     v [d] is a running mean of the squared deltas of each coordinate. The factor c restores the norm of delta. With
     `power` 1 all coordinates move about equally far, as with Adam. With `power` 0 the step is the plain delta. The rule
-    helps embeddings of rare words, which a mean over clients hardly moves. It allows a much larger `server_gain`.
+    helps embeddings of rare words, which a mean over clients hardly moves. The rule allows a much larger `server_gain`.
     """
 
     power: UpToOne = 0.5
@@ -153,7 +154,7 @@ register(
         formula=(
             "`theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is the mean of the last models."
         ),
-        when="Little time, many devices at once: tasks are short, and the server adds the deltas. No paper yet.",
+        when="Little time, and many devices that train at once: tasks are short, and the server adds the deltas.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
         local=LocalTraining(steps="auto", lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8),
         update=DeltaMix(),

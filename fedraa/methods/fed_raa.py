@@ -2,7 +2,7 @@
 
 The model is cut into M disjoint fragments theta_1 ... theta_M. When client n is idle (Gre-RAA, Algorithm 2):
     S = {j : cost[n, j] <= 1.01 * K}                # fragments that n can hold and train within the delay bound
-    j = argmin over S of q[j]                       # the one with the fewest updates, ties at random
+    j = argmin over S of q[j]                       # the fragment with the fewest updates, ties at random
     send theta_j; remember q_sent = q[j]
 Client n: E epochs of SGD on f_n(w) + rho/2 * ||w - theta_j||^2
 When (j, w) arrives:
@@ -33,7 +33,8 @@ FED_RAA = register(
         paper="Fed-RAA, Algorithm 1",
         formula=(
             "`theta_j ← (1 − a) theta_j + a w`, with a = mixing · s(staleness), for the fragment j of the update. "
-            "Gre-RAA gives an idle device the least updated of the fragments that it can train within the delay bound."
+            "Gre-RAA sends an idle device the fragment with the fewest updates among those that it can train within "
+            "the delay bound."
         ),
         when="Devices are unequal, and some cannot hold the whole model or train it in time.",
         submodel=Fragments(FRAGMENT_RATIOS[DEFAULT_FRAGMENTS]),
@@ -63,7 +64,7 @@ register(
         FED_RAA,
         name="fed-raa-mp",
         variant_of="fed-raa",
-        formula="As fed-raa. The scheduler gives the least updated of all fragments, without a delay bound.",
+        formula="As fed-raa. The scheduler sends the fragment with the fewest updates, without a delay bound.",
         when="To measure the effect of the delay bound of fed-raa: slow devices also get large fragments.",
         schedule=AsyncSchedule(scheduler="minimum-priority"),
     )

@@ -10,9 +10,9 @@ When w of client i arrives with staleness k, as update number t of the fragment:
 Only the server's part of the method is here. In the paper, a client also downloads a newer model in the middle of its
 task and mixes it in.
 
-Source: three implementations by others, which agree on a. Two of them, one of which cites the equation, have
-(k + 1)^-sigma, and one has (k + 1)^(-sigma / 2). The paper adapts lambda, sigma and iota along gradients. Here, as in
-these implementations, steps along the change of the loss replace the gradients.
+Source: three implementations, none of which is by the authors. They agree on a. Two of them have (k + 1)^-sigma, and
+one of these two cites the equation. The third has (k + 1)^(-sigma / 2). The paper adapts lambda, sigma and iota along
+gradients. Here, as in these implementations, steps along the change of the loss replace the gradients.
 
 Read next: methods/fedasync.py (a constant weight), server/async_rule.py (the interface of a rule).
 """
@@ -85,7 +85,7 @@ class FedASMU(AsyncRule):
     def _adapt(self, update: ClientUpdate) -> None:
         """Adapt lambda, sigma and iota of the client to the change of its loss."""
         fall = float(self._losses[update.fragment, update.client]) - update.loss
-        # The fall is not finite in a forecast, which has no losses, and after a client's first task.
+        # `fall` is not finite after a client's first task, and in a forecast, which simulates no losses.
         if isfinite(fall):
             controls = self._controls[update.client] + self.rate * fall * np.array([1, -1, 1])
             self._controls[update.client] = np.maximum(controls, 0)

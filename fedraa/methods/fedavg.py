@@ -28,7 +28,7 @@ register(
             source="McMahan et al. 2017, MNIST CNN",
             values={"momentum": 0.0, "local_epochs": 5, "batch_size": 10, "weights": "samples"},
             client_fraction=0.1,
-            unstated="the learning rate, which it takes from a grid",
+            unstated="the learning rate, which the paper takes from a grid",
         ),
     )
 )

@@ -7,7 +7,7 @@ When delta = w - theta_sent arrives with staleness k:
         theta <- theta + server_lr / K * buffer
         buffer = 0
 With a robust `aggregator` the buffer is full when it holds deltas of K clients, and one client has one vote:
-    theta <- theta + server_lr * mean of s * aggregator(deltas)
+    theta <- theta + server_lr * (mean of the weights s) * aggregator(deltas)
 With central privacy every delta is clipped, and noise is added to each full buffer (privacy/central.py).
 
 From scratch: examples/fedbuff_from_scratch.py.
@@ -55,7 +55,7 @@ class FedBuffRule(Buffered):
     With an `optimizer`, this optimizer takes the step along the mean of the buffer (FedBuff's server momentum). The log
     then shows only s as the weight, because the optimizer decides the length of the step. Deltas that are in the buffer
     at the end of the run are lost. With `participation_correction` p, each delta is also multiplied by (the client's
-    share of the data / its share of the updates) ** p. This factor may exceed 1, because the buffer is a weighted mean.
+    share of the data / the client's share of the updates) ** p. This factor may exceed 1.
 
     With a robust `aggregator`, the buffer waits for deltas of K different clients, so that a fast attacker cannot fill
     it. The deltas of one client are averaged. If fewer than K clients are left, the buffer waits for all of them.
@@ -93,7 +93,7 @@ class FedBuffRule(Buffered):
         if self.aggregator is not None:
             self.aggregator = AGGREGATOR.resolve(self.aggregator)
             if not isinstance(self.aggregator, RobustAggregator) or not self.aggregator.buffers:
-                problem = f"{type(self.aggregator).__name__} works in rounds only"
+                problem = f"{type(self.aggregator).__name__} works only in rounds, and this method has no rounds"
                 hint = "give a robust aggregator such as median, or a method in rounds"
                 raise InputError("aggregator", problem, hint=hint)
 

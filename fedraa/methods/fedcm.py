@@ -5,7 +5,7 @@ Server:  theta <- theta + server_lr * mean delta
          D <- -mean delta / (lr * T)                        # the mean gradient of the round's T local steps
 
 Read next: server/round_state.py (state beside the model), client/gradient_transforms.py (the blend), methods/fedavg.py
-(the rest).
+(the round).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from fedraa.vectors.index_runs import where_of
 
 @dataclass
 class GlobalMomentum(RoundState):
-    """FedCM and MoFedSAM: D <- -mean delta / (lr T), mixed into every local gradient of the next round."""
+    """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM, mixed into each gradient of the next round."""
 
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(

@@ -30,8 +30,8 @@ class FedGMR(Buffered):
 
     a_i = (staleness + 1)^-exponent for the client's last update, and n_i is the client's number of samples. The model
     changes once every `size` client updates. Coordinates that are in no submodel keep their values. The rule averages
-    models, not deltas, so a stale large submodel pulls the model back. A client's row [d] holds its last submodel, and
-    NaN outside of this submodel.
+    models, not deltas, so a stale large submodel pulls the model back. For each client the rule keeps the last submodel
+    as a row [d], with NaN outside of this submodel.
 
     Attributes:
         size: Number of client updates per change of the model.

@@ -100,8 +100,8 @@ class FedNovaRule(Buffered):
         size: Number of updates in the buffer.
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the normalised mean.
-        reference_steps: Number of local steps to which every delta is scaled. None scales to the mean of the buffer,
-            which has no effect on a buffer of one update.
+        reference_steps: Number of local steps to which every delta is scaled. With None this is the mean number of
+            steps of the updates in the buffer, so that a buffer of one update is not scaled.
     """
 
     size: Count = 10
@@ -156,7 +156,7 @@ register(
     Method(
         name="fednova",
         paper="Wang et al. 2020, Algorithm 1",
-        formula="`theta ← theta + (Σ p a) · Σ p delta / a`; a is the length of a client's path by unit gradients.",
+        formula="`theta ← theta + (Σ p a) · Σ p delta / a`; a is a client's path length with gradients of length 1.",
         when="Clients take unequal numbers of local steps: unequal data, or deadlines with `late=partial`.",
         local=PLAIN_SGD,
         update=Mean(weights="samples", aggregator=NormalisedMean()),

@@ -17,7 +17,9 @@ from fedraa.server.optimizers import Adaptive, Momentum
 from fedraa.server.round_update import Mean
 
 _REDDI = PaperSettings(
-    source="Reddi et al. 2021", values={"momentum": 0.0}, unstated="the learning rates, which it takes from a grid"
+    source="Reddi et al. 2021",
+    values={"momentum": 0.0},
+    unstated="the learning rates, which the paper takes from a grid",
 )
 
 register(
@@ -28,7 +30,7 @@ register(
         when="Unequal data make rounds noisy: momentum at the server smooths them.",
         update=Mean(weights="samples", optimizer=Momentum()),
         paper_settings=PaperSettings(
-            source="Hsu, Qi, Brown 2019", unstated="the learning rates, which it takes from a grid"
+            source="Hsu, Qi, Brown 2019", unstated="the learning rates, which the paper takes from a grid"
         ),
     )
 )

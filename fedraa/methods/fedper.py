@@ -22,7 +22,7 @@ register(
     Method(
         name="fedper",
         paper="Arivazhagan et al. 2019",
-        formula="As fedavg, without the last layer: it stays at each client, which trains it together with the others.",
+        formula="As fedavg, but the last layer stays at each client, which trains it together with all other layers.",
         when="Each client has only a few of the labels, and every client needs a good model for its own samples.",
         local=LocalTraining(personal_layers=(LAST,)),
         update=Mean(weights="samples"),

@@ -3,7 +3,7 @@
 Client n: SGD on f_n(w) + mu/2 * ||w - theta||^2
 Server:   theta <- mean of the cohort's models, weighted by samples
 
-Read next: client/gradient_transforms.py (the proximal term), methods/fedavg.py (the rest).
+Read next: client/gradient_transforms.py (the proximal term), methods/fedavg.py (the round).
 """
 
 from fedraa.client.local_training import LocalTraining

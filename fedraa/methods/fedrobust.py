@@ -19,8 +19,8 @@ register(
         paper="Reisizadeh et al. 2020",
         note="diagonal affine perturbation",
         formula=(
-            "Clients minimise the loss over the weights and maximise it over an affine change of their inputs, "
-            "x → L x + d, which they keep; the server takes the mean."
+            "Clients minimise the loss over the weights and maximise it over an affine change x → L x + d of their "
+            "inputs. L and d stay at each client; the server takes the mean."
         ),
         when="The inputs of clients differ in light, gain or offset, because their devices differ. Not for tokens.",
         local=replace(PLAIN_SGD, adversary=True),

@@ -8,7 +8,7 @@ Server:
     theta <- theta + server_lr * mean delta
     MoFedSAM:  D <- -mean delta / (lr * T)                  # T local steps
 
-Read next: client/local_step.py (the perturbed gradient), methods/fedcm.py (D), methods/fedavg.py (the rest).
+Read next: client/local_step.py (the perturbed gradient), methods/fedcm.py (D), methods/fedavg.py (the round).
 """
 
 from dataclasses import replace

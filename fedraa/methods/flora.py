@@ -56,7 +56,7 @@ class FLoRA(LowRank):
         if any(pair.merged is None for pair in self._pairs):
             raise InputError(
                 "aggregator",
-                "FLoRA adds the trained adapters to the weights of their layers, but in this model these are frozen",
+                "FLoRA adds the trained adapters to the weights of their layers, but this model freezes these weights",
                 hint="make the model by fedraa.lora(model, merge=True)",
             )
         self._clear_round()
@@ -80,7 +80,7 @@ class FLoRA(LowRank):
             assert rng is not None
             delta[pair.merged] = product / self._samples
             moved[pair.merged] = True
-            # The optimizer takes no step here, because the adapters are set directly.
+            # The server optimizer must not move the adapters, because `begin` sets them.
             moved[pair.a] = moved[pair.b] = False
             pair.begin(self._params, rng)
         self._round += 1
@@ -120,8 +120,8 @@ register(
         paper="Wang et al. 2024 (FLoRA)",
         note="for models with adapters: fedraa.lora(model, merge=True)",
         formula=(
-            "`W ← W + scale · Σ p_i B_i A_i`, p_i by samples; then B is 0 and A is drawn again. Parameters without "
-            "adapters become their mean."
+            "`W ← W + scale · Σ p_i B_i A_i`, p_i in proportion to the samples; then B is 0 and A is drawn again. "
+            "Parameters without adapters become their mean."
         ),
         when="Adapters of different ranks, made by fedraa.lora(model, merge=True). The mean of the products is exact.",
         submodel=Prefix(),
@@ -132,7 +132,7 @@ register(
                 "lr": 3e-4,
                 "local_epochs": 1,
                 "batch_size": 128,
-                # Ranks 64 to 4.
+                # Shares of the largest rank 64. The ranks of the paper are 64, 32, 16, 16, 8, 8 and four times 4.
                 "capacities": (1.0, 0.5, 0.25, 0.25, 0.125, 0.125, *[0.0625] * 4),
                 "weights": "samples",
             },

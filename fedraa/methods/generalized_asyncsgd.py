@@ -1,8 +1,8 @@
 """Generalized AsyncSGD: route tasks to clients with unequal probabilities, unbiased (Leconte et al. 2024).
 
-A fixed number of tasks is at the clients. When delta of client i arrives:
+The number of tasks in flight is fixed. When delta of client i arrives:
     theta <- theta + server_lr / (N * p_i) * delta
-    the next task goes to client j with the probability p_j, and waits if client j trains
+    the next task goes to client j with the probability p_j, and waits in a queue while client j trains another task
 
 Source: abstracts and introductions of three papers. They describe the queues at the clients and an unbiased step, which
 needs the factor 1 / (N * p_i). fedraa decided how the p_i are chosen; see selection/routing.py.
@@ -24,7 +24,7 @@ from fedraa.vectors.chunked import add_scaled
 @ASYNC_RULE.register("routed-sgd")
 @dataclass
 class RoutedSGD(AsyncRule):
-    """Generalized AsyncSGD (Leconte et al. 2024): theta += server_lr / (N p_i) * delta, at any staleness.
+    """Generalized AsyncSGD (Leconte et al. 2024): theta += server_lr / (N p_i) * delta, whatever its staleness.
 
     p_i is the probability with which the server draws client i. The selection `routing` determines p_i, and its
     `min_share` bounds the factor 1 / (N p_i). With any other selection this factor is 1. With fragments, the scheduler

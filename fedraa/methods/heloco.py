@@ -33,7 +33,7 @@ from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import add_scaled, copy_coordinates, scalar_product
 from fedraa.vectors.index_runs import CoordinateSet
 
-# The authors' epsilon: norms below it count as 0, and it is added to the divisor of the confidence.
+# The authors' epsilon. Norms below this value count as 0, and the divisor of `conf` is larger by this value.
 EPSILON = 1e-8
 
 
@@ -49,16 +49,17 @@ class HeLoCo(AsyncRule):
 
     Clients receive the look-ahead model theta + server_lr * beta * m, and a delta is the difference from that model.
     With submodels, norms and cosines are over the coordinates of a tensor that the update covers, and only these
-    coordinates of the momentum change. The authors' option of one decision for the whole update is not implemented.
+    coordinates of the momentum change. The authors' code can also correct an update as one vector instead of tensor by
+    tensor; fedraa does not have this option.
 
     Attributes:
         server_lr: Length of the step.
         beta: Decay of the momentum, mu in the paper.
-        min_cosine: A delta stays unchanged if its cosine to the momentum is at least this value.
+        min_cosine: A delta stays unchanged if the cosine between the delta and the momentum is at least this value.
         shrink: Strength k_s by which the part of a delta against the momentum shrinks.
         turn: Strength k_d by which a delta turns towards the momentum.
-        kappa: Weight of the momentum's length in the confidence; larger values make corrections smaller.
-        max_shrink: Largest share of the part against the momentum that is removed.
+        kappa: Weight of the momentum's length in `conf`. Larger values make corrections smaller.
+        max_shrink: Largest share that is removed of the part of a delta against the momentum.
         rho: Weight of an update; the paper recommends 1/sqrt(K) for K clients.
     """
 
@@ -119,12 +120,12 @@ class HeLoCo(AsyncRule):
 
 
 def split_by_tensor(tensors: Shapes, where: Index | slice, size: int) -> Iterator[tuple[Index | slice, slice]]:
-    """Yield the coordinates in the model and the slice of the buffer of each tensor that an update covers.
+    """Yield two places of each tensor that an update covers: its coordinates in the model, its slice of the update.
 
     Args:
         tensors: The shape of each tensor of the model. If empty, the update counts as one tensor.
-        where: Ascending coordinates [k] of the buffer in the model, or the slice of the whole model.
-        size: Length k of the buffer.
+        where: Ascending coordinates [k] of the update in the model, or the slice of the whole model.
+        size: Length k of the update.
     """
     ends = np.cumsum([prod(shape) for shape in tensors] or [size])
     if not isinstance(where, slice) and tensors:

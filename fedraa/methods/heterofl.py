@@ -1,11 +1,12 @@
 """HeteroFL: a client of capacity r trains the first share r of all units (Diao et al. 2021, Algorithm 1).
 
 Client n, with capacity r_n: trains the first ceil(r_n * K) units of every layer of K units,
-    with clipped gradients, static batch norm and logits only of the labels that it holds
-Server: each weight <- mean of the clients that trained it; the output row of a label only over clients that hold it
+    with clipped gradients, static batch norm, and logits only of the labels that the client has
+Server: each weight <- mean over the clients that trained it; the mean of a label's output row is only over the clients
+    that have samples with this label
 
 Read next: submodels/policies/slices.py (`Prefix`), aggregation/coverage_mean.py (the mean),
-aggregation/label_owners.py (the output rows), methods/fedavg.py (the rest).
+aggregation/label_owners.py (the output rows), methods/fedavg.py (the round).
 """
 
 from fedraa.client.local_training import LocalTraining

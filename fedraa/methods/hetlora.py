@@ -2,7 +2,7 @@
 
 Client i, with rank r_i: trains the first r_i rows of A and columns of B
 Server: p_i = ||B_i A_i|| / sum of ||B_k A_k||
-        A <- sum of p_i A_i,  B <- sum of p_i B_i           # absent ranks are 0
+        A <- sum of p_i A_i,  B <- sum of p_i B_i           # ranks that client i does not train are 0 in A_i and B_i
 
 Read next: aggregation/low_rank.py (the base of this class and of FLoRA), models/lora.py (adapters).
 """
@@ -30,11 +30,11 @@ MIN_WEIGHT = 1e-12
 @AGGREGATOR.register("hetlora")
 @dataclass
 class HetLoRA(LowRank):
-    """HetLoRA (Cho et al. 2024) without pruning of ranks: A = sum p_i A_i, B = sum p_i B_i, absent units being 0.
+    """HetLoRA (Cho et al. 2024) without pruning of ranks: A = sum p_i A_i, B = sum p_i B_i.
 
-    p_i = s_i / sum s, where s_i is the root of the sum of ||B_i A_i||_F^2 over all layers. Units of adapters that no
-    client trained in a round do not move. Each parameter outside of the adapters becomes the mean over the clients that
-    trained it, also weighted by s_i.
+    p_i = s_i / sum s, where s_i is the root of the sum of ||B_i A_i||_F^2 over all layers. Ranks that client i does not
+    train count as 0 in A_i and B_i. Ranks that no client trained in a round do not move. Each parameter outside of the
+    adapters becomes the mean over the clients that trained it, also weighted by s_i.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
@@ -52,7 +52,7 @@ class HetLoRA(LowRank):
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        # Coordinates of adapters that some clients of the round trained, but not all of them.
+        # Coordinates of adapters that some clients of the round did not train. The value 0 counts for these clients.
         mine = self._adapter_mask() & totals.covered & (totals.coverage < self._reports)
         participants = np.float32(self._participants)
         self._reports = 0
@@ -73,7 +73,7 @@ register(
         paper="Cho et al. 2024",
         note="for models with adapters: fedraa.lora; ranks are not pruned",
         formula=(
-            "`B = Σ p_i B_i`, `A = Σ p_i A_i`, absent ranks being 0; p_i in proportion to ‖B_i A_i‖ over all layers. "
+            "`B = Σ p_i B_i`, `A = Σ p_i A_i`, with p_i in proportion to ‖B_i A_i‖ over all layers. "
             "The ranks follow from the devices and are not pruned. Parameters without adapters become their mean."
         ),
         when="Adapters made by fedraa.lora or peft, and devices that can train only some of their ranks.",

@@ -1,4 +1,4 @@
-"""IST, independent subnet training: the cohort shares out the hidden units in disjoint groups (Yuan et al. 2022).
+"""IST, independent subnet training: each client of a round trains its own group of hidden units (Yuan et al. 2022).
 
 Round, with a cohort of C clients:
     shuffle the units of every hidden layer and deal them to the clients in C equal groups

@@ -21,7 +21,7 @@ register(
     Method(
         name="lg-fedavg",
         paper="Liang et al. 2020",
-        note="starts from the initial model instead of a model that fedavg has trained",
+        note="starts from the initial model; in the paper, from a model that fedavg has trained",
         formula="As fedavg for the last layer only; all other layers stay at each client.",
         when="Links are slow and the inputs of clients differ: clients send only the last layer.",
         local=LocalTraining(personal_layers=(ALL_BUT_LAST,)),

@@ -1,10 +1,10 @@
 """MimeLite: clients apply the server's momentum, which stays frozen during a round (Karimireddy et al. 2021).
 
-Client n, with m frozen:  w <- w - lr * ((1 - beta) * g + beta * m);  also sends its full-batch gradient at theta
+Client n, with m frozen:  w <- w - lr * ((1 - beta) * g + beta * m);  send w and the full-batch gradient of f_n at theta
 Server:  theta <- mean of the models, weighted by samples
          m <- (1 - beta) * mean full-batch gradient + beta * m
 
-Read next: methods/fedcm.py (the momentum that this extends), server/round_state.py (state beside the model).
+Read next: methods/fedcm.py (the base class of the momentum), server/round_state.py (state beside the model).
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""MOON: features near those of the global model, and away from those of the previous one (Li et al. 2021, Algorithm 1).
+"""MOON: a contrastive loss holds a client's features near those of the global model (Li et al. 2021, Algorithm 1).
 
 Client n receives theta and keeps its last trained model u_n. z, z_g, z_p are the inputs of the last linear layer of the
 current model w, of theta, and of u_n; c is the cosine:
@@ -35,7 +35,7 @@ from fedraa.server.round_update import Mean
 
 
 def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
-    """Return the mean contrastive loss of features z [b, k]: like `near` and unlike `far` is best (MOON, eq. 3)."""
+    """Return the mean contrastive loss (MOON, eq. 3). It is low if `z` [b, k] is similar to `near` and not to `far`."""
     cosines = torch.stack([F.cosine_similarity(z, other, dim=1) for other in (near, far)], dim=1)
     return -F.log_softmax(cosines / temperature, dim=1)[:, 0].mean()
 
@@ -77,7 +77,7 @@ class ModelContrast(LocalAlgorithm):
 
     Attributes:
         mu: Weight of the contrastive loss.
-        temperature: Temperature T of its cosines.
+        temperature: T, by which the loss divides cosines.
     """
 
     mu: NotNegative = 1.0
@@ -91,7 +91,8 @@ class ModelContrast(LocalAlgorithm):
 
     @property
     def passes(self) -> float:
-        # The two other models need a forward pass each. A forward pass is a third of a training pass.
+        # For each minibatch, the global and the client's previous model need a forward pass. A forward pass is a third
+        # of a training pass.
         return 2 / 3
 
     def check_model(self, module: nn.Module) -> None:

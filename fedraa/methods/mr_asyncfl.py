@@ -1,13 +1,13 @@
-"""MR.AsyncFL: replace the client's last model in a weighted mean (TMLR submission 8556).
+"""MR.AsyncFL: a client's new model replaces its last one in a weighted mean (TMLR submission 8556).
 
 Start: y_i <- theta, c_i <- 1/N for every client i
 When w of client i arrives:
     theta <- gamma * theta + (1 - gamma) * w + gamma * c_i * (w - y_i)
     c_j <- gamma * c_j for every client j;  c_i <- c_i + 1 - gamma;  y_i <- w
 
-Source: a transcription of the paper by others. Its three forms of the update agree.
+Source: a transcription of the paper that is not by the authors. Its three forms of the update agree.
 
-Read next: methods/fedasync.py (the same without the last term), methods/area.py (equal weights c_i).
+Read next: methods/fedasync.py (the update without its last term), methods/area.py (equal weights c_i).
 """
 
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ class ModelReplacement(AsyncRule):
     With fragments, each fragment has its own weights, and an update replaces y_i on the coordinates of its fragment.
     The sum above then holds for coordinates that are in one fragment only, not for those that several fragments share.
 
-    The paper sends the client the model from before its own update. Here the client receives the model after it. The
-    paper's option to restart clients that are 20 versions behind is not implemented.
+    In the paper a client receives the model from before its own update. Here it receives the model after its update.
+    The paper's option to restart clients that are 20 versions behind is not implemented.
 
     Attributes:
         gamma: Weight of the current model.
@@ -82,7 +82,7 @@ register(
         name="mr-asyncfl",
         paper="TMLR submission 8556",
         note="clients are not restarted, and a client receives the model after its own update",
-        formula="`theta ← gamma · theta + (1 − gamma) · w + gamma · c_i · (w − y_i)`, always the sum of c_i · y_i.",
+        formula="`theta ← gamma · theta + (1 − gamma) · w + gamma · c_i · (w − y_i)`, the sum of all c_i · y_i.",
         when="As fedasync, if the data of clients differ: a client's new model replaces its old one in the mean.",
         local=PLAIN_SGD,
         update=ModelReplacement(),

@@ -87,8 +87,8 @@ class MomentumAndControls(RoundState):
     """c, m, c_i and theta_prev of PAdaMFed. The step of the server's optimizer is multiplied by gamma / (eta K).
 
     Attributes:
-        rounds: T, the number of rounds; None: the limit of the run.
-        cohort: S, the number of clients in a round; None: the number of the participation.
+        rounds: T, the number of rounds. None takes the run's limit of rounds.
+        cohort: S, the number of clients in a round. None takes the number from `participation`.
     """
 
     rounds: Count | None = None

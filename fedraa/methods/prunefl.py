@@ -1,10 +1,11 @@
 """PruneFL: one sparse model for all clients, with an adaptive mask (Jiang et al. 2022).
 
-In the first rounds only one client trains, to find the first mask. Then, in rounds of all clients:
+In the first rounds only one client trains, to find the first mask. In all later rounds:
     theta <- mean of the cohort's models, on the mask
-    every `reprune_every` rounds: a new mask keeps the weights with the largest squared gradients per use of a weight
+    every `reprune_every` rounds: a new mask, by the importance of each weight. The importance is the sum of squared
+        gradients, divided by the number of times that the forward pass of a sample uses the weight.
 
-Read next: submodels/policies/pruning.py (the mask), methods/fedavg.py (the rest).
+Read next: submodels/policies/pruning.py (the mask), methods/fedavg.py (the round).
 """
 
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
@@ -19,7 +20,7 @@ register(
         note="the density of the mask is fixed, as in papers that use PruneFL as a baseline",
         formula=(
             "As fedavg, with one mask for all clients. A single client finds the first mask; every reprune_every "
-            "rounds a new mask is chosen by squared gradients, per use of a weight."
+            "rounds a new mask is chosen by the squared gradients of each weight."
         ),
         when="All devices are equally small: one sparse model for all.",
         submodel=AdaptivePruning(),

@@ -41,7 +41,7 @@ class MemorisedMean(Aggregator):
     (Delta_n - u_n) over the Gamma clients that trained it, and theta -= lr v. Then u_n <- Delta_n on the trained
     coordinates. Where Gamma = 0, the second term is missing, so that the coordinate moves by the mean memory. `mifa`
     selects the form of the authors' released code: v = mean_n u_n with the new u_n.
-    A client's row [d] is allocated when the client first takes part. Before that, the row counts as 0.
+    u_n [d] is allocated when client n first takes part, and counts as 0 before.
 
     Attributes:
         mifa: True for the form of the released code, which is the method MIFA.

@@ -1,7 +1,7 @@
 """Ringleader ASGD: every client has the same weight, however fast it is (Maranjyan, Richtarik 2026).
 
 First phase of a round, until every client has reported:
-    G_i += delta of client i; b_i += 1;  client i trains its own model again
+    G_i += delta of client i; b_i += 1;  client i trains again from the model that it received last
 Second phase:
     theta <- theta + server_lr / N * sum over i of G_i / b_i, once per client, at its next update
     an update of a client that already made its step counts for the next round
@@ -29,7 +29,7 @@ from fedraa.vectors.delta_view import DeltaView
 class SumTable(Stateful):
     """The sums G_i [d] and the counts b_i of the clients' deltas, and the total sum_i G_i / b_i [d].
 
-    A client's row is allocated when it first reports.
+    G_i is allocated when client i first reports.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("rows", "counts", "total")
@@ -37,7 +37,7 @@ class SumTable(Stateful):
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self.counts: dict[int, int] = {}
-        # The total has double precision, because deltas are added to it and subtracted from it.
+        # The total has double precision, because rounding errors of all additions and subtractions remain in it.
         self.total = np.zeros(size)
 
     def add(self, client: int, change: DeltaView) -> int:

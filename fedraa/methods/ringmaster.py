@@ -23,9 +23,9 @@ from fedraa.vectors.chunked import add_scaled
 class Ringmaster(AsyncRule):
     """Ringmaster ASGD (Maranjyan, Tyurin, Richtarik 2025, Algorithm 4): theta += server_lr * delta if staleness < R.
 
-    Staler updates are ignored: their weight is 0, and they make no new version. Their clients continue from the current
-    model, and their work still counts as cost. R is `delay_limit`. None means the number of clients. Running tasks are
-    not stopped (Algorithm 5).
+    Updates of staleness R or more are ignored: their weight is 0, and they make no new version. Their clients continue
+    from the current model, and their work still counts as cost. Running tasks are not stopped; Algorithm 5 of the paper
+    stops them.
 
     Attributes:
         delay_limit: R: an update of this staleness or more is ignored; None is the number of clients.
@@ -54,6 +54,6 @@ register(
         local=PLAIN_SGD,
         update=Ringmaster(),
         schedule=AsyncSchedule(),
-        paper_settings=replace(ONE_STEP_THEORY, unstated="the learning rate, and R, which it takes from a grid"),
+        paper_settings=replace(ONE_STEP_THEORY, unstated="the learning rate, and R, which the paper takes from a grid"),
     )
 )

@@ -1,4 +1,4 @@
-"""Ringmaster LMO: ignore stale updates, and step along the orthogonalised momentum of the others (Sadiev et al. 2026).
+"""Ringmaster LMO: ignore stale updates; step along the orthogonalised momentum of all others (Sadiev et al. 2026).
 
 When delta arrives with staleness t, after k accepted updates:
     if t < R:  m <- beta * m + (1 - beta) * delta;  theta <- theta + server_lr * lmo(m)
@@ -30,8 +30,8 @@ from fedraa.server.schedule import AsyncSchedule
 class RingmasterLMO(FedBuffRule):
     """Ringmaster LMO (Sadiev et al. 2026): a step of fixed length along the momentum, if staleness < R.
 
-    Staler updates are ignored: their weight is 0, and they make no new version. Running tasks are not stopped, unlike
-    in the authors' code. With the optimizer `normalized-momentum` the step is m / |m|.
+    Updates of staleness R or more are ignored: their weight is 0, and they make no new version. Running tasks are not
+    stopped, unlike in the authors' code. With the optimizer `normalized-momentum` the step is m / |m|.
 
     With `agnostic`, the user sets only `server_lr`. R, the momentum and the length of the step follow from the number k
     of steps so far. The first steps then accept only fresh updates, as if one client trained at a time.

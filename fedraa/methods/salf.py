@@ -1,11 +1,11 @@
 """SALF: clients back-propagate from the last layer until the deadline (Lang, Cohen, Shlezinger 2024, arXiv 2403.18375).
 
 Client n, with capacity r_n, from theta:
-    whole forward pass, and backward pass over the last l_n layers: as many as the share r_n of the work allows
+    whole forward pass, then backward pass over the last l_n layers, as many as the share r_n of the work allows
     all other layers keep their received values
-Server, for each layer: theta <- mean of w_n over all clients of the round   # old values of layers that n did not reach
+Server, for each layer: theta <- mean of w_n over all clients of the round   # w_n has old values in unreached layers
 
-With `aggregator` covered, the mean is only over the clients that trained the layer. The code of the paper draws l_n
+With the aggregator `covered`, the mean is only over the clients that trained the layer. The code of the paper draws l_n
 from a Poisson distribution with the deadline as its mean. Here l_n follows from the client's device (capacities auto),
 from shares that the user sets, or from random shares (`submodel.capacities.redraw`). ADEL-FL (arXiv 2505.23973) also
 optimises deadlines and batch sizes, which is not implemented here.
@@ -24,7 +24,7 @@ SALF = register(
     Method(
         name="salf",
         paper="arXiv 2403.18375",
-        note="the number of layers follows from the device, not from a Poisson distribution; no deadlines of ADEL-FL",
+        note="the number of layers follows from the device, not from a Poisson distribution; fixed deadlines",
         formula="Each layer becomes the mean over all clients; the old value counts for clients that did not reach it.",
         when="Slow devices that can hold and evaluate the whole model, but not train all of its layers in time.",
         submodel=LastLayers(),

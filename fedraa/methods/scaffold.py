@@ -113,7 +113,7 @@ register(
         paper_settings=PaperSettings(
             source="Karimireddy et al. 2020",
             values={"momentum": 0.0, "server_lr": 1.0},
-            unstated="the local learning rate, which it takes from a grid",
+            unstated="the local learning rate, which the paper takes from a grid",
         ),
     )
 )

@@ -6,7 +6,7 @@ Shuffled (Algorithm 2):  the weights are split once into blocks; in each cycle c
 Server: theta <- mean over all participants; a client that did not train a weight counts with the old value
 
 Read next: submodels/policies/shuffled.py (the masks), aggregation/coverage_mean.py (`FilledMean`), methods/fedavg.py
-(the rest).
+(the round).
 """
 
 from dataclasses import replace

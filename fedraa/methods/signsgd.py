@@ -8,7 +8,7 @@ In the paper a client sends the sign of the gradient of one minibatch. A paramet
 submodels, only the clients that trained a parameter vote on it.
 
 Read next: client/compression.py (the signs), aggregation/coverage_mean.py (the mean that the vote replaces),
-methods/fedavg.py (the rest of a round).
+methods/fedavg.py (the round).
 """
 
 from dataclasses import dataclass, replace
@@ -67,7 +67,7 @@ register(
     Method(
         name="signsgd",
         paper="Bernstein et al. 2018, Algorithm 3",
-        note="any number of local steps, the paper has one",
+        note="any number of local steps (the paper: one)",
         formula="`theta ← theta + server_lr · sign(Σ sign(w_i − theta))`: the clients vote on each parameter.",
         when="Slow uplinks: a client sends one bit per parameter, a 32nd of the usual bytes.",
         local=replace(PLAIN_SGD, compressor="sign"),

@@ -1,9 +1,10 @@
-"""SplitFed: clients hold the first layers, the server the rest (Thapa et al. 2022, SplitFedV1).
+"""SplitFed: clients hold the first layers, and the server holds all others (Thapa et al. 2022, SplitFedV1).
 
-Each step: client sends the activations of its layers; server finishes the pass and sends their gradients back
+Each step: the client sends the activations of its last layer; the server finishes the forward pass, starts the backward
+    pass, and sends back the gradients of these activations
 Round end: both halves of the model become the mean over the cohort
 
-Read next: client/split.py (one step), submodels/policies/slices.py (`LayerCut`), methods/fedavg.py (the rest).
+Read next: client/split.py (one step), submodels/policies/slices.py (`LayerCut`), methods/fedavg.py (the round).
 """
 
 from fedraa.client.local_training import LocalTraining
@@ -16,7 +17,7 @@ register(
         name="splitfed",
         paper="Thapa et al. 2022, V1",
         formula=(
-            "Clients hold the first layers, the server the rest; activations and their gradients are sent at every "
+            "Clients hold the first layers, the server all others; activations and their gradients are sent at every "
             "step; both halves are averaged."
         ),
         when="Devices that can hold only the first layers, and have a fast connection.",

@@ -1,6 +1,6 @@
 """SubDisMO: random submodels with sharpness-aware steps (SubDisMO, Algorithm 1).
 
-Round: the weights are split at random into four parts; client n trains some of them, under a mask m_n
+Round: the weights are split at random into four parts; client n trains some of the parts, which form its mask m_n
 Client n: w <- w - lr * m_n * g(w + delta * m_n * g(w) / ||m_n * g(w)||)
 Server:   each weight <- theta + server_lr * mean delta of the clients that trained it
 

@@ -4,7 +4,7 @@ T = k-th smallest modelled time of a task on the whole model, over all N clients
 Round, client n with time t_n:
     s_n = min(T / t_n, 1)
     train as many of the last layers as the share s_n of the work allows; all other layers keep their received values
-Server, for each layer: theta <- mean of w_n over all clients of the round  # old values of layers that n did not train
+Server, for each layer: theta <- mean of w_n over all clients of the round  # w_n has old values in untrained layers
 
 The paper (arXiv 2304.06947) has no public code. fedraa decided two details: a client trains the last layers, and all
 clients have equal weights in the mean. The paper also lets a fast client run more local epochs within T, which this
@@ -60,7 +60,7 @@ register(
         name="timelyfl",
         paper="Zhang et al. 2023",
         note="fast devices run no additional epochs; fedraa chose the layers and the weights",
-        formula="Clients slower than the k-th fastest train only last layers, so that all report in its time.",
+        formula="T is the time of the k-th fastest client; slower clients train only the last layers that fit into T.",
         when="All devices should take part in every round, without a long wait for slow devices.",
         submodel=WithinInterval(),
         local=PLAIN_SGD,

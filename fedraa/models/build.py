@@ -243,7 +243,7 @@ def refuse_misfit(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             result = run(model.eval(), map_tree(lambda part: part.clone(), batch))
-    # A user-defined model may raise any type.
+    # A user-defined model may raise any exception.
     except Exception as error:
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
         hint = _hint_for_error(error)

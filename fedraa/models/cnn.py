@@ -9,7 +9,7 @@ from fedraa.models.images import ImageConv2d
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Return RA-Fed's network for CIFAR-10: two 5x5 convolutions of 6 and 16 channels, dense layers of 120 and 84.
+    """Return RA-Fed's network for CIFAR-10: 5x5 convolutions of 6 and 16 channels, dense layers of 120 and 84 units.
 
     For images of 16x16 or more the network is as published. Smaller images, such as the 8x8 digits, would shrink to
     nothing in the second convolution. For them both convolutions are padded by 2, which keeps the size of the image.

@@ -43,7 +43,7 @@ class EarlyExits(nn.Module):
 
 
 def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
-    """Limit the depth of a model with early exits to its last block that has a trained parameter.
+    """Let a model with early exits run in training only up to its last block that has a trained parameter.
 
     Other models do not change.
 

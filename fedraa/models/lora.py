@@ -172,7 +172,7 @@ def lora(
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return a copy of a model without adapters. The change that each adapter makes is added to its layer's weight.
+    """Return a copy of a model in which each adapter is removed and the change that it makes is added to the weight.
 
     Layers that shared a weight get separate weights, because their adapters differ. Frozen parameters stay frozen.
 
@@ -196,7 +196,7 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
-    """Return a copy of the model that shares its parameters with the original and has frozen them.
+    """Return a copy of the model with frozen parameters, which share the memory of the original's parameters.
 
     The modules in `whole` get copies of their parameters instead, which are not frozen.
     """

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 _OPERATOR = "convolution_backward"
-# The fault occurs only with fewer channels than oneDNN's largest block, which has 16. The limit is twice this number.
+# The fault occurs only with fewer channels than oneDNN's largest block, which has 16. To be safe, the limit is twice
+# 16.
 _FEW_CHANNELS = 32
 
 _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")

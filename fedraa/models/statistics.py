@@ -27,7 +27,7 @@ TOLERANCE = 1e-4
 # Changes are divided by the largest value of a buffer, but at least by this value, so that rounding errors of small
 # buffers are ignored.
 SMALLEST_SCALE = 1e-3
-# If a buffer's changes in two passes differ at most by this relative amount, the buffer counts as one that only grows.
+# A buffer counts as one that only grows if its changes in two passes differ at most by this relative amount.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
 # The power iteration of a unit vector ends when every entry changes by less than this.
@@ -83,15 +83,15 @@ def reestimate_statistics(
 def reestimate_over(
     module: nn.Module, parts: Parts, *, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Set the buffers that training changes to the values that training on `parts` would give them.
+    """Set the buffers that training changes. They get the values that training on `parts` would give them.
 
     Only the modules that own these buffers run in training mode. All modes and momenta are restored at the end.
 
     - Batch norms get the mean of the statistics of all batches, with equal weights, in one pass. A batch norm that
       stays in evaluation mode during training keeps its statistics.
     - The `estimated` buffers start from their current values. The batches are passed through the module repeatedly
-      until these buffers are constant. The limit of a buffer that moves like a moving average, a fixed share of the way
-      with each batch, is extrapolated. The result is the buffer's mean over the last pass.
+      until these buffers are constant. If a buffer is a moving average, each batch moves it by a fixed share of the
+      distance to its limit, so the limit is extrapolated. The result is the buffer's mean over the last pass.
     - An `estimated` buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads
       such a buffer, all buffers keep their values after the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedraa.errors import InputError
 
-# Number of patches per side of the image; `vit_small` explains it.
+# Number of patches per side of the image; `vit_small` explains this number.
 _GRID = 4
 
 

@@ -30,7 +30,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 class PlainCall(nn.Module):
-    """A replacement for a wrapper, which only calls the inner module and keeps the inner module's name."""
+    """A module that replaces a wrapper. It only calls the inner module, and keeps the inner module's name."""
 
     def hold(self, name: str, inner: nn.Module) -> None:
         """Store the inner module under the name that it had in the wrapper."""

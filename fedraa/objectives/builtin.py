@@ -279,7 +279,8 @@ def _check_labels(
         refuse_wrong(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
         # A single client may have no labels that count, but a whole data set must have some.
         if not is_client and (y == ignore).all():
-            raise InputError(name, f"it holds only {ignore}, which is no label", expected="at least one label")
+            problem = f"every value is {ignore}, the label that does not count"
+            raise InputError(name, problem, expected="at least one other label")
     return train, test, classes
 
 

@@ -151,17 +151,17 @@ class Objective(ABC):
             return np.asarray(sums["loss"] / sums["count"])
         if type(self).metrics is Objective.metrics:
             return np.asarray(sums[self.main] / sums["count"])
-        return np.array([metrics[self.main] for metrics in self._figures_of_rows(sums)])
+        return np.array([metrics[self.main] for metrics in self._metrics_of_rows(sums)])
 
     def metrics_by_client(self, sums: Sums) -> dict[str, Array]:
         """Return the loss and each metric in `better` of every client [c], from its sums [c] or [c, k]."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).metrics is Objective.metrics:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
-        rows = self._figures_of_rows(sums)
+        rows = self._metrics_of_rows(sums)
         return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
 
-    def _figures_of_rows(self, sums: Sums) -> list[Mapping[str, float]]:
+    def _metrics_of_rows(self, sums: Sums) -> list[Mapping[str, float]]:
         """Return the metrics of each client from its row of the sums [c] or [c, k]."""
         clients = range(len(sums["count"]))
         return [self.metrics({name: values[client] for name, values in sums.items()}) for client in clients]

@@ -18,14 +18,15 @@ from typing import Any
 
 from fedraa.privacy.privacy import refuse_missing_library
 
-# With less noise, the distribution of the privacy loss takes too much memory: 38 GiB at the noise 0.001.
+# The smallest noise multiplier for which epsilon takes sampling into account. With less noise, the distribution of the
+# privacy loss takes too much memory: 38 GiB at the noise 0.001.
 MIN_SAMPLED_NOISE = 0.2
 # The library finds no epsilon for less noise.
 MIN_NOISE = 1e-6
 
 ADD_OR_REMOVE = "add or remove one client"
 ZERO_UPDATE = "replace the updates of one client by zero"
-ANY_UPDATE = "replace one client's updates by any others"
+ANY_UPDATE = "replace one client's updates by any other updates"
 
 
 @dataclass(frozen=True)

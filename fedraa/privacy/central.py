@@ -4,12 +4,12 @@
     sum = sum of delta_i + N(0, (noise * clip)^2 I)
     rounds:  theta <- theta + server_lr * sum / D     D is the expected number of clients, even if fewer report
     buffer:  theta <- theta + server_lr * sum / K     after K updates
-    one by one: the noise is added to every update before the update rule
+    other asynchronous methods: noise is added to every single update before the update rule
 
 With submodels, the norm is over the client's coordinates, noise is added to all coordinates that some client trained,
 and D is the number of clients that trained a coordinate. This number depends on devices, not on data. The noise is
-drawn in float64 from a generator that follows from the seed. It simulates a private run; it is no cryptographically
-secure noise.
+drawn in float64 from a generator that follows from the seed. This simulates a private run, but the noise is not
+cryptographically secure.
 
 Use it if the clients trust the server. A `clip` of about the median norm of an update is a good start.
 

@@ -38,7 +38,7 @@ class Local(Privacy):
 
 
 class LocallyPrivateTrainer:
-    """A trainer around another trainer. It makes every update private before the client sends it."""
+    """A trainer that wraps another trainer. It makes every update private before the client sends the update."""
 
     def __init__(self, trainer: TaskTrainer, privacy: Privacy, seed: int) -> None:
         self._trainer = trainer
@@ -55,7 +55,7 @@ class LocallyPrivateTrainer:
         return [self._make_private(one.task, update) for one, update in zip(work, updates, strict=True)]
 
     def reset(self) -> None:
-        """Drop all modules and buffers of the trainer."""
+        """Release all modules and buffers of the wrapped trainer."""
         self._trainer.reset()
 
     def _make_private(self, task: Task, update: Update) -> Update:

@@ -22,7 +22,8 @@ class NoisySum(Stateful):
         privacy: The mechanism.
         size: Number of parameters of the model, d.
         cohort: Expected number of clients in a round, or number of updates in a buffer.
-        whole: True if every client trains all coordinates. A release without any update then also has noise on them.
+        whole: True if every client trains all coordinates. Then a release without any update also has noise on all
+            coordinates.
         seed: Seed of the run.
     """
 
@@ -44,7 +45,7 @@ class NoisySum(Stateful):
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
-        """Return the update, scaled down to at most the norm of the clip, and count it in this release.
+        """Return the update, scaled down to a norm of at most the clip, and count it in this release.
 
         Args:
             delta: The update [k].
@@ -81,7 +82,8 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # The noise on the bits depends on the cohort, because the noise of the updates was computed for it.
+                # The noise on the sum of the b_i follows from the expected cohort, not from the number of voters. The
+                # noise of the updates was computed for the same cohort.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

@@ -20,7 +20,7 @@ class Privacy:
     Attributes:
         noise: Noise multiplier: standard deviation of the noise, as a multiple of the sensitivity.
         clip: Largest norm of an update.
-        local: True if each client adds the noise itself, so that the server needs no trust.
+        local: True if each client adds the noise itself, so that clients need not trust the server.
     """
 
     noise: Positive = 1.0

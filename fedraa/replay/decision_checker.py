@@ -1,4 +1,4 @@
-"""Check the decisions and weights of a logged run: a ledger makes every decision again, and both must agree."""
+"""Check the decisions and weights of a logged run: a ledger makes every decision again, and the log must agree."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -72,7 +72,7 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def lost(self, line: Line) -> None:
-        """Check a task that was too late for its round."""
+        """Check a `lost` line, which is about a task that was too late for its round."""
 
     @abstractmethod
     def round(self, line: Line) -> None:
@@ -87,7 +87,7 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. If `fragment` is not None, the ledger assigns this fragment."""
 
     def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or label if it does not follow from the rules and must be believed, else None."""
+        """Return the logged fragment or submodel label if the check cannot compute it, and so accepts it; else None."""
         if not self._rules.scheduled and self._rules.whole:
             return 0
         if not self._rules.scheduled:
@@ -114,7 +114,7 @@ class Checker(ABC, Generic[Ledger]):
 
 
 class AsyncChecker(Checker[AsyncLedger]):
-    """A checker for asynchronous servers. The ledger decides again, and the rule is applied to an empty model.
+    """A checker for asynchronous servers. The ledger repeats each decision; the rule acts on a model without values.
 
     The checker accepts the choices of a custom scheduler, and weights that depend on parameters, because it cannot
     compute them. For a custom rule it also accepts the logged answers to two questions: does the model have a new
@@ -130,7 +130,8 @@ class AsyncChecker(Checker[AsyncLedger]):
         self._weights_known = False
         if rule is not None:
             self._rule = rule.bind(self._model)
-            # The balances follow from the costs of tasks. With a custom compressor the check does not know the costs.
+            # The participation corrections (`balances`) follow from the costs of tasks, which the check does not know
+            # if the compressor is custom.
             corrected = rules.method["update"].get("participation_correction")
             balances_known = not (corrected and rules.is_custom("local", "compressor"))
             self._weights_known = (
@@ -158,7 +159,7 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._observe_duration(line, task)
 
     def _observe_duration(self, line: Line, task: LoggedTask) -> None:
-        """Update the cost estimates by the duration of a task. A client's first task does not count."""
+        """Update the cost estimates by the duration of a task. Ignore a client's first task, which takes longer."""
         real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
         seconds = line.at_least("seconds", 0)
         decision = task.decision
@@ -207,7 +208,7 @@ class AsyncChecker(Checker[AsyncLedger]):
 
 
 class RoundChecker(Checker[RoundLedger]):
-    """A checker for servers in rounds. The ledger decides again, and the weights follow from the configuration.
+    """A checker for servers in rounds. The ledger repeats each decision; the weights follow from the configuration.
 
     If a policy chooses submodels by the model's values, the checker accepts the logged labels and costs.
     """

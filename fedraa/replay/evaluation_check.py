@@ -46,7 +46,7 @@ class Evaluations:
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Check that no evaluation is missing before this line, which is not an `eval` line itself."""
+        """Check that no `eval` line is missing before this line of another kind."""
         if self.ending and line.kind != "end":
             raise line.wrong("the run continues after an evaluation that is possible only at the end of a run")
         if len(self._pending) > self._max_pending_evals:

@@ -118,7 +118,7 @@ class Audit:
         self.end = line
 
     def _find_reason(self, line: Line) -> tuple[str, float]:
-        """Return the reason and the earliest time of the run's end by the rules. On the wall clock it may be later."""
+        """Return the reason for the run's end, and its earliest time. On the wall clock the run may end later."""
         limits = self._rules.resolved.limits
         now = self._clock.now
         if self._rules.wall:
@@ -156,7 +156,7 @@ class Audit:
         if not self._rules.wall:
             if self._clock.waiting or not self._ledger.in_flight:
                 return None
-            # The run is not over while a task is due, or a round ends at its deadline, before the limit.
+            # The run continues if a task is due before the limit, or if a round closes before the limit.
             if min(self._clock.first_due(), self._checker.closes_at) <= limit:
                 return None
         return limit

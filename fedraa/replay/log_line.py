@@ -52,7 +52,7 @@ class Line:
         return value
 
     def expect_value(self, field: str, value: object) -> None:
-        """Check that the field has this value and type: floats are equal to the last bit, and 1 is not True or 1.0."""
+        """Check that the field has exactly this value: floats must be equal to the last bit; 1 is not True or 1.0."""
         if json.dumps(self[field]) != json.dumps(value):
             raise self.field_error(field, repr(value))
 

@@ -42,7 +42,7 @@ def replay(directory: Path) -> str:
 
 @contextmanager
 def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Convert these errors in the block to an InputError about the values in config.json."""
+    """Convert exceptions of the types `errors` in the block to an InputError about the values in config.json."""
     place = f"run: {directory / CONFIG}"
     try:
         yield

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fedraa.aggregation.registry import find_needed_client
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
-from fedraa.client.split import ClientHalf
+from fedraa.client.split import SplitCosts
 from fedraa.components.field_checks import check_part
 from fedraa.components.text import is_foreign, rebuild_component
 from fedraa.composition.method import AXES
@@ -130,7 +130,7 @@ class Rules:
 
     @property
     def whole(self) -> bool:
-        """True if the log shows no submodels: every client trains the whole model, or its submodels are not logged."""
+        """True if the log names no submodels: clients train the whole model, or the method does not log submodels."""
         return self.method["submodel"]["kind"] in ("Full", "LayerCut")
 
     @property
@@ -174,12 +174,12 @@ class Rules:
             local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
         solver = LocalTraining(**local)
         check_part(solver, "local")
-        # The property refuses steps that it cannot read.
+        # This property raises InputError if the value of `steps` is malformed.
         _ = solver.auto
         client_half = None
         if self.resolved.stem is not None:
             stem = self.resolved.stem
-            client_half = ClientHalf(stem.cost, stem.activations, stem.server_flops)
+            client_half = SplitCosts(stem.cost, stem.activations, stem.server_flops)
         settings = CostSettings(
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=client_half,
@@ -250,7 +250,7 @@ class Rules:
         return names
 
     def planner(self) -> SchedulerRunner:
-        """Return the built-in scheduler with the current costs. For a custom one it only knows feasible fragments."""
+        """Return the scheduler with the current costs. For a custom one, it only finds the feasible fragments."""
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
@@ -278,7 +278,7 @@ class Rules:
     def async_rule(self) -> AsyncRule | None:
         """Return the built-in rule of an asynchronous server, or None for a custom rule.
 
-        Replay runs no custom code. If a built-in rule has custom components, built-in ones replace them here.
+        Replay runs no custom code. If a built-in rule has custom components, the result has built-in ones instead.
         """
         update = dict(self.method["update"])
         if is_foreign(update):
@@ -315,7 +315,7 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return for each client the factor in its updates' weights that corrects for clients that report often.
+        """Return the participation correction of each client, a factor that is smaller for clients with more reports.
 
         The factors follow from the clients' samples and the current costs.
         """
@@ -373,12 +373,12 @@ class Rules:
         )
 
     def _client_facts(self) -> ClientFacts:
-        """Return the facts about the clients by which a selection chooses."""
+        """Return the facts about the clients that a selection receives."""
         return make_facts(self.costs, self.resolved.fragments, self.resolved.samples, self.timing)
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """Raise InputError for devices or data partitions that are impossible unless the configuration is damaged."""
+    """Raise InputError for columns of devices or samples that only a damaged configuration has."""
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name, values in _device_columns(resolved).items():
@@ -392,7 +392,7 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
 def _device_columns(resolved: Resolved) -> dict[str, Floats]:
     """Return the columns of the devices, by client. None becomes infinity."""
     written = {name: getattr(resolved, name) for name in COLUMNS} | resolved.watts
-    # The conversion to float replaces None by NaN.
+    # In config.json, None stands for infinity. The conversion to float gives NaN, which becomes infinity.
     columns = {name: np.array(values, np.float64) for name, values in written.items()}
     for column in columns.values():
         column[np.isnan(column)] = np.inf

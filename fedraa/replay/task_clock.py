@@ -42,7 +42,7 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
-        # A submodel may have only personal layers, which are not sent.
+        # If the method has personal layers, a submodel may consist of them. It then has no bytes to send.
         self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
@@ -55,7 +55,7 @@ class TaskClock:
         return self.waiting.popleft()
 
     def depart(self, line: Line, decision: Dispatch, costs: TaskCosts | None) -> None:
-        """Check that a `dispatch` follows the decision and has this cost.
+        """Check that a `dispatch` line agrees with the ledger's decision and with the computed costs.
 
         Args:
             line: The `dispatch` event.
@@ -86,7 +86,7 @@ class TaskClock:
             self._due.push(due, decision.task)
 
     def arrive(self, line: Line) -> LoggedTask:
-        """Check that a `commit` is the update of a task in flight at the time when it is due, and move the clock."""
+        """Check that a `commit` is the update of a task in flight at the task's due time, and move the clock."""
         task = self.end(line)
         line.expect_value("base_version", task.decision.version)
         line.expect_value("samples", self._rules.resolved.samples[task.decision.client])
@@ -99,7 +99,7 @@ class TaskClock:
         return task
 
     def end(self, line: Line) -> LoggedTask:
-        """Check that a line ends a task in flight at the time when it is due, and move the clock."""
+        """Check that a line ends a task in flight at the task's due time, and move the clock."""
         number = self._in_flight(line)
         if self._rules.wall:
             self.advance_clock(line)
@@ -128,7 +128,7 @@ class TaskClock:
             self.now = closes_at
 
     def lose(self, line: Line) -> LoggedTask:
-        """Check that a `lost` line at the current time ends the task in flight that was dispatched first."""
+        """Check that a `lost` line has the current time, and that its task was dispatched first of those in flight."""
         line.expect_value("t", self.now)
         line.expect_value("task", next(iter(self._ledger.in_flight)))
         task = self._tasks.pop(self._in_flight(line))
@@ -151,9 +151,10 @@ class TaskClock:
         return self._due.next_due
 
     def advance_clock(self, line: Line) -> None:
-        """Check the time of a line and move the clock. On the virtual clock it must equal the clock's time.
+        """Check the time in a line, and move the clock.
 
-        On the wall clock it must not be earlier than the clock's time.
+        On the virtual clock, the line must have the clock's time. On the wall clock, the line must not have an earlier
+        time.
         """
         if not self._rules.wall:
             line.expect_value("t", self.now)

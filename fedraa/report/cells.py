@@ -1,4 +1,4 @@
-"""The runs of a comparison: one experiment per method and seed, each with the flags that its method has."""
+"""The runs of a comparison: one experiment per method and seed, each with the options that its method has."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -8,7 +8,7 @@ from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.settings.resolve import without_foreign_flags
+from fedraa.settings.resolve import drop_unused_options
 from fedraa.settings.terms import Tuned, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
@@ -31,7 +31,7 @@ def as_several(field: str, value: Any, example: str) -> tuple[Any, ...]:
 
 
 def check_each_once(**chosen: Sequence[object]) -> None:
-    """Raise InputError if a flag has no value, or if it has the same value twice."""
+    """Raise InputError if one of the lists is empty, or if it has the same value twice."""
     for field, values in chosen.items():
         if not values or len({str(value) for value in values}) < len(values):
             hint = ""
@@ -47,7 +47,7 @@ def make_experiments(
     terms: str | None = None,
     tuned: Tuned | None = None,
 ) -> list[Experiment]:
-    """Return an experiment per method and seed, with the limits and the flags of its method.
+    """Return an experiment per method and seed, with the limits and the options of its method.
 
     Args:
         methods: The methods.
@@ -56,7 +56,7 @@ def make_experiments(
         terms: The source of settings that the experiment leaves open: equal, paper or tuned.
         tuned: The result of a tuning, for tuned terms.
 
-    Raises InputError for a flag that has no effect on any method, or for methods with steps in different units.
+    Raises InputError for an option that has no effect on any method, or for methods with steps in different units.
     """
     methods = as_several("methods", methods, "['fed-raa', 'fedavg']")
     seeds = as_several("seeds", seeds, "range(3)")
@@ -70,7 +70,7 @@ def make_experiments(
     if experiment.updates is experiment.rounds is experiment.time is None:
         experiment = experiment.model_copy(update={"time": DEFAULT_TIME})
     filled = [on_terms(experiment.model_copy(update={"method": method}), terms, tuned) for method in methods]
-    templates = [without_foreign_flags(template) for template in filled]
+    templates = [drop_unused_options(template) for template in filled]
     _refuse_without_effect(experiment, methods, filled, templates)
     for template in templates:
         if template.updates is template.rounds is template.time is None:
@@ -96,7 +96,7 @@ def _refuse_without_effect(
         experiment: The settings that all methods share.
         methods: The methods.
         filled: The settings of each method after the terms were applied.
-        templates: The same settings without the flags that the method does not have.
+        templates: The same settings without the options that the method does not have.
     """
     problem = f"it has no effect on {', '.join(map(str, methods))}"
     for field, value in experiment:

@@ -11,11 +11,11 @@ from fedraa.config.sections import OutputOptions
 
 
 def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
-    """Return the command that reproduces a run: `fedraa run` with every flag that is not at its default.
+    """Return the command that reproduces a run: `fedraa run` with every option that is not at its default.
 
-    Flags about the output are omitted, because they do not change a run.
-    For objects that no flag can name, the result is a call of `fedraa.run` from Python, with `...` in the place of each
-    object and a comment that describes it.
+    Options about the output are omitted, because they do not change a run. If the run had objects that no option can
+    name, the result is a call of `fedraa.run` in Python. It has `...` in the place of each object, and a comment that
+    describes the objects.
 
     Args:
         experiment: The experiment of the run.
@@ -26,41 +26,41 @@ def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
         for name, value in experiment.model_dump(mode="json").items()
         if name not in OutputOptions.model_fields and getattr(experiment, name) != Experiment.model_fields[name].default
     }
-    without_flag = [name for name in values if name in objects or not _can_be_typed(name, values[name])]
-    without_flag += [name for name in objects if name not in values]
-    if without_flag:
-        return _python_call(values, without_flag)
+    untypable = [name for name in values if name in objects or not _can_be_typed(name, values[name])]
+    untypable += [name for name in objects if name not in values]
+    if untypable:
+        return _python_call(values, untypable)
     return _shell_command(values)
 
 
 def _can_be_typed(name: str, value: Any) -> bool:
-    """Return True if the flag of this field can hold the value."""
+    """Return True if the user can give this value to the command-line option of the field."""
     if name == "override":
-        return all(map(_is_flag, value.values()))
-    return _is_flag(value)
+        return all(map(_has_text, value.values()))
+    return _has_text(value)
 
 
-def _is_flag(value: Any) -> bool:
-    """Return True if another process can make an equal value from the text of a flag."""
+def _has_text(value: Any) -> bool:
+    """Return True if another process can make an equal value from a text."""
     if isinstance(value, Mapping):
         return False
     if isinstance(value, list):
-        return all(map(_is_flag, value))
+        return all(map(_has_text, value))
     return not any("<" in path or path.startswith("__main__:") for path in paths_in(value))
 
 
 def _shell_command(values: Mapping[str, Any]) -> str:
     words = ["fedraa", "run"]
     for name, value in values.items():
-        flag = "--" + name.replace("_", "-")
+        option = "--" + name.replace("_", "-")
         if Experiment.model_fields[name].annotation is bool:
-            words.append(flag if value else flag.replace("--", "--no-", 1))
+            words.append(option if value else option.replace("--", "--no-", 1))
         elif name == "override":
-            words += [flag, *override_texts(value)]
+            words += [option, *override_texts(value)]
         elif isinstance(value, list):
-            words += [flag, *map(str, value)]
+            words += [option, *map(str, value)]
         else:
-            words += [flag, str(value)]
+            words += [option, str(value)]
     return shlex.join(words)
 
 

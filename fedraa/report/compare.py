@@ -12,7 +12,7 @@ from fedraa.objectives.metric_spec import Direction
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
 from fedraa.report.differences import setting_differences
-from fedraa.report.runs import own_figures
+from fedraa.report.runs import custom_metrics_of
 from fedraa.report.statistics import bounds_of, estimate_text
 from fedraa.rundir.history import History, method_name
 
@@ -38,7 +38,7 @@ OPTIONAL = ("energy",)
 PER_CELL = ("method", "seed", "directory", "note")
 
 
-def judged_by(metric_spec: MetricSpec) -> tuple[str, ...]:
+def metric_columns(metric_spec: MetricSpec) -> tuple[str, ...]:
     """Return the columns of compare.csv that hold the objective's metrics, the main metric first."""
     return tuple(dict.fromkeys((metric_spec.main, f"best_{metric_spec.main}", *metric_spec.names)))
 
@@ -49,9 +49,9 @@ def run_row(history: History) -> dict[str, object]:
     return {
         "method": method_name(history.config),
         "seed": history.experiment.seed,
-        **{name: total[name] for name in (*judged_by(history.metric_spec), *FROM_SUMMARY)},
+        **{name: total[name] for name in (*metric_columns(history.metric_spec), *FROM_SUMMARY)},
         **{name: total[name] for name in OPTIONAL if name in total},
-        **own_figures(total),
+        **custom_metrics_of(total),
         "note": total.get("note", np.nan),
         "directory": history.directory.name,
     }

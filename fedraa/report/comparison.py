@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 FEWEST = 3
 # Maximum number of evaluations that are marked. More dots hide the line.
 MOST_MARKS = 60
-# If the longest line is this many times as long as the shortest, the time axis is logarithmic. On a linear axis the
+# If the longest line is LOG_FROM times as long as the shortest, the time axis is logarithmic. On a linear axis the
 # short line would be squeezed to the left edge.
 LOG_FROM = 10
 
@@ -29,7 +29,7 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     band = "One seed per method."
     if any(len(group.runs) > 1 for group in groups):
         band = "Lines are means over seeds. Bands are 95 % confidence intervals, or the range of two seeds."
-    clock = groups[0].first.flags["clock"]
+    clock = groups[0].first.options["clock"]
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
     label = main.replace("_", " ")
@@ -77,7 +77,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
 
 
 def _last_place(group: Group, x: str) -> float:
-    """Return the value of column `x` at which the group's line ends: where the shortest of its runs ends."""
+    """Return the value of column `x` at the end of the group's line, which is the end of the group's shortest run."""
     return min(float(run.evals[x].iloc[-1]) for run in group.runs)
 
 

@@ -16,7 +16,7 @@ SUMMARISED = ("client_worst", "time", "steps", "staleness_mean")
 class Comparison(pd.DataFrame):
     """A table with one row per run. A notebook shows it as paragraphs, a table of means per method, and the curves."""
 
-    # Pandas requires that this attribute is a list of the class.
+    # The names of additional attributes. Pandas requires a class attribute that is a list.
     _metadata = ["folder", "picture", "figure"]  # noqa: RUF012
     folder: Path
     picture: str

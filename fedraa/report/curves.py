@@ -76,7 +76,7 @@ def plot_curves(
 
 
 def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Write the name of every line in its colour at the right edge. Labels of lines that end close together are spread.
+    """Write the name of every line in its colour at the right edge. Move the names apart if lines end close together.
 
     Args:
         axes: The axes.

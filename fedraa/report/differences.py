@@ -35,13 +35,14 @@ def flatten_choice(name: str, value: object) -> dict[str, str]:
 
 
 def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
-    """Return a table of the settings that differ, with a row for each setting and value.
+    """Return a table of the settings that differ between methods, with a row for each setting and value.
 
-    The column `methods` lists the labels with this value.
+    The column `methods` lists the methods with this value. If several methods have a setting with the same value and
+    all other methods lack it, the table omits the setting, because it follows from the kinds of their components.
 
-    If several methods have a setting with the same value and all other methods lack it, the table omits the setting,
-    because it follows from the kinds of their components. A label may have several experiments, such as the columns of
-    a study. Its row then has the values of all of them.
+    Args:
+        experiments: Pairs of a method's name in the table and an experiment of this method. If a method has several
+            experiments with different values of a setting, its row lists all these values.
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
@@ -68,6 +69,6 @@ def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) ->
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a sort key: by the order of `AXES`, and within one of them the kind of the component first."""
+    """Return a key that sorts settings in the order of `AXES`, and a component's kind before its other settings."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

@@ -14,7 +14,7 @@ Images = Mapping[str, Mapping[Theme, bytes]]
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: heading, text, paragraphs, tables, plots and commands. A click shows `folded` tables."""
+    """A section of the page: heading, text, paragraphs, tables, plots and commands. `folded` tables open at a click."""
 
     title: str
     text: str = ""

@@ -81,7 +81,7 @@ def report(
 def _title_and_text(groups: Sequence[Group]) -> tuple[str, str]:
     """Return the title of the page and the line below it."""
     runs = runs_of(groups)
-    datasets = sorted({group.first.flags["dataset"] for group in groups})
+    datasets = sorted({group.first.options["dataset"] for group in groups})
     commits = sorted({str(run.config["commit"])[:10] for run in runs})
     counts = f"{format_count(len(runs), 'run')}, {format_count(len(groups), 'method')}"
     text = f"{counts}, {', '.join(datasets)}. Commit {', '.join(commits)}."

@@ -46,7 +46,7 @@ class Run:
                 check_seal(self.directory, SHOWN)
             else:
                 # Reading a property raises an error if its file is damaged.
-                for name in ("tasks", "rounds", "evals", "flags", "clients"):
+                for name in ("tasks", "rounds", "evals", "options", "clients"):
                     getattr(self, name)
         except (Inconsistent, InputError) as error:
             raise InputError("run", f"{self.directory} is damaged: {error}") from None
@@ -54,8 +54,8 @@ class Run:
             raise InputError("run", f"{self.directory} is damaged: {type(error).__name__}: {error}") from None
 
     @property
-    def flags(self) -> dict[str, Any]:
-        """The experiment as JSON."""
+    def options(self) -> dict[str, Any]:
+        """The options of the experiment, as config.json has them."""
         return dict(self.config["experiment"])
 
     @property
@@ -75,11 +75,11 @@ class Run:
 
     @property
     def seed(self) -> int:
-        return int(self.flags["seed"])
+        return int(self.options["seed"])
 
     @property
     def clients(self) -> int:
-        return int(self.flags["clients"])
+        return int(self.options["clients"])
 
     @property
     def end(self) -> float:
@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """The rows of `TaskTimeline.tasks`. A task that was in flight at the end of the run ends there."""
+        """The rows of `TaskTimeline.tasks`. A task that was in flight at the end of the run has the run's end time."""
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
 
@@ -149,8 +149,8 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
             )
     groups: dict[tuple[str, str], dict[int, Run]] = {}
     for run in runs:
-        flags = {name: value for name, value in run.flags.items() if name not in PER_RUN}
-        seeds = groups.setdefault((repr(flags), _whole_method(run)), {})
+        options = {name: value for name, value in run.options.items() if name not in PER_RUN}
+        seeds = groups.setdefault((repr(options), _whole_method(run)), {})
         if run.seed in seeds:
             raise InputError(
                 "runs",
@@ -172,8 +172,9 @@ def _whole_method(run: Run) -> str:
     """Return the resolved method as text. Integers are written as floats, so that 1 and 1.0 give the same text."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
-    # Automatic capacities depend on the fleet, and so may depend on the seed, in which the runs of a group may differ.
-    if run.flags["capacities"] == "auto" and isinstance(submodel, Mapping):
+    # Automatic capacities depend on the fleet, which may depend on the seed. So they may differ between runs of a
+    # group.
+    if run.options["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
     return json.dumps(_as_floats(method), sort_keys=True)
 
@@ -187,19 +188,19 @@ def _as_floats(described: Any) -> Any:
     return described
 
 
-def differing_flags(runs: Sequence[Run]) -> list[str]:
-    """Return the flags, besides method and seed, in which the runs differ."""
-    names = [name for name in runs[0].flags if name not in PER_RUN | {"method"}]
-    return [name for name in names if len({repr(run.flags.get(name)) for run in runs}) > 1]
+def differing_options(runs: Sequence[Run]) -> list[str]:
+    """Return the options, besides method and seed, in which the runs differ."""
+    names = [name for name in runs[0].options if name not in PER_RUN | {"method"}]
+    return [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: its method. If several runs have this method, add the flags that differ or a number."""
+    """Return a label per run: its method. If several runs have the method, add the differing options, or a number."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
-        flags = differing_flags(alike)
-        names = [_method_with_flags(other, flags) for other in alike]
+        options = differing_options(alike)
+        names = [_method_with_options(other, options) for other in alike]
         if max(map(len, names)) > LABEL:
             names = [run.method] * len(alike)
         place = alike.index(run)
@@ -213,21 +214,21 @@ def _label_runs(runs: Sequence[Run]) -> list[str]:
     return labels
 
 
-def _method_with_flags(run: Run, flags: Sequence[str]) -> str:
+def _method_with_options(run: Run, options: Sequence[str]) -> str:
     parts = [run.method]
-    for name in flags:
-        value = run.flags[name]
+    for name in options:
+        value = run.options[name]
         parts.append(f"{name} {'default' if value is None else value_text(value)}")
     return ", ".join(parts)
 
 
-def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
+def custom_metrics_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the last values of custom metrics by their names; None for a value that is not finite."""
     return dict(summary.get("metrics", {}))
 
 
 def value_text(value: object) -> str:
-    """Return a JSON value on one line, in the form in which a flag takes it."""
+    """Return a JSON value on one line, in the form of the command line."""
     if isinstance(value, list):
         return " ".join(map(value_text, value))
     if value is None:

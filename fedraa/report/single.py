@@ -34,7 +34,7 @@ COVERAGE = (
 
 
 def run_pictures(run: Run, name: str) -> list[Picture]:
-    """Return the plots that have something to show for this run; the names of their files begin with `name`."""
+    """Return the plots for which the run has data; the names of their files begin with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())
@@ -112,7 +112,7 @@ def clients_by_fragments(run: Run) -> Figure:
 
 
 def draw_coverage(run: Run) -> Figure:
-    """Return a plot by round of the numbers of clients that train the best and the least covered coordinate."""
+    """Return a plot over rounds: the largest and the smallest number of clients that train the same coordinate."""
     figure, (above, below) = new_figure(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
     low = run.rounds["coverage_min"].to_numpy(int)
@@ -155,7 +155,7 @@ def client_figures(run: Run) -> Figure:
     axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")
     fit_shares(axes, mean, evals["client_worst"])
     axes.set_xlim(0, run.end or 1.0)
-    axes.set_xlabel(f"{run.flags['clock']} time")
+    axes.set_xlabel(f"{run.options['clock']} time")
     axes.set_ylabel(run.metric_spec.main.replace("_", " "))
     draw_legend(axes)
     return figure

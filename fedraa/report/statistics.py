@@ -82,7 +82,7 @@ def welch_p_value(a: Values, b: Values) -> float | None:
     """Return the two-sided p-value of Welch's t-test; None if there are too few values or all values are equal."""
     if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
         return None
-    # If all values of a group are equal, SciPy prints a warning.
+    # SciPy prints a warning if all values of a group are equal, which is no error.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 

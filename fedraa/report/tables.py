@@ -11,7 +11,7 @@ from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction
 from fedraa.report.differences import flatten_choice
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, own_figures, runs_of, value_text
+from fedraa.report.runs import Group, Run, custom_metrics_of, runs_of, value_text
 from fedraa.report.statistics import (
     LEVEL,
     bounds_of,
@@ -132,7 +132,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         return lambda run: run.summary[name]
 
     def custom_reader(name: str) -> Callable[[Run], float | None]:
-        return lambda run: own_figures(run.summary).get(name)
+        return lambda run: custom_metrics_of(run.summary).get(name)
 
     runs = runs_of(groups)
     metric_spec = groups[0].first.metric_spec
@@ -171,7 +171,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         columns.append(Metric("loss", "loss", summary_reader("loss"), _format_by(".4f"), interval=True))
     columns += [
         Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, better=metric_spec.better(name))
-        for name in dict.fromkeys(chain.from_iterable(own_figures(run.summary) for run in runs))
+        for name in dict.fromkeys(chain.from_iterable(custom_metrics_of(run.summary) for run in runs))
     ]
     if any("privacy" in run.summary for run in runs):
         columns.append(Metric("epsilon", "ε", _read_epsilon, _format_by(".3g")))
@@ -348,9 +348,10 @@ def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
     names = dict.fromkeys(chain.from_iterable(flat.values()))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
     differ = [(name, values) for name, values in whole if len(set(values)) > 1]
+    note = "The options of the runs, the four choices of the methods, and the versions of packages."
     return (
         _settings_table("differences", "Differences", "Settings in which the methods differ.", flat, differ),
-        _settings_table("configuration", "All settings", "Flags, the method's four choices, versions.", flat, whole),
+        _settings_table("configuration", "All settings", note, flat, whole),
     )
 
 
@@ -375,11 +376,11 @@ def _settings_table(
 def _flatten_config(run: Run) -> dict[str, str]:
     """Return the configuration of a run as texts.
 
-    It has the command-line flags, the method's settings under dotted names, the model's number of parameters, and the
-    versions of packages.
+    It has the options of the command line, the method's settings under dotted names, the model's number of parameters,
+    and the versions of packages.
     """
     config = run.config
-    flat = {name: value_text(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
+    flat = {name: value_text(value) for name, value in run.options.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():
         flat |= flatten_choice(axis, choice)
     flat["parameters"] = str(config["resolved"]["parameters"])

@@ -1,4 +1,4 @@
-"""The style of plots: two themes over one palette with the same colour names."""
+"""The style of plots: a light and a dark theme, in which the colours of the palette have the same names."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
 # Width of a legend in characters, and the width in characters that each entry needs besides its label.
 CHARACTERS, KEY = 56, 6
-# The metadata field of each format that holds the date. It is left empty, so that equal plots have equal bytes.
+# For each file format, the metadata field with the date. It is left empty, so that equal plots have equal bytes.
 DATES = {"svg": "Date", "pdf": "CreationDate"}
 # Rows of a legend that fit into a figure. Each further row makes the figure taller by ROW inches.
 ROWS, ROW = 2, 0.19
@@ -119,7 +119,8 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
             stream = io.BytesIO()
             figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
             rendered.append(stream.getvalue())
-            # Saving the first form computes the layout. The other forms must keep it.
+            # The layout is computed when the figure is saved in the first format. The other formats must have the same
+            # layout.
             figure.set_layout_engine(None)
     return rendered
 

@@ -75,9 +75,9 @@ def draw_timeline(run: Run) -> Figure:
         ticks = np.linspace(0, len(names) - 1, min(len(names), 10)).round().astype(int)
         bar = figure.colorbar(bands, ax=axes, label="fragment", pad=0.02, ticks=ticks)
         bar.ax.set_yticklabels([str(names[i]) for i in ticks])
-    # A run can end at time 0.
+    # A run can end at time 0, but an axis must have a length.
     axes.set_xlim(0, until or 1.0)
-    axes.set_xlabel(f"{run.flags['clock']} time")
+    axes.set_xlabel(f"{run.options['clock']} time")
     return figure
 
 

@@ -135,7 +135,7 @@ class Ranking:
 def common_time(groups: Sequence[Group]) -> float | None:
     """Return the time that every run has reached; None if the clocks differ."""
     runs = runs_of(groups)
-    if len({(run.flags["clock"], run.flags["units"]) for run in runs}) > 1:
+    if len({(run.options["clock"], run.options["units"]) for run in runs}) > 1:
         return None
     return min(run.end for run in runs)
 
@@ -269,7 +269,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
     if rising:
         names = "all methods" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
         tips.append(f"give more time: {names} still improved at the end")
-    if len({run.flags["lr"] for run in runs_of(ranking.groups)}) == 1:
+    if len({run.options["lr"] for run in runs_of(ranking.groups)}) == 1:
         tips.append("tune the learning rate of each method (fedraa tune), because all methods have the same one here")
     if not tips:
         return ""

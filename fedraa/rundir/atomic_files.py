@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream. If the block ends without an error, its content replaces the file `path`, flushed to the disk."""
+    """Open a new file. If the block ends without an error, flush the file to the disk and replace `path` by it."""
     partial = path.with_name(path.name + PARTIAL)
     try:
         # Opening a named pipe would wait forever for a reader.

@@ -1,4 +1,4 @@
-"""Checkpoints: each file holds the whole state of a run, without pickle. Reading a file checks its digest.
+"""Checkpoints: each file holds the whole state of a run, without pickle. The reader checks the digest of the file.
 
 A file holds, in this order:
     a magic line
@@ -39,15 +39,16 @@ CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "the file is not a checkpoint"
 TORN = "the file is torn or changed: its checksum is wrong"
-# The key of the settings that must stay the same until a resume, as config.json had them at the time of the checkpoint.
+# The key, in a checkpoint, of the settings that the user must not change before a resume. They are a copy of those in
+# config.json.
 ASKED = "experiment"
-# The key of the number of the file format.
+# The key, in a checkpoint, of the number of the file format.
 FORMAT_KEY = "format"
 
 
 def save_checkpoint(directory: Path, step: int, state: State) -> None:
     """Write the state and the format's number to `directory`/STEP.ckpt. Keep the `CHECKPOINTS_KEPT` newest files."""
-    _store_checkpoint(directory, step, *_laid_out({FORMAT_KEY: FORMAT} | state))
+    _store_checkpoint(directory, step, *_encode_state({FORMAT_KEY: FORMAT} | state))
 
 
 class Saver:
@@ -75,7 +76,7 @@ class Saver:
             state: The state.
         """
         self.wait()
-        text, arrays = _laid_out({FORMAT_KEY: FORMAT} | state)
+        text, arrays = _encode_state({FORMAT_KEY: FORMAT} | state)
         if sum(array.nbytes for array in arrays) < self._min_thread_bytes:
             self._write_checkpoint(directory, step, text, arrays)
             self.wait()
@@ -196,10 +197,10 @@ def newest_first(directory: Path) -> list[Path]:
 
 def write_state(stream: BinaryIO, state: State) -> None:
     """Write a state. Raise TypeError for a value that is neither JSON nor an array of plain numbers."""
-    _write_parts(stream, *_laid_out(state))
+    _write_parts(stream, *_encode_state(state))
 
 
-def _laid_out(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
+def _encode_state(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
     """Return the text of the JSON tree, and the arrays. An array that occurs several times is in the list once."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode_value(value, arrays)).encode()

@@ -12,7 +12,7 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
-# The files that a run creates empty before it writes its first event.
+# The files that a run creates before its first event. They are empty at first.
 STARTED = (EVENTS, EVALS, CLIENTS)
 # Number of attempts to make a directory that does not exist.
 MAX_ATTEMPTS = 3
@@ -71,7 +71,7 @@ class Claim:
         """Make the directory, and the directories above it that do not exist."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
-            # If another process has just made the directory, it must not be in the list of directories to remove.
+            # A directory that another process has just made must not be in the list of directories to remove.
             with suppress(FileExistsError):
                 path.mkdir()
                 self._made.insert(0, path)

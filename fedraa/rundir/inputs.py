@@ -18,8 +18,8 @@ from fedraa.rundir import packed_columns
 
 # The JSON of a scaling is recognised by this key.
 _NUMBERS = "mean"
-# The entry in `Inputs.fitted` of a transform that was fitted to the data, but has arguments that do not hold the fitted
-# values, so that it cannot be restored.
+# The entry in `Inputs.fitted` of a transform that cannot be restored: it was fitted to the data, but its arguments do
+# not hold the fitted values.
 LOST = "lost"
 # The JSON of a sample is recognised by this key.
 _SHAPE = "shape"
@@ -128,7 +128,7 @@ def _zero_samples(written: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _to_json(tree: Tree, describe_leaf: Any) -> Any:
-    """Return a tree as JSON. A tuple becomes a list, and a dict a list of pairs, which keeps the order of its names."""
+    """Return a tree as JSON. A tuple becomes a list. A dict becomes a list of pairs, to keep the order of its names."""
     if isinstance(tree, dict):
         return {"names": [[name, _to_json(part, describe_leaf)] for name, part in tree.items()]}
     if isinstance(tree, tuple):

@@ -44,7 +44,7 @@ class Stopwatch:
 
     @contextmanager
     def on(self, work: str) -> Iterator[None]:
-        """Add the time of the block to a kind of work."""
+        """Add the duration of the block to the time of a kind of work."""
         started = time.perf_counter()
         try:
             yield

@@ -69,8 +69,8 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
-        # The indices of the tasks with traffic that counts, in the order of their ends.
-        self.billed = array("q")
+        # The indices of the committed and the lost tasks, in the order of their ends. `bytes_until` adds their traffic.
+        self.with_traffic = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
         self.t = 0.0
@@ -101,7 +101,7 @@ class TaskTimeline:
             case "lost":
                 place = self._in_flight.pop(event["task"])
                 self._end_task(place, t, Fate.LOST)
-                self.billed.append(place)
+                self.with_traffic.append(place)
             case "fault":
                 self.failures.append(_failure_fields(event))
             case "round":
@@ -126,7 +126,7 @@ class TaskTimeline:
 
     def bytes_until(self, t: Floats) -> Floats:
         """Return for each time in `t` [K] the bytes, down and up, of all tasks that were committed or lost by then."""
-        places = np.array(self.billed, np.int64)
+        places = np.array(self.with_traffic, np.int64)
         per_task = np.array(self.bytes_down)[places] + np.array(self.bytes_up)[places]
         sums = np.concatenate(([0.0], np.cumsum(per_task, dtype=np.float64)))
         committed: Floats = sums[np.searchsorted(np.array(self.end)[places], t, side="right")]
@@ -190,7 +190,7 @@ class TaskTimeline:
         self.bytes_up[place] = bytes_up
         self.staleness[place] = staleness
         self.commits.append(place)
-        self.billed.append(place)
+        self.with_traffic.append(place)
 
     def _end_task(self, place: int, t: float, fate: Fate) -> None:
         self.end[place] = t

@@ -49,7 +49,7 @@ def load_trained(
     if model is None and "model" in config.get("given", ()):
         raise InputError(
             "model",
-            f"the model of {directory} was an object",
+            f"the model of {directory} was given as an object",
             hint="give the object again: load_model(model=...)",
         )
     inputs = read_inputs(config)

@@ -5,7 +5,7 @@ Observed for client i: stat_i = n_i * loss_i, its duration t_i, and the step L_i
     score_i = (min(stat_i, clip) - 0.999 min) / (max - 0.999 min) + sqrt(0.1 ln R / L_i)     # R, L_i from 1
     score_i *= (T / t_i)^penalty  if t_i > T
 Exploit, m1 = (1 - eps) * m clients: draw by score from a pool of the best clients. The pool has all clients with at
-    least cut_off times the score of the best client after the first m1, and at least 10 m1 clients
+    least cut_off times the (m1 + 1)-th highest score, and at least 10 m1 clients
 Explore, eps * m clients: draw from the clients that never trained, by n_i with the same penalty
 eps = max(min_exploration, exploration * decay^step)
 Pacer, every `window` choices: U = sum of the mean stat of the exploited clients
@@ -27,9 +27,9 @@ from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 
-# The pacer changes the percentile if the utility has changed by at most the first or by at least the second of these
-# shares.
+# The pacer raises the percentile if the utility has changed by at most this share since the previous window.
 FLAT_CHANGE = 0.1
+# The pacer lowers the percentile if the utility has changed by at least this share.
 SHARP_CHANGE = 5.0
 # The pool from which clients are drawn by score is at least this many times as large as the number of drawn clients.
 POOL_FACTOR = 10
@@ -103,7 +103,8 @@ class Oort(CountedSelection):
         percentile: A client is slow if its duration is above this percentile of the known durations, 0 to 100.
         pace: The amount by which the pacer changes the percentile.
         window: Number of choices between two changes of the percentile.
-        cut_off: A client is in the pool if its score is at least this share of the limit in the module's formula.
+        cut_off: If m1 clients are drawn by score, the pool has all clients whose score is at least this share of the
+            (m1 + 1)-th highest score.
         clip: The quantile of the utilities, 0 to 1, to which larger utilities are reduced.
         max_participations: A client with more updates is not chosen again. At most 30 % of the clients are excluded in
             this way. None: no limit.
@@ -177,7 +178,7 @@ class Oort(CountedSelection):
         return float(known[min(int(len(known) * self._threshold / 100), len(known) - 1)])
 
     def _without_frequent(self, view: SelectionContext) -> Ints:
-        """Return the candidates that have not trained too often."""
+        """Return the candidates without those that have trained more often than `max_participations` allows."""
         if self.max_participations is None:
             return view.candidates
         trained = view.participations[view.candidates]

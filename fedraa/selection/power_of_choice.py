@@ -39,7 +39,7 @@ def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
 class PowerOfChoice(CountedSelection):
     """A choice of the clients with the highest last loss among random candidates (Cho et al. 2020, rpow-d).
 
-    The model converges faster on unequal data. It may stay at a higher loss than with a uniform choice, because clients
+    On unequal data the model converges faster than with a uniform choice. It may stay at a higher loss, because clients
     with a high loss count more. The losses need no additional traffic, because clients send them with their updates.
     The paper's pow-d, which first evaluates the model on all candidates, is not available.
 

@@ -27,10 +27,11 @@ class Routing(CountedSelection):
 
     An asynchronous server keeps `concurrency` tasks at the clients, or as many as there are clients. Whenever a task
     ends, the server draws the client of a new task from all clients. The task waits while this client trains another
-    one. The client receives the model when it starts the task. Its staleness is therefore lower than in the paper,
-    which sends the model at the draw. In rounds, the clients are drawn without replacement.
+    task. The client receives the model when it starts the task. The staleness is therefore lower than in the paper, in
+    which the server sends the model at the draw. In rounds, the clients are drawn without replacement.
 
-    The tasks of a client wait while its device is not available. Availability therefore needs a period.
+    The tasks of a client wait while its device is not available. A trace of availability must therefore repeat, so that
+    each device becomes available again (`availability_period`).
 
     The papers choose p_i by gradient descent on a bound. The powers of the speed are a decision of fedraa.
 

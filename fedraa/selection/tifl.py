@@ -86,7 +86,7 @@ class TiFL(CountedSelection):
         return drawn
 
     def _form_tiers(self, durations: Floats, count: int) -> None:
-        """Divide the clients into tiers by the duration of a task [N], of at least `count` clients each."""
+        """Divide the clients into tiers of at least `count` clients, by the duration of their tasks [N]."""
         clients = len(durations)
         if clients < self.tiers:
             problem = f"there are {clients} clients"
@@ -94,7 +94,7 @@ class TiFL(CountedSelection):
         smallest = clients // self.tiers
         if smallest < count:
             problem = f"the smallest of {self.tiers} tiers has {format_count(smallest, 'client')}"
-            raise InputError("participation.count", problem, got=count, hint="give a smaller number or fewer tiers")
+            raise InputError("participation.count", problem, got=count, hint="give a smaller count or fewer tiers")
         tier_of = np.zeros(clients, int)
         for tier, members in enumerate(np.array_split(np.argsort(durations, kind="stable"), self.tiers)):
             tier_of[members] = tier

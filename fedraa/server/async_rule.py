@@ -93,7 +93,7 @@ class AsyncModel:
         clients: Number of clients.
         fragments: Number of fragments.
         at_a_time: Number of clients that train at the same time. None means all.
-        common: For each fragment, the positions in its buffer of those coordinates that are in all fragments.
+        common: For each fragment, the positions in the fragment's buffer of the coordinates that all fragments have.
         tensors: The shape of each tensor of the model, in the order of `params`. If empty, the shapes are unknown.
         probabilities: The probability with which the server draws each client [N]. None if it is unknown.
         sent: Number of coordinates that clients send. None means all; personal layers are not sent.
@@ -189,7 +189,8 @@ class AsyncRule(Stateful, ABC):
         if inherited:
             names = " and ".join(inherited)
             raise TypeError(
-                f"{cls.__name__} overrides `apply_update` of a rule with {names}; declare {names} in the class"
+                f"{cls.__name__} overrides `apply_update` and inherits {names}; "
+                f"set {names} to True or False in {cls.__name__}"
             )
 
     @property
@@ -236,7 +237,7 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
-    """Return a model without parameters, with which a rule can decide in a forecast or a replay."""
+    """Return a model without parameters, for the calls of a rule in a forecast or a replay."""
     probabilities = None if ledger.routing is None else ledger.routing.probabilities
     return AsyncModel(
         NO_VALUES,
@@ -250,7 +251,7 @@ def model_without_values(ledger: AsyncLedger) -> AsyncModel:
 def update_without_values(
     ledger: AsyncLedger, task: Dispatch, *, samples: int = 1, loss: float = inf, balance: float = 1.0
 ) -> ClientUpdate:
-    """Return an update without parameters for a task in flight, with which a rule can decide in a forecast or a replay.
+    """Return an update without parameters for a task in flight, for the calls of a rule in a forecast or a replay.
 
     Args:
         ledger: The decisions so far.

@@ -29,9 +29,10 @@ class AsyncServer(Stateful):
     logs them. With one fragment the server is that of FedAsync.
 
     When an update of fragment j arrives, the update rule changes theta_j, and the version q(j) of the fragment grows by
-    1. With Fed-RAA's rule theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness).
+    1. Fed-RAA's rule is theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness).
     Parameters that cannot be cut, such as the biases of the output layer, are in every fragment and are mixed with the
-    same alpha_t. If the rule returns `keep_task`, the client trains its current buffer again and receives nothing.
+    same alpha_t. If the rule returns `keep_task`, the client receives nothing and trains again from the weights that it
+    received for its last task.
 
     Args:
         store: The parameters.
@@ -41,7 +42,7 @@ class AsyncServer(Stateful):
         sample: Draws a submodel for every task. It replaces the scheduler and the fragments.
         bound: The delay bound. With None it is derived from the costs.
         balance: The exponent of the participation correction. The corrections follow from samples and costs.
-        learn: True if the estimated costs adapt to the real durations of tasks. A derived delay bound adapts as well.
+        learn: True if the estimated costs adapt to the real durations of tasks. A derived delay bound then also adapts.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("ledger", "task_table", "collusion")
@@ -68,7 +69,7 @@ class AsyncServer(Stateful):
         self._learn = learn
         self.collusion: Collusion | None = None
         """The attack of clients that know the deltas of other clients. It replaces the attackers' updates."""
-        # For each client that will train its buffer again, the task that the buffer belongs to.
+        # The last task of each client that will train again from the weights of this task.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan_scheduler()
 
@@ -129,7 +130,7 @@ class AsyncServer(Stateful):
         if self._learn:
             optional |= {"seconds": update.seconds, "waited": update.waited}
         self.task_table.commit(update, done, result.weight, now, **optional)
-        # The first task of a client does not count, because the first steps of a worker take longer.
+        # The duration of a client's first task is not used, because the first steps of a worker take longer.
         if self._learn and task.turn > 0:
             real = training_time(now - flight.left, task.cost, update.waited)
             if self.task_table.costs.observe(task.widths, task.client, real, update.seconds):

@@ -16,12 +16,12 @@ from fedraa.vectors.index_runs import where_of
 
 
 class ClientStates(Stateful):
-    """The kept values of all clients: for each client and kept buffer a row, in the coordinates of the full model.
+    """The kept values of all clients. Each client has one row of values for each kept buffer.
 
     A real device keeps its state itself. Here the state travels with tasks and updates, so that any worker can train
-    any client, and a resumed run continues with the same state. It does not count as traffic. A task carries the state
-    of the coordinates that it trains, and only these values change. A client that has never trained has no row. If a
-    task fails, the row does not change.
+    any client, and a resumed run continues with the same state. The state does not count as traffic. A task carries the
+    state of the coordinates that it trains, and only these values change. A client that has never trained has no row.
+    If a task fails, the row does not change.
 
     Args:
         buffers: The declarations of the buffers.
@@ -54,8 +54,8 @@ class ClientStates(Stateful):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the extra buffers of the client's task.
 
-        Outside of the task's mask the values are 0. In buffers that start from the received weights they are NaN. If
-        the task has the whole model and a mask, a personal model keeps the client's values outside of the mask.
+        Outside of the task's mask the values are 0, or NaN in a buffer that starts from the received weights. If the
+        task has the whole model and a mask, a personal model keeps the client's values outside of the mask.
         """
         return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -74,7 +74,7 @@ class ClientStates(Stateful):
                 row[places[trained]] = values[trained]
 
     def copy_rows(self, clients: Sequence[int]) -> State:
-        """Return copies of the rows of the clients that have trained. An evaluation of personal models needs them.
+        """Return copies of the rows of the clients that have trained, for an evaluation of personal models.
 
         The key `clients` holds the numbers [n] of these clients. The key of each buffer holds their rows [n, size].
         """
@@ -87,7 +87,7 @@ class ClientStates(Stateful):
     def _cut_row(self, key: str, client: int, assignment: Assignment) -> Vector:
         """Return a copy of the client's values on the coordinates of a task.
 
-        Coordinates that the client has never trained are NaN if they start from the received weights.
+        In a buffer that starts from the received weights, coordinates that the client has never trained are NaN.
         """
         buffer = self._buffers[key]
         row = self._rows[key].peek_row(client)
@@ -125,6 +125,6 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the row of a client that has never trained. Values that start from the received weights are NaN."""
+    """Return the row of a client that has never trained. NaN stands for weights that replace it at the first task."""
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

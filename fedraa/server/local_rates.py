@@ -11,14 +11,14 @@ from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor, ta
 from fedraa.components.state import Stateful
 from fedraa.messages import Update
 
-# The rate stays between its start divided by this factor and its start times this factor.
+# The rate stays between its initial value divided by this factor and its initial value times this factor.
 MAX_FACTOR = 1e4
 # A client's loss has risen if it exceeds its lowest value by this share of its first value.
 RISE = 0.1
-# A client is recent if one of the last updates is from it: this multiple of the number of clients at work.
+# A client is recent if it sent one of the last RECENT * N updates, where N clients train at the same time.
 RECENT = 5
-# After the rate has fallen for the first time because of the losses, its logarithm grows by at most this amount during
-# one update of each client.
+# After the rate has fallen for the first time because of the losses, its logarithm grows by at most this amount while
+# every client sends one update.
 CAUTIOUS_GROWTH = 0.1
 
 
@@ -30,14 +30,14 @@ class AdaptiveFactor(Stateful):
     If the losses of most of the last N updates and of most recent clients have risen:
         factor <- half of the smaller of factor and the factor at which the losses were lowest
 
-    A client is recent if one of the last 5 N updates is from it (`RECENT`), and its last loss counts. Without this
-    second condition, noisy losses of a few fast clients with little data, which send most updates, let the rate fall
-    to 0.
+    A client is recent if it sent one of the last 5 N updates (`RECENT`); the loss of its last update counts. Without
+    the condition on recent clients, noisy losses of a few fast clients with little data, which send most updates, would
+    let the rate fall to 0.
 
-    The cosine of a task compares the model's change in the first half of its steps with the change in the second half
-    (`HalfwayCosine`). Its expectation decreases as the rate grows, so this is hypergradient descent (Baydin et al.
-    2018) on the logarithm of the rate, with tasks in place of gradients. N is the number of clients that train at the
-    same time, because their updates depend on earlier rates.
+    The cosine of a task compares the model's change in the first half of the task's steps with the change in the second
+    half (`HalfwayCosine`). The expected cosine decreases as the rate grows, so the rule is hypergradient descent
+    (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. N is the number of clients that
+    train at the same time, because their updates depend on earlier rates.
 
     If clients have different labels, the two changes of a short task may agree although the model does not improve.
     The losses then limit the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of the client's

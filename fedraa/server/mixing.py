@@ -47,8 +47,8 @@ def add_delta(
         weight: Weight of the delta.
         new: Trained weights [k], or the delta if `sent` is None.
         sent: Weights [k] that the client received.
-        common: Positions in the buffers of those coordinates that are in all fragments.
-        shared_weight: Factor of the weight for these coordinates.
+        common: Positions in `new` and `sent` of the coordinates that are in all fragments.
+        shared_weight: Factor of the weight on the coordinates of `common`.
     """
     if common is None or not len(common):
         add_scaled(params, where, weight, new, sent)

@@ -1,7 +1,8 @@
 """Server optimizers with steps of a fixed length: normalised momentum, and Muon (Jordan et al. 2024).
 
-The direction of a step comes from a linear minimization oracle (LMO): it is the vector of a unit ball that agrees most
-with the momentum. The length of the delta does not matter, so `server_lr` is in units of the weights.
+The direction of a step comes from a linear minimization oracle (LMO): of all vectors in the unit ball of a norm, it is
+the one with the largest scalar product with the momentum. The length of the delta does not matter, so `server_lr` is in
+units of the weights.
 """
 
 from abc import abstractmethod
@@ -40,7 +41,7 @@ FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
 class FixedLengthStep(ServerOptimizer):
     """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta. A subclass defines the LMO.
 
-    Coordinates outside `moved` count as 0 in m, and their momentum does not change.
+    Coordinates outside `moved` are 0 in the argument of the LMO, and their momentum does not change.
 
     Attributes:
         server_lr: Length of the step, in units of the weights.

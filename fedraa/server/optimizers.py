@@ -115,7 +115,7 @@ class Adaptive(ServerOptimizer):
         server_lr: Length of the step.
         beta1: b1, the decay of the first moment.
         beta2: Decay of the second moment.
-        tau: Addend of the divisor.
+        tau: Small number that is added to the divisor.
     """
 
     rule: str = "adam"
@@ -175,7 +175,7 @@ class AmsGrad(ServerOptimizer):
         server_lr: Length of the step.
         beta1: b1, the decay of the first moment.
         beta2: b2, the decay of the second moment.
-        epsilon: Addend of the divisor.
+        epsilon: Small number that is added to the divisor.
         corrected: True if the moments are divided by 1 - b^t.
     """
 

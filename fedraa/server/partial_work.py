@@ -8,17 +8,17 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel, Widths
 from fedraa.ledger.dispatch import Dispatch
 
-# The measured time of a task is multiplied by this number before it is compared with a deadline, because it varies.
+# The measured time of a task is multiplied by this number before the comparison with a deadline, because times vary.
 TIME_MARGIN = 1.25
-# A lost task counts as a task that took this multiple of the time until it was lost.
+# A lost task is assumed to need this multiple of the time that had passed when it was lost.
 LOST_TIME = 2.0
 
 
 class RealPaces(Stateful):
-    """The real time that each client needs for its work on the wall clock, also while its task waits for a worker.
+    """The measured time per FLOP of each client, for runs on the wall clock.
 
-    It follows from the client's last task. A lost task shows only that the client needs longer, so that its next task
-    is shorter.
+    It is measured at the client's last task and includes the time for which this task waited for a worker. After a lost
+    task a longer time is assumed, so that the client's next task has fewer steps.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)
@@ -89,8 +89,9 @@ def cut_task(
 ) -> int | None:
     """Return the number of local steps that a client can finish before the deadline, or None for the whole task.
 
-    If the client cannot finish even one step, the result is also None, and the whole task is lost at the deadline. On
-    the wall clock the steps must also fit by the measured time of the client. One step is always allowed by this time.
+    If the client cannot finish even one step, the result is also None, and the whole task is lost at the deadline. The
+    modelled time of the steps must end before the deadline. On the wall clock, the measured time of two or more steps
+    must also end before the deadline.
 
     Args:
         end: The end of the round, None without a deadline.

@@ -15,10 +15,8 @@ Floats = npt.NDArray[np.float64]
 def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
     """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], scaled to a mean of 1.
 
-    In this mean each client has its share of local steps as its weight.
-
-    With the power 1, all samples count equally in the long run, even if their devices differ in speed. With the power
-    0, all steps count equally, and c_n is 1.
+    The mean over clients is weighted by their shares of local steps. With the power 1, all samples count equally in the
+    long run, even if devices differ in speed. With the power 0, all steps count equally, and c_n is 1.
 
     Args:
         samples: Number of training samples of each client [N].
@@ -64,8 +62,8 @@ def planned_balances(
 def mean_pause(table: Floats, at_a_time: int | None) -> float:
     """Return the mean time that a client waits between two of its tasks.
 
-    The next client is drawn uniformly, so the mean time is the same for all clients. It is the waiting time with which
-    `at_a_time` clients train on average. If all clients train at the same time, it is 0.
+    The next client is drawn uniformly, so the mean time is the same for all clients. With this waiting time,
+    `at_a_time` clients train on average. If all clients train at the same time, the waiting time is 0.
 
     Args:
         table: The costs of tasks [N, M].

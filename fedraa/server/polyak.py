@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.running_mean import Mean
+from fedraa.server.running_mean import RunningMean
 from fedraa.server.server import Server
 from fedraa.server.tasks import TaskTable
 
@@ -17,7 +17,7 @@ class PolyakAveraging:
     last tenth of all steps, for any length of the run. Each step needs one more pass over the model.
     """
 
-    def __init__(self, server: Server, share: float, mean: Mean) -> None:
+    def __init__(self, server: Server, share: float, mean: RunningMean) -> None:
         self._server = server
         self._share = share
         self._mean = mean

@@ -45,7 +45,7 @@ class RoundComponents:
         reportable: A function of the client. It returns the mask [d] of the coordinates that count in the mean: in
             HeteroFL, only the output rows of labels that the client holds. None: all coordinates.
         download: Compresses the model that is sent to the clients.
-        shared: True for the coordinates [d] that clients send. None: all, because no layer stays at the clients.
+        shared: Mask [d] of the coordinates that clients send. None if they send all, because no layer is personal.
         deadline: The deadline of the rounds, None without one.
     """
 
@@ -162,7 +162,7 @@ class RoundServer(Stateful):
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Add a client's delta to the sums of the round. If it is the last one, close the round and move the model.
+        """Add a client's delta to the sums of the round. After the last delta, close the round and move the model.
 
         The logged weight is the server learning rate times the client's share of the weights of the whole cohort,
         including clients that fail later. The mean delta includes only the clients that report.
@@ -250,7 +250,8 @@ class RoundServer(Stateful):
         for number in list(self.ledger.in_flight):
             flight = self.task_table.in_flight[number]
             elapsed = now - flight.left
-            # A task that was one too many shows no slowness.
+            # With the reason `count`, the round ended because other clients were faster. The time until then does not
+            # show how long this task would have taken.
             if self._paces is not None and reason == "deadline":
                 self._paces.record_lost(flight.task.client, self.task_table.count_flops(flight), elapsed)
             self.ledger.lose(number, elapsed)

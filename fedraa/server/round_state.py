@@ -52,7 +52,8 @@ class RoundState(Stateful):
         reads_deltas: True if `receive` reads the deltas of clients.
         momentum: True if the server sends a momentum that clients may blend into their gradients.
         corrects: True if deltas are corrected by the state of each client.
-        extra_buffers: Numbers of buffers besides the model that count as traffic.
+        extra_buffers: How many buffers of the model's size a client receives and sends besides the model. They count
+            as traffic.
         asks: Names of extra buffers that client updates must contain besides the parameters.
     """
 

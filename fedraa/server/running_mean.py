@@ -6,7 +6,7 @@ from fedraa.messages import Vector
 from fedraa.vectors.chunked import add_scaled
 
 
-class Mean(Protocol):
+class RunningMean(Protocol):
     """A running mean of a model's versions."""
 
     @property
@@ -20,7 +20,7 @@ class Mean(Protocol):
         """Set the mean [d]."""
 
 
-class Held(Protocol):
+class HasParams(Protocol):
     """An object with a model: a server or a store."""
 
     @property
@@ -28,10 +28,10 @@ class Held(Protocol):
         """The current full model [d]."""
 
 
-class MeanHere:
-    """A running mean that is kept in the same process as the model."""
+class LocalMean:
+    """A running mean in the same process as the model."""
 
-    def __init__(self, model: Held) -> None:
+    def __init__(self, model: HasParams) -> None:
         self._model = model
         self.params = model.params.copy()
 

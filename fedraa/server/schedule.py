@@ -127,17 +127,14 @@ class AsyncSampled(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.participation_correction:
-            problem = "it needs the costs of tasks, and these are unknown before submodels are sampled"
+            problem = "it needs the costs of tasks, which are unknown until a submodel is sampled"
             got = update.participation_correction
             raise InputError("update.participation_correction", problem, got=got, hint="give 0")
         run = setup.run
         sampler = setup.policy.bind(run)
         if type(sampler).close is not SubmodelSampler.close:
-            raise InputError(
-                "submodel",
-                f"{type(setup.policy).__name__} needs the end of a round to choose, and this schedule has no rounds",
-                hint="give a policy that draws every task independently",
-            )
+            problem = f"{type(setup.policy).__name__} chooses at the end of each round, but this schedule has no rounds"
+            raise InputError("submodel", problem, hint="give a policy that draws every task independently")
 
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
@@ -194,7 +191,7 @@ def _make_store(
 
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
-    """Return the number of clients among which attackers collude: the clients of one buffer of the rule, or all."""
+    """Return the number of clients whose deltas colluding attackers see: those in one buffer of the rule, or all."""
     if update.per_step > 1:
         return update.per_step
     return clients

@@ -30,7 +30,7 @@ def make_round_selector(
     """Return the selector of a schedule in rounds.
 
     Args:
-        source: The selection in any form.
+        source: The selection as a name, a text, an import path or an object.
         find_facts: Returns the facts about the clients.
         clients: Number of clients.
         seed: Seed of the run.
@@ -58,7 +58,7 @@ def make_async_selector(
     """Return the selector of an asynchronous schedule, or None for the uniform choice and for routing.
 
     Args:
-        source: The selection in any form.
+        source: The selection as a name, a text, an import path or an object.
         find_facts: Returns the facts about the clients.
         clients: Number of clients.
         seed: Seed of the run.
@@ -92,7 +92,7 @@ def make_routing(
     """Return the queues of tasks if the asynchronous schedule has the selection `routing`, otherwise None.
 
     Args:
-        source: The selection in any form.
+        source: The selection as a name, a text, an import path or an object.
         find_facts: Returns the facts about the clients.
         clients: Number of clients.
         seed: Seed of the run.

@@ -99,7 +99,7 @@ class ServerSetup:
         grad_mix: The weight of a client's gradient in local steps; the rest is the weight of the server's momentum.
         learn: True if the estimated costs adapt to the real durations of tasks.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
-        share: Makes a buffer that several tasks share from the parameters to send.
+        share: A function of the parameters to send. It returns a buffer that several tasks can share.
         timing: The timing model, which gives the duration of each task.
         attack: The attack of some clients, if there is one.
         privacy: Central privacy, if the run has it.

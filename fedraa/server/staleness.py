@@ -15,12 +15,12 @@ from fedraa.numbers import NotNegative
 class StalenessWeight(ABC):
     """A function of the staleness of an update. It returns a factor of the update's weight.
 
-    A plain function works as well, such as lambda staleness: 1 / (1 + staleness)
+    A plain function can take its place, such as lambda staleness: 1 / (1 + staleness)
     """
 
     @abstractmethod
     def __call__(self, staleness: int) -> float:
-        """Return the factor for a staleness of 0 or more, in updates of the fragment."""
+        """Return the factor at this staleness, a number of updates of the fragment."""
 
     def among(self, clients: int) -> "StalenessWeight":
         """Return this StalenessWeight, adapted to a run in which this number of clients train at the same time."""
@@ -47,7 +47,7 @@ class Polynomial(StalenessWeight):
 
 @dataclass(frozen=True)
 class Hinge(StalenessWeight):
-    """The weight 1 up to k = b, then 1 / (a (k - b) + 1), with the `slope` a and the `start` b."""
+    """The weight 1 for k <= b, and 1 / (a (k - b) + 1) for k > b, with the `slope` a and the `start` b."""
 
     slope: NotNegative = 10
     start: NotNegative = 4

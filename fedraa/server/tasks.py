@@ -29,7 +29,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight, the submodel that it trains, and the time `left` at which it was sent."""
+    """A task in flight, the submodel that it trains, and the time `left` at which the server sent the task."""
 
     task: Task
     assignment: Assignment
@@ -48,8 +48,8 @@ class TaskTable(Stateful):
         shared: True for the coordinates [d] that clients send. None: all are sent.
     """
 
-    # The tasks in flight are not among these fields. They have own methods, because their state is in three objects:
-    # the ledger keeps the decisions, and a store may keep the buffers.
+    # `in_flight` is not in this list, because its state is in three objects: the ledger keeps the decisions, and a
+    # store may keep the buffers. `in_flight_state` and `restore_in_flight` save and restore it.
     state_fields: ClassVar[tuple[str, ...]] = (
         "applied",
         "quarantined",
@@ -171,7 +171,7 @@ class TaskTable(Stateful):
 
         Args:
             update: The client update.
-            done: The result of the update in the ledger.
+            done: The ledger's entry for the update.
             weight: Weight of the update.
             now: Time on the run's clock.
             optional: Fields that only some runs have: `unprotected`, `seconds` and `waited` (see History).
@@ -205,7 +205,7 @@ class TaskTable(Stateful):
         """Log a failed task, and remove it from the tasks in flight.
 
         Args:
-            dropped: The result of the task in the ledger.
+            dropped: The ledger's entry for the failed task.
             error: The reason of the failure.
             now: Time on the run's clock.
         """
@@ -311,7 +311,7 @@ class TaskTable(Stateful):
         self.in_flight = {flight.task.id: flight for flight in flights}
 
     def _with_kept_buffers(self, flight: InFlightTask) -> InFlightTask:
-        """Return a restored task with the client's kept state added, because a checkpoint has it in another place."""
+        """Return a restored task with the client's kept state, which a checkpoint holds in `client_states`."""
         kept = self.client_states.send(flight.task.client, flight.assignment)
         return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
 

@@ -24,11 +24,11 @@ from fedraa.vectors.finite import (
 
 # No value of an update may exceed this multiple of max(1, largest value that the client received).
 MAX_GROWTH = 1e3
-# Names of those extra buffers in client updates that must have one value per trained parameter.
-AS_LONG_AS_THE_PART = ("gradient", "squares")
+# Names of the extra buffers in client updates that must have one value per trained parameter.
+PER_PARAMETER_BUFFERS = ("gradient", "squares")
 AUTO = "auto"
-# With `auto`, the norm of an update may be at most this multiple of the median norm. The norms of honest updates differ
-# less, even if the numbers of samples differ tenfold.
+# With `auto`, the norm of an update may be at most this multiple of the median norm. Honest updates stay below this
+# multiple, even if the numbers of samples differ tenfold.
 NORM_FACTOR = 20
 # Number of the last accepted updates from which the median norm is computed.
 MEDIAN_WINDOW = 50
@@ -78,10 +78,10 @@ class Bounds(Stateful):
         usual = 0.0
         if len(seen) >= WARM_UP_UPDATES:
             usual = median(seen)
-        reference = "the median of its fragment"
+        reference = "the median norm of its fragment's updates"
         if not usual:
             usual = max(1.0, sent)
-            reference = "the norm of the sent weights"
+            reference = "the norm of the received weights"
         if norm > NORM_FACTOR * usual:
             return f"the update's norm {norm:.4g} is over {NORM_FACTOR} times {reference}, {usual:.4g}"
         seen.append(norm)
@@ -135,15 +135,15 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 def outgrown_values(update: Update, task: Task) -> str | None:
     """Return the reason to refuse an update if it has finite values that no training can produce, otherwise None.
 
-    Such values would pass the other checks and damage the weights that the next clients receive. The failures of those
-    clients would then count as their own.
+    Such values would pass the other checks and damage the weights that the next clients receive. These clients would
+    then fail and be blamed for it.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
     if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
-        return f"params hold values up to {receipt.largest:.4g}, and the sent weights only up to {receipt.sent:.4g}"
+        return f"params hold values up to {receipt.largest:.4g}, the received weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
-        # Buffers that the client keeps are not checked. Squares of honest gradients may be this large, and no other
-        # client receives them.
+        # Buffers that the client keeps are not checked. They may contain squares of gradients, which are this large in
+        # honest training, and no other client receives them.
         if name.startswith(KEPT_PREFIX):
             continue
         largest = find_largest(buffer)
@@ -162,11 +162,11 @@ def model_defect(task: Task, update: Update | None) -> str | None:
 
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
-    """Raise InputError with the component's name if it left values in the model that are not finite or too large.
+    """Raise InputError if a component left values in the model that are not finite or too large.
 
     Args:
         where: The setting of the component.
-        part: The component.
+        part: The component. The message contains its name.
         params: The model [d].
         when: A text that is added at the end of the message.
     """
@@ -184,7 +184,7 @@ def update_norms(update: Update, task: Task) -> tuple[float, float]:
 
 
 def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False) -> Receipt:
-    """Check a trained buffer, or a piece of one, and return the receipt.
+    """Check a trained buffer, or a piece of one, and return the result of the checks.
 
     Args:
         sent: Weights [k] that the client received.
@@ -217,7 +217,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
 
 
 def join_receipts(push: str, pieces: Sequence[Receipt]) -> Receipt:
-    """Join the receipts of all pieces of a buffer into one receipt."""
+    """Join the check results of all pieces of a buffer into the result for the buffer."""
     return Receipt(
         push,
         next(filter(None, (piece.wrong for piece in pieces)), None),
@@ -237,7 +237,7 @@ def _wrong_params(update: Update, task: Task) -> str | None:
 
 def _expected_shape(name: str, task: Task) -> tuple[int, ...] | None:
     """Return the expected shape of an extra buffer of a client's update, or None if any shape is valid."""
-    if name in AS_LONG_AS_THE_PART:
+    if name in PER_PARAMETER_BUFFERS:
         return (task.size,)
     return task.extra_values(name).shape if name in task.extras else None
 

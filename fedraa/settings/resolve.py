@@ -155,8 +155,8 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
     return replace(method, submodel=replace(policy, capacities=Capacities.from_speeds(compute, policy.shares)))
 
 
-def without_foreign_flags(experiment: Experiment) -> Experiment:
-    """Return the experiment without values that its method does not have, for comparisons of different methods."""
+def drop_unused_options(experiment: Experiment) -> Experiment:
+    """Return the experiment without options that have no effect on its method, for comparisons of methods."""
     method = find_method(experiment.method)
     values = values_set(experiment, method)
     foreign = foreign_names(method, values)
@@ -179,7 +179,7 @@ def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with a placeholder for `auto` capacities. By default these stay the same in every round."""
+    """Return the values with a placeholder for `auto` capacities. By default clients keep their capacities."""
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
     if not auto:
         return values
@@ -189,7 +189,7 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
 def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
     """Return the size ratios for a number of fragments.
 
-    The ratios are equal if the default ratios of the method are equal. Otherwise they come from the table.
+    The ratios are equal if the default ratios of the method are equal. Otherwise they come from `FRAGMENT_RATIOS`.
     """
     if options.ratios is not None or options.fragments is None:
         return options.ratios
@@ -197,6 +197,6 @@ def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...
     if len(own) > 1 and len(set(own)) == 1:
         return (1 / options.fragments,) * options.fragments
     if options.fragments not in FRAGMENT_RATIOS:
-        expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which the table has ratios"
-        raise InputError("fragments", got=options.fragments, expected=expected, hint="give --ratios for others")
+        expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which there are default ratios"
+        raise InputError("fragments", got=options.fragments, expected=expected, hint="for more fragments give --ratios")
     return FRAGMENT_RATIOS[options.fragments]

@@ -20,7 +20,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
-# With the terms `equal`, every method has these values unless the experiment sets others. All methods allow them.
+# The values of every method with the terms `equal`, unless the experiment sets others. All methods accept these values.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -34,7 +34,7 @@ EQUAL: dict[str, Any] = {
 def on_terms(
     experiment: Experiment, terms: str | None, tuned: Tuned | None = None, *, over: bool = False
 ) -> Experiment:
-    """Return the experiment of one method on these terms.
+    """Return the experiment of one method with the values of the terms: equal, paper or tuned.
 
     Args:
         experiment: The experiment.
@@ -84,14 +84,14 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
     if same and len(asynchronous) > 1 and counts_steps:
         raise InputError(
             "lr_schedule",
-            "it counts server steps, and asynchronous methods take more of them than rounds in equal time",
+            "it counts server steps, and asynchronous methods take more steps than synchronous ones in the same time",
             got=spec,
             hint=f"give {spec}@time or {spec}@passes, with numbers in this unit",
         )
 
 
 def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return those values of equal terms that the experiment does not set."""
+    """Return the values of the terms `equal` that the experiment does not set."""
     values = {field: value for field, value in EQUAL.items() if chosen_value(experiment, field) is None}
     if experiment.local_steps is not None:
         values.pop("local_epochs", None)
@@ -106,7 +106,7 @@ def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _at_a_time(participation: object, clients: int) -> int | None:
-    """Return the number of clients per round: an asynchronous method gets it as its concurrency. None if not fixed."""
+    """Return the (expected) number of clients per round, the concurrency of asynchronous methods; None if unknown."""
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count

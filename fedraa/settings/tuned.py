@@ -44,7 +44,8 @@ def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, M
     Args:
         path: The file.
         about: Facts about the file.
-        methods: For every method, its entries. The entry `terms` is a mapping and becomes a table inside the method's.
+        methods: For every method, its entries. The entry `terms` is a mapping and becomes a table inside the method's
+            table.
     """
     lines = [f"{name} = {_format_toml(value)}" for name, value in about.items()]
     for name, table in methods.items():

@@ -52,7 +52,7 @@ class Assignment:
             and masks it (RA-Fed, SubDisMO).
         keeps_rest: True if weights outside of the mask keep the values that the client received. False if they are 0
             while the client trains.
-        mask_by_label: True if the label determines the mask, so that no bitmap of the mask is sent.
+        mask_by_label: True if `label` determines the mask, so that no bitmap of the mask is sent.
         work: FLOPs of a task, as a share of the FLOPs for training the whole dense submodel.
     """
 
@@ -114,9 +114,8 @@ class Assignment:
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
         """Return the bytes that one task sends down and up.
 
-        If the submodel is masked, the client sends the trained coordinates and a bitmap of the mask, unless the label
-        determines the mask. The server also sends the trained coordinates and a bitmap if `sends_mask` is set.
-        Otherwise the server sends all coordinates.
+        A client with a mask sends the trained coordinates and a bitmap of the mask. With `sends_mask` the server sends
+        the same, otherwise it sends all coordinates of the submodel. With `mask_by_label` no bitmap is sent.
 
         Args:
             coordinates: Number of coordinates of the submodel.

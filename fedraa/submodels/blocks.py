@@ -102,7 +102,7 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
 
 
 def _block_names(module: nn.Module) -> list[str]:
-    """Return the names of repeated blocks: two or more modules of one class in one container, which have children."""
+    """Return the names of repeated blocks: modules with children, of which a container has two or more of one class."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

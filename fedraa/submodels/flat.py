@@ -14,6 +14,20 @@ from fedraa.submodels.scripted import copy_scripts
 
 BY_PIECE = 2**19
 """A submodel with more parameters than this is updated in chunks. About this number fits into the cache of a core."""
+GPU_BY_PIECE = 2**26
+"""The same limit for a GPU. There chunks only save memory: a GPU reaches its full speed only with large chunks."""
+
+
+def is_by_piece(size: int, device: torch.device) -> bool:
+    """Return True if a submodel with `size` trainable parameters is updated in chunks on this device."""
+    if device.type == "cpu":
+        return size >= BY_PIECE
+    return size >= GPU_BY_PIECE
+
+
+def copy_to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Return a copy of a tensor as an array in the CPU's memory."""
+    return tensor.to("cpu", copy=True).numpy()
 
 
 def flatten_parameters(module: nn.Module) -> np.ndarray:

@@ -65,13 +65,13 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
-    """Divide the coordinates into `parts` regions by hidden unit (RA-Fed). Return the region of each, int8 `[d]`.
+    """Return the region of each coordinate, int8 `[d]`, from 0 to `parts` - 1 (RA-Fed).
 
-    A coordinate is in the region of its hidden unit. The bias of a hidden unit and the weights into it belong to the
-    unit. In the output layer, whose own units are classes, the weights out of a hidden unit belong to it. In each
-    tensor, the hidden units along the first dimension that can be cut are divided into equal contiguous regions. If no
-    dimension can be cut, the output units of the tensor are divided (columns of an embedding, rows of other tensors),
-    or else its elements.
+    A coordinate is in the region of its hidden unit. The bias of a hidden unit and the weights into it belong to this
+    unit. In the output layer, whose own units are classes, the weights out of a hidden unit belong to the hidden unit.
+    In each tensor, the hidden units along the first dimension that can be cut are divided into equal contiguous
+    regions. If no dimension can be cut, the output units of the tensor are divided (columns of an embedding, rows of
+    other tensors). If there are too few output units, the elements of the tensor are divided.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")

@@ -27,7 +27,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 @contextmanager
 def _without_triton() -> Iterator[None]:
-    """Let imports in this block fail to find Triton, unless it is loaded already.
+    """Make imports of Triton fail in this block, unless Triton is loaded already.
 
     Torch's formulas import Triton, although they need it only for kernels that are written in it. Newer versions of
     Triton print pages of warnings when the process ends.
@@ -122,7 +122,8 @@ def measure_step(module: nn.Module, example: Tree) -> Cost:
     """Return the cost of one step of SGD on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable_parameters(module))
-    # Only the two passes are measured, because the update of SGD is in place and adds neither FLOPs nor memory.
+    # Only the forward and the backward pass are measured, because SGD changes the weights in place and adds neither
+    # FLOPs nor memory.
     with torch.random.fork_rng(), Meter() as meter:
         torch.autograd.backward([_sum_outputs(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
@@ -178,7 +179,7 @@ _MISSING_FORMULAS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
 }
 _FORMULAS = flop_registry | {
-    # Torch's wrapper has no types.
+    # This function of torch has no type annotations.
     operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]
     for operator, formula in _MISSING_FORMULAS.items()
 }
@@ -190,7 +191,7 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
     return torch.stack(out).sum()
 
 
-# Torch's base class has no types.
+# This class of torch has no type annotations.
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A counter of floating-point operations, and of the bytes of all tensors that are created while it is active.
 
@@ -199,7 +200,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        # Torch's constructor has no types.
+        # The constructor of torch's class has no type annotations.
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
         self.peak = 0
@@ -207,7 +208,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Measured code is never compiled. With True, torch would import dynamo in order to skip it.
+        # The result True would make torch import torch._dynamo, which takes a second. Measured code is never compiled.
         return False
 
     def __torch_dispatch__(

@@ -15,7 +15,7 @@ from fedraa.submodels.scripted import PackedScript, find_scripts
 
 
 def pack_module(module: nn.Module) -> nn.Module:
-    """Return the module if it can be pickled, otherwise a copy that can be pickled and shares its tensors."""
+    """Return the module if it can be pickled. Otherwise return a copy with the same tensors that can be pickled."""
     scripts = find_scripts(module)
     if not scripts and not any(map(is_parametrized, module.modules())):
         return module

@@ -36,7 +36,7 @@ def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
         chosen |= matched
     if patterns and len(chosen) == len(traced.names):
         problem = "every layer would stay at the clients, and the server would receive nothing"
-        raise InputError("personal_layers", problem, got=", ".join(patterns), hint="leave a layer to the server")
+        raise InputError("personal_layers", problem, got=", ".join(patterns), hint="give patterns of fewer layers")
     return frozenset(chosen)
 
 

@@ -1,8 +1,9 @@
-"""The replacement of numbers in a module's code that are widths, such as in `x.view(b, t, self.heads, 16)`.
+"""The replacement of widths that a module's code passes as numbers, such as in `x.view(b, t, self.heads, 16)`.
 
-In a cut such numbers would be wrong. The tracer records the places at which the forward of a module passes numbers for
-a dimension that may be cut. In a cut, other numbers replace them, which follow from the width of the argument. A place
-is identified by the positions in the code from the call up to the innermost forward of a module.
+In a cut these numbers would be wrong. The tracer records the places at which the forward of a module passes numbers for
+a dimension that may be cut. In a cut, the numbers at these places are replaced by numbers that follow from the width of
+the argument. A place is identified by the positions in the code of all stack frames from the call up to the innermost
+forward of a module.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ def _follow_widths(
     at, index = _find_slice(args, stated.dim)
     part = index[at]
     start, stop = numbers
-    # If the code omits a bound of the slice, the new slice omits it as well.
+    # If the code omits a bound of the slice, the new slice also omits this bound.
     index[at] = slice(None if part.start is None else start, None if part.stop is None else stop, part.step)
     return (x, tuple(index)), {}
 
@@ -285,8 +286,8 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
         sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
     elif sizes[first] != -1:
         sizes[first] = stated.numbers[0]
-    # If the product of the sizes is still wrong, the code has computed another entry from full widths. Then the other
-    # entries are replaced as well.
+    # If the product of the sizes is still wrong, the code has computed a second size from full widths. Then the
+    # remaining sizes are also replaced.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:

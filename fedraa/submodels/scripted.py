@@ -46,5 +46,5 @@ def _write_script(module: torch.jit.ScriptModule) -> bytes:
 
 
 def _read_script(content: bytes) -> nn.Module:
-    # Torch's function has no types.
+    # This function of torch has no type annotations.
     return cast(nn.Module, torch.jit.load(io.BytesIO(content)))  # type: ignore[no-untyped-call]

@@ -177,7 +177,7 @@ class Traced:
         return sum(shares) / len(shares)
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module with only the kept units. It shares frozen parameters and has copies of all others.
+        """Return a dense module with only the kept units. It shares frozen parameters and copies all other parameters.
 
         Buffers with a value for each unit, such as running statistics, are also cut. Raises InputError for an index set
         that does not fit the groups.

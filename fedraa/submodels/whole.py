@@ -46,7 +46,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return the traced module, with `by_piece` set to whether each parameter may change before all gradients exist."""
+    """Return the traced module with `by_piece`: True if a parameter may change before all gradients are computed."""
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
@@ -71,8 +71,8 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
 def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
     """Return the gradient of each trainable parameter, or raise InputError if the module cannot be trained.
 
-    It also raises InputError if the forward reads parameters that are not registered in the module, for example because
-    it reads layers from a plain list. Such parameters would never be trained.
+    An InputError is also raised if the forward reads parameters that are not registered in the module, for example
+    parameters of layers in a plain list. Such parameters would never be trained.
     """
     kind = type(module).__name__
     parameters = trainable_parameters(module)
@@ -120,7 +120,7 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         p.data.fill_(torch.nan)
 
     for p in parameters:
-        # Torch's method has no types.
+        # This method of torch has no type annotations.
         p.register_post_accumulate_grad_hook(take_gradient)  # type: ignore[no-untyped-call]
     try:
         _differentiate_sum(_run_forward(module, inputs))

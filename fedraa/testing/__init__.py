@@ -1,6 +1,6 @@
-"""A check for tests of custom components.
+"""A check that users call in the tests of their custom components.
 
-It tests the promises of components, on which runs rely. An example is that equal inputs give equal results.
+It tests the promises of components: rules on which runs rely, such as that equal inputs give equal results.
 
 import fedraa as fl
 
@@ -12,14 +12,15 @@ from fedraa.testing.kit import check as _look
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> None:
-    """Raise AssertionError with a line for each promise that the component breaks; see `fedraa.check`.
+    """Raise AssertionError if the component breaks promises (rules for components), which `fedraa.check` documents.
 
     Args:
         part: The component: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
-        as_: The name of its kind, such as "staleness", if the object does not show it.
-        ray: True to run the component on Ray as well.
+        as_: The kind of the component, such as "staleness", if it cannot be inferred from the object.
+        ray: True to also run the component on Ray.
 
-    Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
+    The message of the AssertionError has a line for each broken promise. The function raises ValueError for an object
+    that is not a component, or that may be of several kinds if `as_` does not name one.
     """
     failures = _look(part, as_=as_, ray=ray).failures
     if failures:

@@ -1,4 +1,4 @@
-"""Drives (callers of a component with synthetic inputs) for policies, gradient transforms, optimizers and others."""
+"""Drives (callers of a component with synthetic inputs) for components that clients use, such as local optimizers."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -37,7 +37,7 @@ class PolicyDrive(Drive):
         self._run = RunContext(
             _trace_model(), CLIENTS, 3, self._params, _make_example(), durations=lambda: np.arange(1.0, 1 + CLIENTS)
         )
-        # If a scheduler assigns the submodels, the policy only defines them and has no sampler.
+        # If a scheduler assigns the submodels, the policy only defines them. Such a policy has no sampler.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:
@@ -57,7 +57,7 @@ class PolicyDrive(Drive):
         return drawn.label, drawn.submodel.widths, trained.tobytes()
 
     def _trained_coordinates(self, drawn: Assignment) -> Any:
-        """Return the coordinates that a client trains. If the mask or the index is invalid, record a broken promise."""
+        """Return the coordinates that a client trains. If they are invalid, record a broken promise."""
         size = len(self._params)
         length = size if drawn.submodel.index is None else len(drawn.submodel.index)
         if drawn.mask is not None and (drawn.mask.dtype != bool or drawn.mask.shape != (length,)):
@@ -82,7 +82,7 @@ def _trace_model() -> Traced:
 
 
 class TermDrive(Drive):
-    """A test caller of a gradient transform. Half of the coordinates are masked: their gradients and weights are 0."""
+    """A test caller of a gradient transform. About half of the coordinates are masked: gradients and weights are 0."""
 
     pieces: ClassVar[bool] = True
 
@@ -116,7 +116,7 @@ class TermDrive(Drive):
 
 
 class LocalOptimizerDrive(Drive):
-    """A test caller of a local optimizer. It takes steps for two clients together, for each alone, and piece by piece.
+    """A test caller of a local optimizer. It compares steps for two clients together, for one client, and in pieces.
 
     Weights and gradients of masked coordinates are 0.
     """
@@ -139,7 +139,8 @@ class LocalOptimizerDrive(Drive):
         for row, together in enumerate(trained):
             own_gradients = [gradient[row] for gradient in gradients]
             if self.part.needs_whole_gradient:
-                # A norm over one row of a matrix may be rounded differently from the norm of a vector.
+                # The results are only compared approximately, because the norm of a matrix row may be rounded
+                # differently from the norm of an equal vector.
                 if not torch.allclose(self._descend(weights[row], own_gradients, [...]), together):
                     self.broken.setdefault(
                         PIECES, "moves a client differently beside another one; take norms over the last dimension"
@@ -158,7 +159,7 @@ class LocalOptimizerDrive(Drive):
     def _descend(
         self, weights: torch.Tensor, gradients: list[torch.Tensor], pieces: Sequence[slice | EllipsisType]
     ) -> torch.Tensor:
-        """Return the weights after a step along each gradient. Each step is taken piece by piece.
+        """Return the weights after one optimizer step for each gradient. Each step is applied piece by piece.
 
         Args:
             weights: Weights [k] of one client, or [2, k] of two clients.

@@ -1,23 +1,24 @@
-"""The cost of a component: its time per decision, and its memory compared with the memory that it declares."""
+"""The cost of a component: the time that it takes per decision, and the memory that it holds."""
 
 import tracemalloc
 from collections.abc import Callable
 
 from fedraa.testing.drive import Drive, collect_answers
 
-# Number of parameters of a model that is so large that other objects of a component are small in comparison.
+# Number of parameters of the model in a measurement of memory. It is so large that objects of a component whose size
+# does not depend on the model can be neglected.
 LARGE = 100_000
-# Number of bytes by which a component may exceed the memory that it declares.
+# Number of bytes that a component may hold in addition to the memory that it declares.
 SLACK = 64 * 1024
-# Number of decisions in a measurement of memory.
+# Number of decisions that a component makes while its memory is measured.
 MEMORY_STEPS = 12
-# Number of decisions in a measurement of time, and number of measurements.
+# Number of decisions that a component makes while its time is measured, and number of measurements.
 TIMED_STEPS = 24
 TIMED_TRIES = 5
 
 
 def check_memory(start: Callable[..., Drive]) -> str | None:
-    """Return a sentence about a component that holds more memory than its `memory()` declares, or None."""
+    """Return a sentence if a component holds more memory than its method `memory` declares, otherwise None."""
     claimed = start(size=LARGE).claimed_bytes() or 0
     held = _measure_held(start)
     if held <= claimed + SLACK:
@@ -29,12 +30,12 @@ def check_memory(start: Callable[..., Drive]) -> str | None:
 
 
 def describe_cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object) -> str:
-    """Return a text that compares a component's time per call and memory with those of a usual component.
+    """Return a text with a component's memory and time per call. The time is compared with a built-in component's.
 
     Args:
         start: A function that starts a drive of the component.
-        usual: A function that starts a drive of the usual component.
-        name: The name of the usual component.
+        usual: A function that starts a drive of the built-in component.
+        name: The name of the built-in component.
     """
     seconds, usual_seconds = _seconds_per_call(start), _seconds_per_call(usual)
     against = name if isinstance(name, str) else "the usual one"
@@ -45,14 +46,14 @@ def describe_cost(start: Callable[..., Drive], usual: Callable[..., Drive], name
 
 
 def _seconds_per_call(start: Callable[..., Drive]) -> float:
-    """Return the seconds per call in the fastest of several tries, because other processes may slow a try down."""
+    """Return the seconds per call in the fastest of several tries. Other processes may have slowed the other tries."""
     tries = (collect_answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 
 
 def _measure_held(start: Callable[..., Drive]) -> int:
-    """Return the peak number of bytes that a component holds between decisions."""
-    # This first step makes one-time allocations, such as caches, which the measurement should not count.
+    """Return the largest number of bytes that a component holds after a decision."""
+    # This first step fills caches and makes other one-time allocations, so that the measurement does not count them.
     start(size=LARGE).step(0)
     traced = tracemalloc.is_tracing()
     if not traced:

@@ -27,12 +27,13 @@ EACH = "each sample independently"
 ALONE = "same row in any read"
 LABELS = "labels are those of the samples"
 ROWS = 20
-# Number of clients for a function that makes the samples of a client, because it does not state their number.
-MADE = 4
+# Number of clients in the check of a function that makes the samples of a client. Such a function does not state for
+# how many clients it works.
+MADE_CLIENTS = 4
 
 
 class TransformDrive(Drive):
-    """A test caller of a transform. It tries images, numbers and tokens, and uses the first accepted one."""
+    """A test caller of a transform. Of samples with images, numbers and tokens, it uses the first that are accepted."""
 
     covers: ClassVar[bool] = False
 
@@ -59,7 +60,7 @@ class TransformDrive(Drive):
 
 
 def first_samples(part: Any) -> Dataset:
-    """Return the first samples that the transform accepts. If it accepts none, raise its first error."""
+    """Return the first of several data sets that the transform accepts. If it accepts none, raise its first error."""
     first: Exception | None = None
     for data in (make_images(3), make_images(1), made_up(), make_tokens()):
         try:
@@ -83,7 +84,7 @@ def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
 
 
 class DataDrive(Drive):
-    """A test caller of a data source. It reads the samples of one client after another, and single rows."""
+    """A test caller of a data source. It reads all samples of a client, then some rows together and each row singly."""
 
     covers: ClassVar[bool] = False
 
@@ -131,7 +132,10 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 def make_data(source: object) -> Any:
-    """Return samples, or a function that reads samples at each call. Raises ValueError for invalid data."""
+    """Return the samples of a data source, or a function that reads them anew at each call.
+
+    Raises ValueError if the data are invalid.
+    """
     if isinstance(source, str) and not is_path(source.partition("(")[0].strip()):
         return partial(load_dataset, source, None)
     return SOURCES.resolve(source)
@@ -140,7 +144,7 @@ def make_data(source: object) -> Any:
 def open_samples(part: Any) -> Dataset | FederatedDataset:
     """Return the samples of an object or a function.
 
-    The function either reads all samples or makes the samples of one client.
+    A function either reads all samples or makes the samples of one client.
     """
     if isinstance(part, Dataset | FederatedDataset):
         return part
@@ -154,7 +158,7 @@ def open_samples(part: Any) -> Dataset | FederatedDataset:
         return open_samples(part())
     if len(required) > 1 or required[0].name == "data_dir":
         return open_samples(part(data_dir=None))
-    shards = [part(client) for client in range(MADE)]
+    shards = [part(client) for client in range(MADE_CLIENTS)]
     labels = np.concatenate([np.asarray(y) for _, y in shards])
     classes = None
     if labels.dtype.kind in "iu":
@@ -163,10 +167,10 @@ def open_samples(part: Any) -> Dataset | FederatedDataset:
 
 
 def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
-    """Return a small experiment with an objective and a model that fit the samples.
+    """Return a small experiment with samples, and with an objective and a model that fit them.
 
-    Raises ValueError if the user must choose them. `experiment` is a function of the number of clients that returns an
-    experiment.
+    Raises ValueError if the user must choose the objective or the model. The function `experiment` takes the number of
+    clients and returns an experiment.
     """
     dataset = open_samples(part)
     x, y = _read_two(dataset)
@@ -194,7 +198,7 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
 
 
 def _read_two(dataset: Dataset | FederatedDataset) -> tuple[Any, Any]:
-    """Return two test samples."""
+    """Return two test samples, which show the shape of inputs and targets."""
     if isinstance(dataset, Dataset):
         return map_tree(lambda x: np.asarray(x)[:2], dataset.x_test), np.asarray(dataset.y_test)[:2]
     x, y = as_rows("test", dataset.test, dataset.input, dataset.target).read(np.arange(2))

@@ -1,6 +1,6 @@
-"""The base class of drives.
+"""The base class of drives, which test components.
 
-A drive calls one component with synthetic inputs, and records its results and side effects.
+A drive calls one component with synthetic inputs, and records the component's results and side effects.
 """
 
 import time
@@ -25,33 +25,33 @@ SEED = 20
 
 
 def make_rng(*index: int) -> np.random.Generator:
-    """Return a random generator that depends only on these numbers."""
+    """Return a random generator that is seeded with the numbers `index`."""
     return np.random.default_rng([SEED, *index])
 
 
 def draw_numbers(size: int, *index: int) -> Vector:
-    """Return normally distributed numbers [size], which depend only on the index."""
+    """Return normally distributed numbers [size] from a generator that is seeded with `index`."""
     return make_rng(*index).standard_normal(size, np.float32)
 
 
 def draw_coordinates(size: int, *index: int) -> Index:
-    """Return about half of the coordinates, ascending. None of them is in the last tenth of the model."""
+    """Return about half of a model's coordinates, ascending. The last tenth of the coordinates is never included."""
     return np.flatnonzero(make_rng(*index).random(size - size // 10) < 0.5)
 
 
 class Drive(Stateful, ABC):
-    """A caller of a fresh copy of a component, which requests one decision after another.
+    """A test caller of a component. It requests one decision after another from a fresh copy of the component.
 
-    The inputs of decision k depend only on k. `broken` has a sentence for each promise (rule for components) that the
-    component broke. `seconds` has the duration of each call of the component.
+    The inputs for decision k depend only on k. `broken` has a sentence for each promise (rule for components) that the
+    component has broken. `seconds` has the durations of all calls of the component.
     """
 
     stateful: bool = False
-    """True if decisions may depend on earlier ones, by a state that `state` and `restore` save."""
+    """True if decisions may depend on earlier decisions, through a state that `state` and `restore` handle."""
     covers: ClassVar[bool] = True
-    """True if the component could change coordinates that it must not touch."""
+    """True if components of this kind get arrays of which they must not change some coordinates."""
     pieces: ClassVar[bool] = False
-    """True if the component is also called with pieces of a buffer, which must give the same bits."""
+    """True if runs call the component with pieces of an array, which must give the same bits as the whole array."""
     sized: ClassVar[bool] = False
     """True if the component may keep values for each parameter of the model."""
     own: ClassVar[int] = 0
@@ -68,7 +68,7 @@ class Drive(Stateful, ABC):
 
     @abstractmethod
     def step(self, k: int) -> object:
-        """Return the component's k-th decision in a form that can be compared."""
+        """Request the component's k-th decision, and return it in a form that `==` can compare."""
 
     def claimed_bytes(self) -> int | None:
         """Return the memory in bytes that the component declares; None if components of its kind declare none."""
@@ -76,7 +76,7 @@ class Drive(Stateful, ABC):
 
     @contextmanager
     def watch_arguments(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
-        """Measure the duration of the block, and record a broken promise if the block changes one of the arguments."""
+        """Measure the duration of the block. Record a broken promise if the block changes an array in `arguments`."""
         before = {name: _value_bytes(value) for name, value in arguments.items()}
         started = time.perf_counter()
         yield
@@ -95,6 +95,6 @@ def _value_bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
 
 
 def collect_answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:
-    """Return the first `steps` decisions of a fresh copy of the component, and its drive."""
+    """Start a drive, request `steps` decisions from its component, and return the decisions and the drive."""
     drive = start()
     return [drive.step(k) for k in range(steps)], drive

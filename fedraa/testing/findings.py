@@ -7,10 +7,11 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """The result of a check: a line for each promise (rule for components) and a line for the cost.
+    """The result of a component's check: one line for each promise (rule for components) and one line for the cost.
 
-    Print it, or read `held` and `failures`. `lines` has pairs (promise, finding) in the order of the checks. A finding
-    is `held`, a sentence about a failure, or the reason why the check was skipped.
+    Print the object, or read its attributes `held` and `failures`. The attribute `lines` has pairs (promise, finding)
+    in the order of the checks. A finding is `held`, a sentence about a failure, or the reason why the check was
+    skipped.
     """
 
     part: str
@@ -24,7 +25,7 @@ class Findings:
         return not self.failures
 
     def record(self, promise: str, failure: str | None) -> bool:
-        """Record a promise and its failure, if any. Return True if the promise held."""
+        """Record if a promise held (`failure` is None) or how it failed. Return True if it held."""
         if failure is None:
             self.lines.append((promise, HELD))
             return True

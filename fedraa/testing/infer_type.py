@@ -9,7 +9,7 @@ from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
-# For kinds whose registry requires no methods: the methods by which a component of the kind is recognised.
+# Some kinds of components have a registry without required methods. Their components are recognised by these methods.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),
@@ -20,9 +20,10 @@ METHODS_OF = {
 
 
 def identify_component(component: object, as_: str | None = None) -> tuple[Kind, Any]:
-    """Return the kind of a component (an object, a class, a function or text), and the component itself.
+    """Return the kind of a component and the component as an object.
 
-    Raises InputError if it is not a component, or if it may be of several kinds and `as_` does not name one of them.
+    `component` is an object, a class, a function or text. The function raises InputError if it is not a component, or
+    if it may be of several kinds and `as_` does not name one of them.
     """
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
@@ -47,7 +48,7 @@ def identify_component(component: object, as_: str | None = None) -> tuple[Kind,
 
 
 def _possible_kinds(component: object) -> list[Kind]:
-    """Return all kinds of component that the object may be."""
+    """Return all kinds of which the component may be, such as scheduler and aggregator."""
     text = component
     if isinstance(component, Mapping):
         text = component.get(KIND)
@@ -61,7 +62,7 @@ def _possible_kinds(component: object) -> list[Kind]:
 
 
 def _kinds_of_object(thing: object) -> list[Kind]:
-    """Return the possible kinds of an object.
+    """Return the kinds of component of which an object may be.
 
     An instance of a kind's base class is of this kind. Otherwise a kind matches if the object has all methods that the
     kind requires. Of all matching kinds, only those that require the most methods are returned. A function matches
@@ -90,7 +91,7 @@ def _has_methods(owner: type, needs: tuple[str, ...]) -> bool:
 
 
 def _describe_object(component: object) -> str:
-    """Return the name of an object for error messages."""
+    """Return a short description of an object for error messages."""
     if isinstance(component, str):
         return component
     return getattr(component, "__qualname__", short_text(component))

@@ -1,4 +1,4 @@
-"""The kinds of components that can be checked, each with its drive and a small experiment."""
+"""The kinds of components that fedraa can check, each with its drive (test caller) and a small experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,18 +51,18 @@ Fields = Callable[[Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of component.
+    """A kind of component, such as scheduler or aggregator, and the objects with which such a component is checked.
 
     Args:
         name: The name of the kind.
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
-        drive: The class of the drive, which checks a component without a run.
-        usual: A built-in component of this kind. The cost of a component is compared with its cost.
-        fields: A function of a component. It returns the fields of an experiment with this component.
-        arguments: The arguments of a plain function that may replace a component. Empty if a function cannot.
-        maker: A function that makes a component from its description, if the registry cannot.
-        trial_maker: A function that makes the small experiment, if the usual samples do not fit.
+        drive: The class of the drive, which calls a component with synthetic inputs.
+        usual: A built-in component of this kind. The cost of a custom component is compared with its cost.
+        fields: A function that takes a component and returns the fields of an experiment with this component.
+        arguments: The arguments of a plain function that may replace a component; empty if a function cannot.
+        maker: A function that makes a component from its description; None to use the registry.
+        trial_maker: A function that makes the small experiment; None to use the samples of `made_up`.
     """
 
     name: str
@@ -96,14 +96,15 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return the fields of an experiment in rounds, in which every client trains a different mask."""
+    """Return a function from a component to the fields of an experiment in rounds, with a different mask per client."""
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
 def _aggregator_fields(part: Any) -> dict[str, Any]:
-    """Return the fields for an aggregator.
+    """Return the fields of an experiment with this aggregator.
 
-    Aggregators of low-rank adapters need a method that cuts adapters. Robust aggregators need a minimum of clients.
+    An aggregator of low-rank adapters needs a method that gives clients adapters of different ranks. A robust
+    aggregator needs a minimum number of clients.
     """
     fields = {"method": "ra-fed", "aggregator": part, "rounds": ROUNDS}
     if isinstance(part, LowRank):
@@ -114,14 +115,14 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
 
 
 def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return the small experiment with an aggregator. For aggregators of low-rank adapters, the model has adapters."""
+    """Return the small experiment for an aggregator. If it averages low-rank adapters, the model has adapters."""
     if isinstance(part, LowRank):
         return Trial(experiment(part), made_up(), adapter_model)
     return Trial(experiment(part), made_up())
 
 
 def _compressor_fields(part: Any) -> dict[str, Any]:
-    """Return the fields for a compressor. If it sends only signs, the server takes a majority vote."""
+    """Return the fields of an experiment with this compressor. If it sends only signs, the server takes a vote."""
     method = "ra-fed"
     if isinstance(part, Sign) and not part.scaled:
         method = "signsgd"
@@ -129,7 +130,7 @@ def _compressor_fields(part: Any) -> dict[str, Any]:
 
 
 def _policy_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of an experiment with this policy. If a built-in method uses its class, take this method."""
+    """Return the fields of an experiment with this policy. If a built-in method has such a policy, use this method."""
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
     if type(base.submodel) is not type(part):
         for method in list_methods().values():
@@ -141,11 +142,11 @@ def _policy_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function that takes a component and returns fields of an experiment. `field` is a list of components."""
+    """Return a function from a component to the fields of an experiment. The field `field` is a list of components."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 
-def _of_data(clients: int) -> dict[str, Any]:
+def _data_fields(clients: int) -> dict[str, Any]:
     """Return the fields of an experiment in which at most four of the clients take part in a round."""
     return {"method": "ra-fed", "clients": None, "participation": f"sample:{min(4, clients)}", "rounds": ROUNDS}
 
@@ -263,7 +264,7 @@ _LIST = (
         SOURCES,
         data_drives.DataDrive,
         made_up(),
-        _of_data,
+        _data_fields,
         "()",
         data_drives.make_data,
         data_drives.data_trial,

@@ -1,4 +1,4 @@
-"""The check of a component. It tests each promise (rule for components) in small experiments or with a drive."""
+"""The check of a component. It tests each promise (rule for components) in small runs or with a drive (test caller)."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,11 +13,11 @@ from fedraa.testing.kinds import Kind
 from fedraa.testing.other_process import can_travel, digest_elsewhere
 from fedraa.testing.trial import Outcome, drop_speed_effects, play_on_ray, play_trial, round_trip
 
-# Number of decisions of a drive.
+# Number of decisions that a drive (test caller) requests from a component.
 STEPS = 24
-# The state is saved after these numbers of decisions.
+# To check that a state can be restored, it is saved after each of these numbers of decisions.
 CUTS = (1, 4, 6, 11)
-# Number of interruptions of a run.
+# Number of interruptions of a run in the check that a resumed run equals an uninterrupted one.
 PAUSES = 3
 RUNS = "runs in a small experiment"
 SEEDED = "same bits despite other draws"
@@ -34,22 +34,23 @@ Verdict = str | None
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
-    """Check in small experiments of a few seconds that a component keeps the promises on which runs rely.
+    """Check in small runs, within seconds, that a component keeps the promises on which fedraa's runs rely.
 
         fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
 
-    These are the promises. A component gives the same bits with one worker and with two, in another process, and if
-    other code draws from the process's random generators. It never changes its arguments, or coordinates that no client
-    trained. Its run is the same after kills and resumptions. It holds at most the memory that it declares.
+    These are the promises. A run with the component gives the same bits with one worker and with two, in another
+    process, and if other code draws from the global random generators. It also gives the same bits if it is killed and
+    resumed. The component never changes its arguments, or coordinates that no client trained. It holds at most the
+    memory that it declares.
 
-    If a promise is broken, checks that depend on it are skipped. The cost of the component is measured and compared
-    with a built-in component of its kind, without a judgement.
+    If a promise is broken, checks that depend on it are skipped. The check also compares the cost of the component with
+    the cost of a built-in component of the same kind. No cost is a failure.
 
     Args:
         part: The component in any form: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
-        as_: The kind of the component, such as "staleness", if the object does not show it, like a function.
-        ray: True to run the component on Ray as well.
+        as_: The kind of the component, such as "staleness", if it cannot be inferred, for example for a function.
+        ray: True to also run the component on Ray.
 
     Returns a Findings object. Its repr has a line for each promise, and `held` and `failures` give the result.
 
@@ -63,7 +64,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
 
 
 class _ComponentCheck:
-    """The check of one component. Every experiment and every drive gets a fresh copy."""
+    """The check of one component. Every run and every drive (test caller) gets a fresh copy of the component."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
         self._kind = kind
@@ -104,7 +105,7 @@ class _ComponentCheck:
         else:
             chain.append((ARGUMENTS, self._check_arguments))
         chain.append((RESUMED, self._check_resumption))
-        # This check is the last one, because other processes take seconds to start.
+        # This check comes late, because other processes take seconds to start and a failed check skips the later ones.
         if can_travel(self._kind, self._part):
             chain.append((PROCESS, self._check_elsewhere))
         if ray:
@@ -205,5 +206,5 @@ class _ComponentCheck:
 
 
 def _format_error(error: Exception) -> str:
-    """Return the error on one line."""
+    """Return the type and the text of an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,4 +1,4 @@
-"""The drive (caller with synthetic inputs) of objectives."""
+"""The drive (test caller with synthetic inputs) of objectives, and its samples."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,13 +21,14 @@ NUMBERS = "metrics are numbers"
 DIRECTION = "metric improves as the loss falls"
 ROWS = 16
 CUTS = (0, 5, 6, ROWS)
-# Number and learning rate of the gradient steps on the outputs.
+# To check that metrics improve as the loss falls, the outputs are changed by this number of gradient steps with this
+# learning rate.
 DESCENT_STEPS = 150
 DESCENT_RATE = 0.05
 
 
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
-    """Return the first task that the objective accepts, and its targets. If it accepts none, raise its first error."""
+    """Return the first learning task that the objective accepts, and its targets. Without one, raise an error."""
     first: Exception | None = None
     for task in list_tasks():
         data = task.data
@@ -56,7 +57,7 @@ def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) ->
 
 
 class ObjectiveDrive(Drive):
-    """A test caller of an objective, with random outputs. The targets are from the first task that it accepts."""
+    """A test caller of an objective. It passes random outputs, and the targets of the first task that fits."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)
@@ -85,7 +86,7 @@ class ObjectiveDrive(Drive):
         return torch.from_numpy(draw_numbers(ROWS * math.prod(self._shape), 1, k)).reshape(ROWS, *self._shape)
 
     def _check_promises(self) -> None:
-        """Check the promises of objectives and record a sentence for each broken one."""
+        """Check the promises (rules) of objectives and record a sentence for each broken promise."""
         outputs = self._draw_outputs(0)
         for promise, sentence in (
             (EXACT, self._check_sums(outputs)),

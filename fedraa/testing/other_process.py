@@ -1,4 +1,4 @@
-"""Runs of the small experiment in other processes, in which sets of text have a different order."""
+"""Runs of a component's small experiment in other processes. In these processes, sets of strings have another order."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from fedraa.components.text import describe_component, is_ours
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.trial import play_trial
 
-# Hash seeds, which determine the order of sets of text.
+# Values of PYTHONHASHSEED, which determine the order of sets of strings.
 ORDERS = ("1", "2")
 
 
 def can_travel(kind: Kind, part: Any) -> bool:
-    """Return True if the component is custom, and another process can make it from its description."""
+    """Return True if the component is custom and another process can create an equal one from its description."""
     definition = part if hasattr(part, "__qualname__") else type(part)
     if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_ours(definition):
         return False
@@ -28,7 +28,7 @@ def can_travel(kind: Kind, part: Any) -> bool:
 
 
 def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
-    """Return the digests of the small experiment's outcome in other processes.
+    """Run a component's small experiment in two other processes, and return the digest of each outcome.
 
     If a process fails, raise RuntimeError with the last line of its error.
     """

@@ -1,4 +1,4 @@
-"""Drives (callers of a component with synthetic inputs) for the components of the server."""
+"""Drives (callers of a component with synthetic inputs) for components that the server uses, such as schedulers."""
 
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -17,9 +17,9 @@ from fedraa.vectors.delta_view import DeltaView
 from schedulers import FragmentStats, SchedulerRunner
 
 FRAGMENTS = 3
-# Number of client deltas per round.
+# Number of client deltas in a round of a test.
 ROUND = 3
-# Number of clients from which a cohort is drawn.
+# Number of clients from which a test draws a cohort.
 COHORT_CLIENTS = 12
 
 
@@ -58,7 +58,7 @@ class SchedulerDrive(Drive):
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
-        # This call is needed because a server also calls `plan` after it is restored.
+        # `plan` is called again because a server also calls it after it is restored.
         self._planner.plan(self._costs, None)
 
 
@@ -73,7 +73,7 @@ class StalenessDrive(Drive):
 
 
 class ParticipationDrive(Drive):
-    """A test caller of a participation. It requests cohorts, and reports losses of some clients after each cohort."""
+    """A test caller of a participation rule. After each requested cohort it reports the losses of some clients."""
 
     covers: ClassVar[bool] = False
 
@@ -102,7 +102,7 @@ class ParticipationDrive(Drive):
 
 
 class AsyncRuleDrive(Drive):
-    """A test caller of an asynchronous rule. It passes random client updates, which the rule applies to a model."""
+    """A test caller of an asynchronous update rule. The rule applies random client updates to a model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -134,7 +134,7 @@ class AsyncRuleDrive(Drive):
 
 
 class AggregatorDrive(Drive):
-    """A test caller of an aggregator. A round has three deltas, in every second round one of the whole model."""
+    """A test caller of an aggregator. Each round has three deltas, of which one may cover the whole model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -195,5 +195,5 @@ class OptimizerDrive(Drive):
 
 
 def start_now(client: int, now: float) -> float:
-    """Return the current time: every client is available."""
+    """Return the time `now` as the start of a client's next task, because every client is available."""
     return now

@@ -1,4 +1,4 @@
-"""Runs of a small experiment under different conditions: on two workers, with other global seeds, or interrupted."""
+"""Runs of a small experiment under different conditions: on two workers, with another global seed, interrupted."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import Trial
 
-# Maximum number of events in a run of a small experiment. Usually it has about 60.
+# Maximum number of events in a run of a small experiment, which usually has about 60. A component may prevent the end.
 MAX_EVENTS = 400
 
 Lines = tuple[Mapping[str, Any], ...]
@@ -40,13 +40,13 @@ Lines = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The events of a run without their real times, and a digest of its final model."""
+    """The outcome of a run: its events without real times, and a digest of its final model."""
 
     events: Lines
     model: str
 
     def first_difference(self, other: "Outcome") -> str | None:
-        """Return a description of the first difference between two runs, or None if they are equal."""
+        """Return a description of the first difference between two outcomes, or None if they are equal."""
         for event, other_event in zip(self.events, other.events, strict=False):
             if event != other_event:
                 return f"from event {event['seq']} on, of kind {event['kind']}"
@@ -62,7 +62,7 @@ class Outcome:
 
 
 class TwoWorkers(LocalExecutor):
-    """An executor that trains all waiting tasks in reverse order, and alternates between two independent workers."""
+    """An executor that trains waiting tasks in reverse order, alternately with two independent trainers."""
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(_make_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
@@ -83,9 +83,9 @@ def play_trial(
     Args:
         make: A function that makes the experiment. It is called again after each interruption.
         seed: The seed of the global generators of Python, NumPy and torch, which a component must not use.
-        workers: 1 for one worker, or more for two workers.
+        workers: 1 for one worker; any larger number gives two workers.
         pauses: The number of interruptions. After each, the run continues from a checkpoint with new objects.
-        events: The number of events of the whole run. The interruptions are evenly spaced in it.
+        events: The number of events of an uninterrupted run, which places the interruptions at equal distances.
     """
     stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
     with _seed_generators(seed), TemporaryDirectory() as folder:
@@ -101,8 +101,8 @@ def play_trial(
 
 
 def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
-    """Run a small experiment on Ray and return its outcome without effects of speed (see `drop_speed_effects`)."""
-    # An import at the top would be circular, because `fedraa.api` imports every module.
+    """Run a small experiment on Ray. Return its outcome in the form of `drop_speed_effects`."""
+    # An import at the top of the module would be circular, because `fedraa.api` imports every module.
     from fedraa.api import run
 
     with TemporaryDirectory() as folder:
@@ -114,9 +114,9 @@ def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
 
 
 def drop_speed_effects(outcome: Outcome) -> Outcome:
-    """Return the outcome without effects of speed.
+    """Return an outcome that does not depend on the speed of the workers.
 
-    Faults are removed, evaluations are moved to the end, and the events are numbered again.
+    Faults are removed, evaluations are moved to the end, and the events get new numbers.
     """
     kept = [line for line in outcome.events if line["kind"] not in ("fault", "end")]
     kept.sort(key=lambda line: line["kind"] == "eval")
@@ -124,7 +124,7 @@ def drop_speed_effects(outcome: Outcome) -> Outcome:
 
 
 def round_trip(state: State) -> State:
-    """Return the state after writing it in the format of a checkpoint and reading it again."""
+    """Write a state in the format of a checkpoint, and return the state that is read from it."""
     stream = io.BytesIO()
     write_state(stream, state)
     return deepcopy(read_state(stream.getvalue()))
@@ -133,9 +133,9 @@ def round_trip(state: State) -> State:
 def _run_stretch(
     spec: RunSpec, directory: Path, state: State | None, until: int | None, workers: int
 ) -> tuple[State | None, Vector]:
-    """Run from `state`, or from the start if it is None, to event `until`, or to the end if `until` is None.
+    """Execute a part of a run: from `state` (None for the start) to the event `until` (None for the end).
 
-    Returns the state from which the run can continue (None at its end), and the model's parameters.
+    Return the state from which the run can continue (None at the end of the run) and the model's parameters.
     """
     stop = Event()
 
@@ -183,7 +183,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
 
 
 def _make_trainer(spec: RunSpec) -> TaskTrainer:
-    """Return a trainer that is made from a copy of the WorkerSpec, as in a separate worker."""
+    """Return a trainer that shares no object with other trainers, as if it were in a separate worker."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 
@@ -193,7 +193,7 @@ def _drop_times(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def _seed_generators(seed: int) -> Iterator[None]:
-    """Seed the global random generators and let torch use one thread. Restore both at the end of the block."""
+    """Seed the global random generators and set torch to one thread. Restore both at the end of the block."""
     with exclusive_process():
         random.seed(seed)
         np.random.seed(seed)

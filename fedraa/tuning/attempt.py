@@ -1,4 +1,4 @@
-"""One trial of a tuning: a run that is evaluated on validation data and stops early if its metric is too bad."""
+"""One trial of a tuning: a run that is evaluated on validation data, and that stops early if it is hopeless."""
 
 import math
 import shutil
@@ -28,7 +28,7 @@ TENTHS = 10
 class Attempt:
     """A planned trial: its experiment with the directory, and the finished trials with which it is compared.
 
-    `model` and `dataset` are objects that replace the named ones of the experiment.
+    `model` and `dataset` are objects that replace the model and the data set that the experiment names.
     """
 
     method: str
@@ -44,7 +44,7 @@ class Attempt:
 class Watch(Callback):
     """A callback that records the metric at every tenth of the budget, and the time at which the target is reached.
 
-    It ends the run if the metric is not finite, or if the judge finds it hopeless in comparison with other trials.
+    It ends the run if the metric is not finite, or if the trial is hopeless in comparison with other trials (`Judge`).
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -74,7 +74,7 @@ class Watch(Callback):
     def _at_target(self, t: float) -> None:
         """Record the time at which the target is reached, and fill the rest of the curve with the last value.
 
-        Later trials are compared with all tenths of the curve, so it needs a value at each.
+        The curve needs a value at each tenth, because later trials are compared with these values.
         """
         if self.reached is not None:
             return
@@ -104,7 +104,7 @@ def run_attempt(planned: Attempt) -> Trial:
     """Run the trial and return its result. If its values or data cannot be used, the result is a failed trial."""
     experiment = planned.experiment
     assert experiment.out is not None
-    # If a tuning was killed, its trial's directory still exists.
+    # If the tuning was killed during this trial, the trial's directory still exists.
     shutil.rmtree(experiment.out, ignore_errors=True)
     started = time.monotonic()
     watch = Watch(Judge(planned.ended, planned.better))

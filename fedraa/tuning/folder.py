@@ -33,7 +33,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
         elif _read_plan(plan) != json.loads(text):
             raise InputError(
                 "out",
-                f"{directory} holds a tuning of other methods, values or flags",
+                f"{directory} holds a tuning with other methods, values or options",
                 hint="give the same arguments to continue it, or choose another directory",
             )
         yield directory

@@ -18,13 +18,14 @@ class Trial:
         method: The name of the method.
         number: The index of the trial.
         values: The values of the tuned fields.
-        state: `done`, `stopped` if the trial was worse than others at the same part of the budget, or `failed`.
+        state: `done`, `failed`, or `stopped` if the trial was worse than the median of earlier trials at the same part
+            of the budget.
         value: The final metric on validation data; None unless the trial is `done`.
         curve: The metric at tenths of the budget. The key is the number of tenths, as text.
         why: The reason of a failure. Empty if the trial did not fail.
         seconds: The real duration of the trial.
         steps: The number of server updates or rounds; None if the trial failed.
-        reached: The time on the run's clock at which the trial reached the target; None if it did not.
+        reached: The time on the run's clock at which the trial reached the target; None if it did not reach the target.
     """
 
     method: str

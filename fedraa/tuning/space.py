@@ -130,7 +130,7 @@ class Choices:
 
 
 def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
-    """Return the number in each value that differs between the values, and a function that makes a value from a number.
+    """Return the number in which the values differ, one for each value, and a function from a number to a value.
 
     Returns None if the values are neither numbers nor texts that differ in exactly one number.
     """
@@ -249,7 +249,9 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
     # The type of a value with a dotted path depends on the method, so it is checked later.
     types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
-        raise _wrong_values(name, values, problem="it takes no numbers", hint="give values with commas between them")
+        raise _wrong_values(
+            name, values, problem="its values are not numbers", hint="give values with commas between them"
+        )
     if isinstance(low, int) and isinstance(high, int) and float not in types:
         return Range(low, high, log, whole=True)
     return Range(float(low), float(high), log)

@@ -14,7 +14,7 @@ from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
 
 Direction = Literal["max", "min"]
-# The first trials of a method, of this number, have random values. Later ones depend on earlier results.
+# Number of trials with random values, with which each method begins. The values of later trials depend on results.
 RANDOM_TRIALS = 4
 # A trial may be stopped only if at least this number of trials has finished.
 MIN_TRIALS_TO_STOP = 4
@@ -25,7 +25,7 @@ MAX_SUGGESTIONS = 20
 
 
 def check_optuna() -> None:
-    """Raise ValueError if Optuna is not installed."""
+    """Raise InputError if Optuna is not installed."""
     try:
         import optuna
     except ImportError:

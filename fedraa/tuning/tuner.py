@@ -37,8 +37,8 @@ from fedraa.tuning.work import refuse_unsendable, run_trials
 
 # Share of every client's training samples for validation, unless the experiment sets another share.
 VALIDATION = 0.1
-# This share of the trials is in the original space. If the best of these trials is at the edge of the space, the other
-# trials are in a wider space.
+# This share of the trials has values from the original space. If the best of these trials is at the edge of the space,
+# the remaining trials have values from a wider space.
 FIRST_SHARE = 2 / 3
 TUNED = "tuned.toml"
 OnTrial = Callable[[Trial, int, int, float], None]
@@ -126,7 +126,7 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         ray_cluster = open_session(cluster, cluster.client_count)
     with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
-        _work_off(plan, folder, journal, jobs, cluster, ended)
+        _run_unfinished(plan, folder, journal, jobs, cluster, ended)
         return _write_outcome(plan, folder, journal)
 
 
@@ -227,7 +227,7 @@ class _Plan:
         return space, tuple(widened)
 
     def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
-        """Return a wider parameter, or None if the value is not at an edge or the method cannot run with the new end.
+        """Return a wider parameter. Return None if the value is not at an edge, or if the method refuses the new end.
 
         Args:
             method: The name of the method.
@@ -314,7 +314,7 @@ def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Exp
     return Experiment(**fields | split_paths(values, experiment.override))
 
 
-def _work_off(
+def _run_unfinished(
     plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: OnTrial | None
 ) -> None:
     """Run all trials that are not finished: first those in the original spaces, then those in the wider spaces.
@@ -357,7 +357,7 @@ def _write_outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         trials = journal.of(method)
         best = best_of(trials, plan.better)
         if best is None:
-            raise InputError(method, f"no trial has ended: {trials[-1].why or 'all were stopped early'}")
+            raise InputError(method, f"no trial has finished: {trials[-1].why or 'all were stopped early'}")
         bests[method] = best
         space, widened = plan.space(method, trials)
         edges[method] = tuple(

@@ -58,7 +58,7 @@ def run_trials(
             with _trial_processes(jobs) as start:
                 yield from _run_concurrently(left, plan, journal, jobs, start)
     except KeyboardInterrupt:
-        raise Interrupted("stopped; the same command continues with the trials that have not ended") from None
+        raise Interrupted("stopped; the same command continues with the trials that have not finished") from None
 
 
 def _run_here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial]:

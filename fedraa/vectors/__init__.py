@@ -1,1 +1,1 @@
-"""Arithmetic on flat parameter vectors and on sets of their coordinates. It needs NumPy, and no torch."""
+"""Arithmetic on flat parameter vectors and on sets of their coordinates. The modules need NumPy, but not torch."""

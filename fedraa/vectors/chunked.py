@@ -24,10 +24,10 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 # When NumPy sums in float64, it converts this number of elements at a time, and adds the sums of these blocks in order.
 SUM_BLOCK = 8192
-# Number of elements in a chunk. With smaller chunks there are more calls, and much larger ones do not fit into caches.
+# Number of elements in a chunk. Smaller chunks need more calls of NumPy. Much larger chunks do not fit into the caches.
 CHUNK_SIZE = 16 * SUM_BLOCK
 # A buffer with fewer elements is processed in one thread.
-MIN_PARALLEL_SIZE = 1 << 22
+MIN_PARALLEL_SIZE = 1 << 20
 # Maximum number of threads. More threads would not read memory faster.
 MAX_THREADS = 4
 # The work is divided into this number of shares per thread. A thread on a busy core then takes fewer shares.
@@ -126,7 +126,7 @@ def add_scaled(
 
 
 def copy_coordinates(params: npt.NDArray[Kind], where: CoordinateSet) -> npt.NDArray[Kind]:
-    """Return a copy of the coordinates `where` [k] of a full vector [d]."""
+    """Return a copy of the values [k] of a full vector [d] at the coordinates `where`."""
     if not isinstance(where, IndexRuns):
         return np.array(params[where])
     taken = np.empty(len(where.index), params.dtype)

@@ -93,8 +93,8 @@ class DeltaView:
     def feed_consumers(self, *takes: Take) -> None:
         """Pass the whole delta to each consumer, chunk by chunk.
 
-        A consumer is a function of coordinates and of the delta on them, which it must not keep. For a large delta it
-        is called in several threads. It gets every trained coordinate once.
+        A consumer is a function of coordinates and of the delta on these coordinates. It must not keep the arrays. For
+        a large delta it is called in several threads. It gets every trained coordinate once.
         """
         measuring = self._measuring
 

@@ -51,7 +51,7 @@ class IndexRuns:
         """
         run = bisect_right(self.places, piece.start) - 1
         last = bisect_left(self.places, piece.stop)
-        # Runs from this number on extend beyond the chunk.
+        # The number of the first run that does not end inside the chunk.
         whole = bisect_right(self.places, piece.stop) - 1
         while run < last:
             first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)

@@ -33,7 +33,7 @@ class LastTrained:
 
     @property
     def oldest(self) -> int:
-        """Return the smallest of these rounds, at which the longest untrained coordinate was last trained."""
+        """Return the smallest round of all coordinates, in which the longest untrained coordinate was last trained."""
         if self._all is not None:
             return self._all
         return int(self._rounds.min())

@@ -21,7 +21,7 @@ def die() -> None:
 
 
 def freeze() -> None:
-    """Stop the whole process, like a machine that only swaps memory."""
+    """Stop the whole process, as if its machine did nothing but swap memory."""
     time.sleep(LEAVE_SECONDS)
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -35,7 +35,7 @@ def err() -> None:
 
 
 def first(mark: Path) -> bool:
-    """Return True for the first process that makes the mark, and make it."""
+    """Create the file `mark`. Return True if no other process has created it before."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:

@@ -8,5 +8,9 @@ libc = ctypes.CDLL(None)
 
 
 def with_its_parent() -> None:
-    """Request SIGTERM at the death of the parent, for `preexec_fn`. `ray start` then ends its processes."""
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    """Let the system send SIGTERM when the parent dies, so that `ray start` ends its processes. For `preexec_fn`.
+
+    Only Linux can do this. On other systems, a child may outlive a test process that is killed.
+    """
+    if hasattr(libc, "prctl"):
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -112,7 +112,7 @@ def free_port() -> int:
 
 @contextmanager
 def nodes(quick: dict[str, int] = QUICK) -> Iterator[Nodes]:
-    """Provide nodes. With {} for `quick`, a node that starves for seconds does not count as dead."""
+    """Yield a cluster with these settings of Ray. With {}, a node without CPU time for seconds is not declared dead."""
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:  # sockets' names are short
         token = secrets.token_hex(32)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | {

@@ -1,4 +1,4 @@
-"""Bad clients on Ray: the same log and bits as in one process, with any workers and with shards."""
+"""Bad clients on Ray: the same log and bits as in one process, with any number of workers and with shards."""
 
 import sys
 from dataclasses import replace

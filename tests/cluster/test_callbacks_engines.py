@@ -167,6 +167,7 @@ def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: typ
         same([resume(out), here])
 
 
+@pytest.mark.linux
 @pytest.mark.usefixtures("cluster")
 def test_when_the_server_dies_callbacks_begin_again_and_end_the_run_where_they_would_have(tmp_path: Path) -> None:
     class KillsServer(Callback):
@@ -206,6 +207,7 @@ fl.run(fl.Experiment(**json.loads(sys.argv[1])), callbacks=[fl.EarlyStopping(pat
 """
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray 1", marks=pytest.mark.slow)])
 def test_a_driver_killed_while_the_run_waits_for_it_leaves_nobody_and_resumes(engine: str, tmp_path: Path) -> None:
     undisturbed = run(experiment(tmp_path / "undisturbed", "local"), callbacks=[EarlyStopping(patience=9)])

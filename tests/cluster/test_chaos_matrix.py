@@ -13,7 +13,7 @@ from fedraa.api import run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-# Together they have each kind of fault except lost messages, which need a cluster of their own.
+# Together these mixtures have each kind of fault except lost messages, which need a separate cluster.
 MIXTURES = [("fedavg", "kill+torn+disk"), ("fed-raa", "kill+hang+freeze")]
 
 
@@ -27,7 +27,7 @@ def test_a_mixture_of_faults_changes_no_bit(
     row = make_run(WorkerPool(spares=0), tmp_path, undisturbed, method, cell, 0)
     assert (row.equal, row.lost, row.doubled) == (True, 0, 0)
     assert row.resumed == 2 * ("torn" in cell)
-    # A task may be disturbed in an attempt that is discarded, because its log is cut.
+    # The mixture with `torn` cuts the log, which may lose lines about faults. Only the other mixture is counted.
     assert row.faults >= 3 * ("hang" in cell)
 
 

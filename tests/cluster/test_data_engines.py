@@ -18,7 +18,7 @@ TEST = (X[:20], Y[:20])
 
 
 def own() -> tuple[Any, Any]:
-    """Return a dataset and a function that travel by value, like those of a script."""
+    """Return a dataset and a function that Ray sends by value, as if a script defined them."""
 
     class Pairs(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Energy, links that change with time, and adversaries that clients keep: equal on both engines."""
+"""Energy, links that change with time, and FedRobust's adversaries, which clients keep: equal on both engines."""
 
 from pathlib import Path
 from typing import Any

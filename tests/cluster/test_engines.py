@@ -24,7 +24,7 @@ FIRST_RUN: dict[str, Any] = {
     "updates": 200,
     "seed": 0,
 }
-# A name of a folder may have any letters, and bytes that are no letters.
+# The name of a folder may have letters of any script, and bytes that are not valid UTF-8.
 ANY_NAME = os.fsdecode("josé 日本 😀 'q\" %20{} \n".encode() + b"\xff" + b"a" * 200)
 WORK = (0.1, 0.2, 0.3, 0.4)  # share of the model in each fragment
 ENGINES: dict[str, dict[str, Any]] = {
@@ -66,8 +66,9 @@ def test_rounds_are_the_same_on_ray(warm_workers: tuple[Any, ...], tmp_path: Pat
 @pytest.mark.alone
 @pytest.mark.parametrize("clients", [4, pytest.param(10, marks=pytest.mark.slow)])
 def test_on_the_wall_clock_nobody_waits_and_slow_devices_are_slow(clients: int, tmp_path: Path) -> None:
-    # The shortest task, 0.1 of the model on 160 samples of the 1437 / clients x 5 that cost 1, stands for 0.3 s on a
-    # fast device. A worker on a crowded machine trains it well within that time.
+    # A cost of 1 is five epochs of the full model on 1437 / clients samples at speed 1. The time scale is chosen so
+    # that the shortest task (0.1 of the model, 160 samples, speed 3) lasts 0.3 s, in which a worker on a busy machine
+    # can train it.
     history = run(
         Experiment(
             **FIRST_RUN | {"clients": clients, "updates": 12 * clients},

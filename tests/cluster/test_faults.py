@@ -97,7 +97,7 @@ def test_errors_of_tasks_do_not_change_the_run(
 
 
 def test_workers_that_die_freeze_and_hang_are_replaced(undisturbed: History, tmp_path: Path) -> None:
-    """A first task has no time limit from observations, and only the task that hangs has one here."""
+    """A task has no time limit before others have ended. Here the test sets a limit for the task that hangs."""
     hangs = threading.Event()
 
     class Patient(HangDetector):

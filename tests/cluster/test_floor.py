@@ -1,4 +1,4 @@
-"""The CPU time of fedraa is near the CPU time of bare loops. Both are measured in turn, because other programs run."""
+"""The CPU time of fedraa is near that of bare loops. Both are measured alternately, because other programs run."""
 
 import pytest
 

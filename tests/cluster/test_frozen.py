@@ -47,6 +47,7 @@ class Freeze(Callback):
             os.kill(self.stopped, signal.SIGSTOP)
 
 
+@pytest.mark.linux
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("frozen", "changes"),
@@ -74,6 +75,7 @@ def below(process: subprocess.Popen[str], name: str) -> int:
     return next(pid for pid in list_descendants(process.pid) if name in process_title(pid))
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 @pytest.mark.parametrize("dies", [RAYLET, GCS])
 def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp_path: Path) -> None:
@@ -84,6 +86,7 @@ def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp
     same(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 @pytest.mark.parametrize(("dies", "name"), [(RAYLET, "raylet"), (GCS, "GCS")])
 def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undisturbed: History, tmp_path: Path) -> None:
@@ -94,12 +97,13 @@ def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undistu
     assert process.returncode == 1
     assert said.splitlines()[-1].startswith(f"fedraa: cluster: Ray's {name} ")
     assert said.endswith(f"fedraa resume {out}\n")
-    # The output of Ray that users must not see.
+    # Users must not see the output of Ray.
     assert "raylet)" not in said
     resumed(out)
     same(out, undisturbed)
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 UPDATES = 3000
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("client", [False, True])
 def test_the_run_ends_in_one_sentence_and_goes_on(client: bool, tmp_path: Path) -> None:
     out = tmp_path / "run"

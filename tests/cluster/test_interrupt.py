@@ -38,6 +38,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
     return run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
 
 
+@pytest.mark.linux
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: History, tmp_path: Path) -> None:
@@ -59,6 +60,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
     same(out, undisturbed)
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -73,6 +75,7 @@ def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_p
     same(out, undisturbed)
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -85,6 +88,7 @@ def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturb
     same(out, undisturbed)
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"

@@ -31,6 +31,7 @@ def memory_by_kind(process: int) -> dict[str, int]:
     return {names[name]: int(value.split()[0]) * 1024 for name, value in pairs if name in names}
 
 
+@pytest.mark.linux
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_worker_stays_under_600_mb_with_an_array_of_3_gb(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ CROSSED = [
     for solver in ("fedavg", "fedprox", "scaffold", "fedadam")
 ]
 EVERY = [*METHODS, *CROSSED]
-# One crossing of each submodel, and each local training once.
+# Together these crossings have a submodel of each kind, and each local training once.
 CROSSED_IN_SHORT = ("ist+fedavg", "oap+fedprox", "prunefl+scaffold", "fedrolex+fedadam")
-# One method of each way in which a convolution is cut, masked or split, and one of whole models.
+# One method for each way in which a convolution is cut, masked or split, and one that trains whole models.
 CNN_IN_SHORT = {
     *("fed-raa", "fed-quilt", "fedavg", "heterofl", "fedrolex", "heterofl-async", "ist", "oap", "prunefl", "splitfed"),
     *("ra-fed", "ra-fed-units", "subdismo", "bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels", "fedgmr"),
@@ -31,10 +31,9 @@ CNN_IN_SHORT = {
 MODELS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (32,)}, "cnn": {}}
 CLIENTS, ROUNDS = 4, 2
 
-# One method for each kind of content of a message to a worker: full models, slices and masks, of rounds or single
-# tasks; masks of models
-# that keep the other weights; versions trained again; buffers that ride along down, up and whole; activations.
-# `test_engines.py` has fragments.
+# One method for each kind of message to a worker: full models, slices and masks, in rounds or as single tasks; masks of
+# models that keep the other weights; versions that are trained again; additional buffers to the worker and back; and
+# activations. `test_engines.py` has fragments.
 ON_RAY = {
     "mlp": [
         "scaffold",

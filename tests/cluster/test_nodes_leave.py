@@ -3,8 +3,11 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,38 +48,46 @@ def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path:
     same(out, here(tmp_path / "here", 2500))
 
 
-def test_the_slurm_script_runs_on_nodes_that_slurm_would_give(tmp_path: Path) -> None:
-    programs, out = tmp_path / "bin", tmp_path / "run"
+def test_jobs_of_the_slurm_script_share_a_node_and_are_resumed(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
     programs.mkdir()
-    extra = "--disable-usage-stats --dashboard-agent-listen-port=$((2000 + RANDOM % 7000))"
     stand_ins = {
         "scontrol": "printf 'first\\nsecond\\n'",
         "hostname": "echo 127.0.0.1",
-        # All nodes are on this machine, so each of them needs another port.
         "srun": f"while [[ $1 == -* ]]; do [[ $1 == -w ]] && shift; shift; done\n"
-        f'if [[ $1 == ray ]]; then shift; set -- {sys.executable} -m ray.scripts.scripts "$@" {extra}; fi\n'
-        'if [[ " $* " == *" --head "* ]]; then set -- "$@" --include-dashboard=false; fi\n'
+        f'if [[ $1 == ray ]]; then shift; set -- {sys.executable} -m ray.scripts.scripts "$@"; fi\n'
         'exec "$@"',
     }
     for name, text in stand_ins.items():
         (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (programs / name).chmod(0o755)
-    slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "any[1-2]", "SLURM_CPUS_PER_TASK": "1"}
-    path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    for command in (
-        ["run", *FLAGS, "--updates", "40", "--workers", "2", "--out", str(out)],
-        ["resume", str(out), "--updates", "60"],
-    ):
-        job = subprocess.run(
-            ["bash", str(DEPLOY / "slurm.sh"), *command],
-            env=os.environ | slurm | {"PATH": path, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            check=False,
+    slurm = {"SLURM_JOB_NODELIST": "any[1-2]", "SLURM_CPUS_PER_TASK": "1", "OMP_NUM_THREADS": "1"}
+    slurm["RAY_USAGE_STATS_ENABLED"] = "0"
+    slurm["PATH"] = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def start(job: int, *command: str) -> subprocess.Popen[str]:
+        script = ["bash", str(DEPLOY / "slurm.sh"), *command]
+        environment = os.environ | slurm | {"SLURM_JOB_ID": str(os.getpid() + job)}
+        return subprocess.Popen(
+            script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
-        assert job.returncode == 0, job.stderr
-    same(out, here(tmp_path / "here", 60))
+
+    def end(jobs: Sequence[subprocess.Popen[str]]) -> None:
+        try:
+            for job in jobs:
+                output, _ = job.communicate(timeout=2 * PATIENCE)
+                assert job.returncode == 0, output
+        finally:
+            for job in jobs:
+                with suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)
+
+    outs = [tmp_path / "first", tmp_path / "second"]
+    flags = ("run", *FLAGS, "--updates", "40", "--workers", "2", "--out")
+    end([start(job, *flags, str(out)) for job, out in enumerate(outs)])
+    end([start(0, "resume", str(outs[0]), "--updates", "60")])
+    same(outs[0], here(tmp_path / "here", 60))
+    same(outs[1], here(tmp_path / "shorter", 40))
 
 
 def test_the_job_of_kubernetes_runs_on_a_cluster(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Custom components, fleet and model of a script and a module beside it: the same run in this process and on Ray."""
+"""Components, fleet and model of a script and of modules beside it: the same run in one process and on Ray."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,41 +19,18 @@ from fedraa.rundir.history import History
 
 pytestmark = pytest.mark.cluster
 
+COMPONENTS = Path(__file__).parents[1] / "fixtures" / "own_parts" / "my_ext.py"
 LAYERS = "from torch import nn\n\nclass Wide(nn.Linear):\n    pass\n"
 SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np, torch
 import fedraa as fl
+from my_ext import ByParity, LowestLoss, Top, gentle
 from own_layers_8 import Wide
-
-class ByParity(fl.Partitioner):
-    def assign(self, labels, clients, rng):
-        return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
-
-class Top(fl.Metric):
-    name = "top"
-
-    def __init__(self, k):
-        self.k = k
-
-    def values(self, outputs, labels):
-        return (outputs.topk(self.k).indices == labels[:, None]).any(dim=1)
 
 def sure(outputs, labels):
     return outputs.softmax(1).max(1).values
-
-class LowestLoss(fl.Scheduler):
-    def __init__(self, every):
-        self.every, self.tasks = every, 0
-
-    def choose(self, view, rng):
-        self.tasks += 1
-        by_chance = self.tasks % self.every == 0
-        return rng.choice(view.feasible) if by_chance else min(view.feasible, key=view.losses.__getitem__)
-
-def gentle(staleness):
-    return 4 / (4 + staleness)
 
 def devices(clients, rng):
     return {"compute": rng.uniform(1, 3, clients), "latency": np.full(clients, 0.01)}
@@ -79,6 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = folder / "own.py"
     script.write_text(SCRIPT)
     (folder / "own_layers_8.py").write_text(LAYERS)
+    shutil.copy(COMPONENTS, folder / "my_ext.py")
     where = {"PYTHONPATH": str(Path(fl.__file__).parents[1])}
     done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, env=os.environ | where)
     assert done.returncode == 0, done.stderr
@@ -97,10 +76,11 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
         assert "consistent" in replay(history.directory)
     assert logs[0] == logs[1]
     experiment = first.config["experiment"]
-    assert experiment["partition"] == "__main__:ByParity"
-    assert experiment["scheduler"] == "__main__:LowestLoss(every=4)"
-    assert experiment["staleness"] == "__main__:gentle"
-    assert experiment["metrics"] == ["__main__:Top(k=3)", "__main__:sure"]
+    assert experiment["partition"] == "my_ext:ByParity"
+    assert experiment["scheduler"] == "my_ext:LowestLoss(every=4)"
+    assert experiment["staleness"] == "my_ext:gentle"
+    assert experiment["metrics"] == ["my_ext:Top(k=3)", "__main__:sure"]
+    assert experiment["compute"] == "__main__:devices"
 
 
 def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_steps": 2, "quiet": True}
 
-# The mean over the owners of a label would show the labels of clients.
+# A mean over the clients that have a label would reveal these clients.
 NO_HEAD = {"update.owned_head": False}
 
 

@@ -19,7 +19,7 @@ MODULE_GENERATOR = np.random.default_rng(0)
 
 
 def mixed(samples: Any) -> Any:
-    """Return a dataset that travels by value, like one of a script."""
+    """Return a dataset that Ray sends by value, as if a script defined it."""
 
     class Mixed(torch.utils.data.Dataset[Any]):
         """A dataset that draws from the global generators, from its attributes, and from a generator of this module."""

@@ -1,6 +1,6 @@
 """A cluster that the command line starts: refusals, custom modules, submit, place, watch, stop and resume.
 
-Its idle processes use CPU time, so that no other tests run beside it.
+The idle processes of the cluster use CPU time, so that no other tests run at the same time.
 """
 
 import os

@@ -29,6 +29,7 @@ def left() -> list[object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [3, 10])
+@pytest.mark.linux
 def test_runs_leave_no_actor_and_no_object(runs: int, tmp_path: Path) -> None:
     digests = set()
     for number in range(runs):

@@ -34,7 +34,7 @@ from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import ApplyResult
 from fedraa.server.update_checks import check_update
-from fedraa.settings.resolve import without_foreign_flags
+from fedraa.settings.resolve import drop_unused_options
 from fedraa.submodels.assignment import Assignment
 
 # Workers cannot import a test module, so Ray sends its classes by value.
@@ -107,8 +107,8 @@ def test_no_parameters_pass_through_the_server() -> None:
         assert task.nbytes > 100_000
         [job], shared_args = TaskSerializer().pack([task], put_blocks(spec.data))
         assert len(ray.cloudpickle.dumps(job)) < task.nbytes / 50
-        # The server knows which shard has which part of a fragment. Workers fetch the parts there, and number their
-        # pushes.
+        # The server knows which shard has which part of a fragment. Workers fetch the parts from the shards, and number
+        # the updates that they push.
         route, *cuts = (ray.get(shared_args[number]) for number in job.buffer)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
         buffer = route.pull_buffer(cuts)
@@ -178,8 +178,9 @@ def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, warm_workers: t
     assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24
 
 
+@pytest.mark.linux
 def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
-    """`test_frozen.py` starts the server again."""
+    """Here the run ends. In `test_frozen.py` the server starts again."""
 
     def freeze() -> None:
         shards = [pid for pid in list_descendants(os.getpid()) if process_title(pid).startswith("ray::ShardActor")]
@@ -195,6 +196,7 @@ def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any
         )
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
@@ -244,7 +246,7 @@ def test_what_cannot_be_spread_is_refused(flags: dict[str, Any], why: str) -> No
 
 def test_beside_others_each_method_is_spread_if_it_can_be() -> None:
     shards = {
-        method: without_foreign_flags(Experiment(method=method, server_shards=2)).server_shards
+        method: drop_unused_options(Experiment(method=method, server_shards=2)).server_shards
         for method in ("fed-raa", "fed-raa-mp", "fedbuff", "fedavg")
     }
     assert shards == {"fed-raa": 2, "fed-raa-mp": 2, "fedbuff": 1, "fedavg": 1}

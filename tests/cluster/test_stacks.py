@@ -1,4 +1,4 @@
-"""Runs that train in stacks: the same bits on any engine, with any number of workers, and after a death."""
+"""Runs with `vmap_batch`: the same bits on any engine, with any number of workers, and after a worker's death."""
 
 import sys
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_bits_are_those_of_the_local_engine(
 
 
 def mortal(mark: Path) -> type[Worker]:
-    """Return a class of workers, one of which dies once, after it has trained a stack and before it answers."""
+    """Return a class of workers, one of which dies once, after it has trained a vmap batch and before it answers."""
 
     class Mortal(Worker):
         def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
@@ -57,7 +57,7 @@ def mortal(mark: Path) -> type[Worker]:
 
 
 def test_a_worker_that_dies_at_a_stack_changes_nothing(tmp_path: Path) -> None:
-    """Each task of a failed stack is sent again and trained separately."""
+    """Each task of a vmap batch that failed is sent again and trained separately."""
     trial = experiment(**METHODS[1])
     local = run(trial.model_copy(update={"engine": "local", "out": tmp_path / "local"}))
     history = execute(build_run(trial), tmp_path / "run", mortal(tmp_path / "mark"), workers=1)

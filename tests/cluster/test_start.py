@@ -59,10 +59,11 @@ assert not Path(elsewhere).parent.exists()
 
 
 @pytest.mark.slow
+@pytest.mark.linux
 def test_one_that_has_started_by_half_is_swept_and_another_starts_at_another_port() -> None:
     ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    # There are more tries on a crowded machine.
+    # On a busy machine, fedraa allows more tries.
     assert re.fullmatch(r"Ray .*: late; .* 2 of \d+\n", ended.stderr)
 
 
@@ -92,6 +93,7 @@ print(left)
 """
 
 
+@pytest.mark.linux
 @pytest.mark.slow
 def test_it_has_no_processes_but_those_that_a_run_needs_and_none_outlives_a_killed_raylet() -> None:
     ended = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=False)

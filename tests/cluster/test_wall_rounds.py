@@ -48,7 +48,7 @@ def count_by_round(history: History) -> list[dict[str, int]]:
 
 
 def test_partial_work_arrives_before_the_deadline(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
-    """A task of 60 steps takes 1.8 s, so that all of them are lost until the steps fit into the second."""
+    """A task of 60 steps takes 1.8 s. Tasks are lost until their steps fit into the deadline of one second."""
     fields = {**FIELDS, "method": "fednova", "local_steps": 60, "deadline": 1.0, "late": "partial"}
     history = run_warm(warm_workers, tmp_path / "run", model=SlowModel(), **fields)
     rounds = count_by_round(history)

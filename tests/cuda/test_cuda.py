@@ -23,7 +23,8 @@ DEVICE = "cuda"
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 CLIENTS = 4
-# A GPU rounds differently. In a few steps this changes the model at most so much, relative to the change by training.
+# A GPU rounds differently. After a few steps, the models of GPU and CPU differ by at most this share of the change by
+# training.
 TOLERANCE = 2e-3
 
 

@@ -63,7 +63,7 @@ class Chromium:
         return answer["result"].get("value")
 
     def wait(self, script: str, until: Callable[[Any], bool] = bool) -> Any:
-        """Return the value of an expression as soon as it is true."""
+        """Return the value of an expression as soon as `until` returns True for the value."""
         give_up = time.monotonic() + PATIENCE_S
         while not until(found := self.value(script)):
             assert time.monotonic() < give_up, f"{script} is {found!r}; {self.problems}"

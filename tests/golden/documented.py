@@ -81,10 +81,11 @@ def run(line: str, *, only_parse: bool = False, engine: str | None = None) -> No
         if only_parse:
             return
         if arguments[0] == "resume" and len(arguments) == 2:
-            # Only a run without a summary can be resumed without a new limit, as after a kill.
+            # A run that has ended needs a new limit. Without its summary it counts as killed, and can be resumed as it
+            # is.
             Path(arguments[1], "summary.json").unlink(missing_ok=True)
         if arguments[0] == "report" and "--theme" not in arguments:
-            # Half of the plots. Another test looks at a page for both themes.
+            # One theme has half of the plots. Another test looks at a page with both themes.
             arguments += ["--theme", "light"]
         if engine is not None and arguments[0] == "run" and not {"--engine", "--workers"} & {*arguments}:
             arguments += ["--engine", engine]

@@ -45,7 +45,7 @@ OVERLAPS = """(() => {
 
 @pytest.fixture
 def folder(sample_runs: Path, tmp_path: Path) -> Path:
-    """Return a folder with three runs: one has ended, and the logs of two stop. One of these two has rounds."""
+    """Return a folder with three runs: one has ended, and two were interrupted. One of these two has rounds."""
     for run in sample_runs.iterdir():
         shutil.copytree(run, tmp_path / "runs" / run.name)
     return tmp_path / "runs"

@@ -58,6 +58,25 @@ def test_citation_has_the_version_of_the_project() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == PROJECT["version"]
 
 
+@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+def test_workflows_name_actions_by_their_commit(name: str) -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+    actions = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+    assert actions
+    assert [action for action in actions if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action)] == []
+
+
+def test_release_publishes_only_tags_and_only_the_last_job_can() -> None:
+    # PyYAML reads the key `on` as True.
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    assert workflow[True] == {"push": {"tags": ["v*"]}}
+    assert workflow["permissions"] == {"contents": "read"}
+    jobs = workflow["jobs"]
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert (jobs["publish"]["needs"], jobs["test"]["needs"]) == ("test", "build")
+
+
 def test_guides_build_the_image_that_kubernetes_runs() -> None:
     (image,) = {container["image"] for pod in pod_specs() for container in pod["containers"]}
     for text in ("Dockerfile", "docs/guides/containers.md"):

@@ -1,7 +1,7 @@
 """Small errors in the code, each of which a test must detect: training, server, policies, costs, defaults, Ray layer.
 
-`old` stands exactly once in `file`; with `new` in its place one of the files `tests` must fail. A default that a paper
-`old` is exactly once in `file`. With `new` in its place, one of the test files in `tests` must fail.
+Each error replaces the text `old`, which is exactly once in `file`, by the text `new`. Then one of the test files in
+`tests` must fail.
 """
 
 from typing import NamedTuple
@@ -145,7 +145,7 @@ MUTANTS: list[Mutant] = [
         "fedraa/client/input_adversary.py",
         ("SCALE_PENALTY, SHIFT_PENALTY = 100.0, 4.0", "SCALE_PENALTY, SHIFT_PENALTY = 4.0, 100.0", DEFAULTS),
     ),
-    # the local step
+    # These errors are in the local step.
     *_in(
         "fedraa/client/local_step.py",
         (
@@ -177,7 +177,7 @@ MUTANTS: list[Mutant] = [
         ),
         ("loss=float(total) / steps", "loss=float(total)", GUARDS),
     ),
-    # the server
+    # These errors are in the server.
     *_in(
         "fedraa/ledger/round_ledger.py",
         ("return 1.0 if self._samples is None else float(self._samples[client])", "return 1.0", FULL),
@@ -257,7 +257,7 @@ MUTANTS: list[Mutant] = [
         ("return cost.flops / (cost.flops + self._stem.server_flops)", "return cost.params / self._full.params", BILLS),
         ("return flops / self._server\n", "return 0.0\n", BILLS),
     ),
-    # policies
+    # These errors are in the policies.
     *_in(
         "fedraa/submodels/policies/regions.py",
         (
@@ -299,7 +299,7 @@ MUTANTS: list[Mutant] = [
             "tests/unit/submodels/test_submodels_indices.py",
         ),
     ),
-    # costs and schedulers
+    # These errors are in costs and schedulers.
     *_in(
         "fedraa/devices/fleet.py",
         ("+ load.up / self.uplink[clients]", "+ load.up / self.downlink[clients]", FLEET),
@@ -332,7 +332,7 @@ MUTANTS: list[Mutant] = [
             SCHEDULERS,
         ),
     ),
-    # terms and tuning
+    # These errors are in the settings of comparisons and in tuning.
     *_in(
         "fedraa/settings/terms.py",
         ('"momentum": 0.0,', '"momentum": 0.5,', ON_TERMS),
@@ -345,7 +345,7 @@ MUTANTS: list[Mutant] = [
         "fedraa/data/validation_split.py",
         ("kept.append(np.sort(order[count:]))", "kept.append(np.sort(order))", HELD_BACK),
     ),
-    # lost, repeated and late calls, deaths and freezes
+    # These errors are in the handling of lost, repeated and late calls, deaths and freezes.
     *_in(
         "actors/pool/executor.py",
         ("        if not handle.calls:\n", "        if False:\n", SIMULATED_EXECUTOR),

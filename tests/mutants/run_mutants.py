@@ -1,7 +1,7 @@
 """Make each of the small errors of mutants.py in the code, one after another, and check that its tests fail.
 
-They are made in a copy of the tree, and tested in a process of their own each, forked from one that has the libraries.
-Words on the command line choose those whose file or text has one of them.
+The errors are made in a copy of the repository. A process that has imported the libraries forks a child for each test
+run. Words on the command line select the errors whose file or text contains one of the words.
 """
 
 import importlib
@@ -15,8 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LIBRARIES = ("torch", "numpy", "pandas", "pydantic", "hypothesis", "pytest", "rich", "scipy", "matplotlib.pyplot")
 COPIED = ("actors", "benchmarks", "fedraa", "schedulers", "tests", "pyproject.toml", "README.md", "constraints.txt")
-# Seconds that the tests of one error may take.
-LONGEST = 600
+MAX_TEST_S = 600
 
 
 def main(words: list[str]) -> int:
@@ -25,30 +24,30 @@ def main(words: list[str]) -> int:
 
     for name in LIBRARIES:
         importlib.import_module(name)
-    chosen = [each for each in MUTANTS if not words or any(word in each.file + each.old for word in words)]
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.file + mutant.old for word in words)]
     survived = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = _copy(Path(folder))
-        # Without the error the tests must pass. Otherwise a failure would mean nothing.
-        for tests in dict.fromkeys(each.tests for each in chosen):
-            assert _passes(tree, tests), f"{' '.join(tests)} fails as it is"
-        print("all of the tests pass as it is", flush=True)  # noqa: T201
+        # Without an error the tests must pass. Otherwise a failure would mean nothing.
+        for tests in dict.fromkeys(mutant.tests for mutant in chosen):
+            assert _passes(tree, tests), f"{' '.join(tests)} fails without an error"
+        print("without an error all tests pass", flush=True)  # noqa: T201
         for number, mutant in enumerate(chosen, 1):
             started = time.monotonic()
             path = tree / mutant.file
             text = path.read_text()
-            assert text.count(mutant.old) == 1, f"{mutant.file} has not once: {mutant.old}"
+            assert text.count(mutant.old) == 1, f"{mutant.file} must contain this text once: {mutant.old}"
             path.write_text(text.replace(mutant.old, mutant.new))
             killed = not _passes(tree, mutant.tests)
             path.write_text(text)
             survived += [] if killed else [mutant]
-            said = "killed" if killed else "SURVIVED"
+            verdict = "detected" if killed else "NOT DETECTED"
             print(  # noqa: T201
-                f"{number} of {len(chosen)}: {said} in {time.monotonic() - started:.0f} s: {mutant.file}: "
+                f"{number} of {len(chosen)}: {verdict} in {time.monotonic() - started:.0f} s: {mutant.file}: "
                 f"{' '.join(mutant.new.split())}",
                 flush=True,
             )
-    print(f"{len(chosen) - len(survived)} of {len(chosen)} killed")  # noqa: T201
+    print(f"the tests detect {len(chosen) - len(survived)} of {len(chosen)} errors")  # noqa: T201
     return 1 if survived else 0
 
 
@@ -63,16 +62,16 @@ def _copy(folder: Path) -> Path:
 
 
 def _passes(tree: Path, tests: tuple[str, ...]) -> bool:
-    """Whether these test files pass in that tree; too long is a failure."""
+    """Return True if these test files pass in the copy `tree` within MAX_TEST_S."""
     child = os.fork()
     if child == 0:
         os._exit(_test(tree, tests))
-    given_up = time.monotonic() + LONGEST
+    give_up = time.monotonic() + MAX_TEST_S
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status) == 0
-        if time.monotonic() > given_up:
+        if time.monotonic() > give_up:
             os.kill(child, 9)
             os.waitpid(child, 0)
             return False

@@ -1,7 +1,8 @@
 """Compare random cuts of a torchvision network in `channels_last`, forward and backward, with oneDNN on and off.
 
-The tests run this as a process: `python cuts_in_channels_last.py NETWORK CUTS`. It prints how many strided pointwise
-convolutions had fewer than eight channels, all of them innermost: those make oneDNN overwrite memory.
+The tests run this program in a separate process: `python cuts_in_channels_last.py NETWORK CUTS`. It prints the number
+of strided pointwise convolutions with fewer than eight channels that were innermost in memory. In such convolutions
+oneDNN overwrites memory.
 """
 
 import sys
@@ -33,7 +34,7 @@ class Counter:
 
 
 def narrow_cut(traced: Traced, rng: np.random.Generator, widest: int) -> IndexSet:
-    """Return random units of each group. Their number is random, and at most `widest`."""
+    """Return a random number of random units of each group, at most `widest` units."""
     chosen = []
     for group in traced.groups:
         width = int(rng.integers(1, min(group.size, widest + 1)))

@@ -1,8 +1,8 @@
 """A ReLU network in NumPy float64: forward pass, gradients and local training.
 
-Parameters are one flat vector in the layout of torch's Linear layers, weight [out, in] before bias [out], for any
-`widths` (features, hidden ..., classes); or, with one hidden layer, named. Nothing here comes from the package,
-so that tests may compare the package with it.
+The parameters are one flat vector in the layout of torch's Linear layers: for each layer the weight [out, in], then the
+bias [out]. `widths` are the sizes (features, hidden ..., classes). For one hidden layer, `Weights` names the tensors.
+This module imports nothing from fedraa, so that tests can compare fedraa with it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -142,8 +142,8 @@ def sgd(
 ) -> Array:
     """v <- momentum v + bend(g) + prox_mu (w - received); w <- w - lr v, from w = received = theta [d].
 
-    g is the minibatch gradient, with `sam_rho` that at w + sam_rho g / |g|. With a mask [d] the client receives m theta
-    and trains that: SAM's norm is over the covered coordinates, and what `bend` gives is masked.
+    g is the minibatch gradient; with `sam_rho`, g is the gradient at w + sam_rho g / |g|. With a mask m [d] the client
+    receives and trains m theta. SAM's norm is then over the trained coordinates, and the result of `bend` is masked.
     """
     received = theta.astype(np.float64) if mask is None else theta * mask.astype(np.float64)
     w, v = received, np.zeros(len(theta))

@@ -81,7 +81,7 @@ def train_round(stepped: Stepped) -> list[Vector]:
 
 
 def kept(stepped: Stepped, name: str) -> Vector:
-    """Return the kept values of every client that has trained [n, size]."""
+    """Return the values [n, size] that clients keep, a row for each of the n clients that have trained."""
     states = stepped.server.task_table.client_states
     rows: Vector = states.copy_rows(range(stepped.run.experiment.client_count))[f"kept_{name}"]
     return rows

@@ -67,7 +67,7 @@ def test_the_factor_falls_if_most_losses_have_risen() -> None:
 
     for client, loss in ((0, 1.0), (1, 1.0), (0, 0.2), (1, 0.2)):
         receive(client, loss)
-    # The fourth update has the lowest losses, with the factor of the third.
+    # After the fourth update the losses are lowest. The client trained with the factor that the third update had set.
     best = logs[3]
     assert np.diff(logs) == pytest.approx([0.25] * 4)
     limit = 0.2 + RISE * 1.0
@@ -75,7 +75,7 @@ def test_the_factor_falls_if_most_losses_have_risen() -> None:
     assert logs[-1] == pytest.approx(logs[-2] + 0.25)
     receive(1, limit + 0.01)
     assert logs[-1] == pytest.approx(best - math.log(2))
-    # The next losses are compared with new lowest ones, and the rate grows more slowly.
+    # After a fall, the search for the lowest losses starts again, and the rate grows more slowly.
     receive(0, 2.0)
     receive(1, 2.0)
     assert np.diff(logs[-3:]) == pytest.approx([0.1 / 2, 0.1 / 2])
@@ -85,7 +85,7 @@ def test_the_factor_does_not_fall_if_only_one_fast_client_has_risen_losses() -> 
     factor = AdaptiveFactor(0.0, 3, 3)
     for client in range(3):
         factor.receive(client, 0.6, 1.0)
-    # Client 0 sends all following updates. Client 2 is the last of the others that is recent.
+    # Client 0 sends all following updates. Of the two other clients, client 2 counts as recent for longer.
     before = math.log(factor.value)
     for number in range(1, RECENT * 3):
         factor.receive(0, 0.6, 2.0)

@@ -16,10 +16,9 @@ from torch.nn.utils import parametrizations, rnn
 from torch.utils.checkpoint import checkpoint
 
 import fedraa as fl
-from fedraa.client import trainer as local
 from fedraa.engine.build import build_run
 from fedraa.rng import generator
-from fedraa.submodels import whole
+from fedraa.submodels import flat, whole
 
 CLASSES, WIDTH, SAMPLES, TEST, STEPS, BATCH, LR = 3, 6, 40, 16, 5, 8, 0.1
 
@@ -254,7 +253,7 @@ def test_a_client_trains_a_module_as_plain_pytorch_does(
     name: str, by_piece: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by_piece:
-        monkeypatch.setattr(local, "BY_PIECE", 0)
+        monkeypatch.setattr(flat, "BY_PIECE", 0)
         monkeypatch.setattr(whole, "BY_PIECE", 0)
     make, x = MODULES[name]
     torch.manual_seed(1)

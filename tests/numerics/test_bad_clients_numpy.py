@@ -20,9 +20,9 @@ def ended(stepped: Stepped, waiting: Iterable[int], *, bad: bool) -> list[int]:
 
 
 def test_fedavg_weighs_those_who_reported() -> None:
-    """theta <- sum of n_i w_i / sum of n_i over the others.
+    """theta <- sum of n_i w_i / sum of n_i over the clients without a failure.
 
-    After two failures in a row client 2 is not drawn any more.
+    After two successive failures client 2 is no longer drawn.
     """
     run = spec("fedavg", momentum=0.0)
     stepped, theta, waiting = Stepped(run), start(run), [*range(CLIENTS)]
@@ -62,7 +62,7 @@ def test_scaffold_remembers_what_the_client_last_reported() -> None:
 
 
 def test_fed_raa_mixes_nothing_of_it_in_and_its_version_stays() -> None:
-    """theta_j <- (1 - a) theta_j + a w for the other clients only. Staleness counts applied updates."""
+    """theta_j <- (1 - a) theta_j + a w only for clients without a failure. Staleness counts applied updates."""
     run = spec("fedasync", mixing=0.7, staleness="polynomial", prox_mu=0.4, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}

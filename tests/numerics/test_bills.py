@@ -19,10 +19,10 @@ COMPUTE, DOWNLINK, UPLINK, LATENCY = 2.0, 4.0, 0.5, 0.25
 # Two layers have a forward pass and two gradients, except the gradient by the input: 2 FLOPs per weight and pass.
 FLOPS = 2 * HIDDEN * (3 * CLASSES + 2 * FEATURES)
 
-# work as a multiple of one pass over the full model's epochs, bytes down, bytes up; of a shard of n samples and
-# `trained` covered coordinates
 # A hidden unit costs 4 * 3 FLOPs at the device and 6 * 4 at the server, which is ten times as fast.
 SPLIT = 1 / 3 + 2 / 3 / 10
+# The cost of a task on n samples with `trained` trained coordinates: the FLOPs as a multiple of those of the full
+# model, bytes down, and bytes up.
 Bill = Callable[[int, int], tuple[float, float, float]]
 
 BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
@@ -51,9 +51,10 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     # Two of five hidden neurons have (3 + 1 + 4) * 2 + 4 = 20 parameters.
     "heterofl": ("heterofl", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 80, 80)),
     "fedrolex": ("fedrolex", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 80, 80)),
-    # With masks a task costs the full computation. In papers 002 and 000 the client masks, otherwise the server does.
+    # With masks a task costs the full computation. In RAM-Fed and SubDisMO the client applies the mask, and in the
+    # other papers the server applies it.
     "ra-fed": ("ra-fed", {}, lambda n, trained: (1, D, 4 * trained + BITMAP)),
-    # With capacities the client receives, computes and sends its regions only.
+    # With capacities the client receives, computes and sends only its regions.
     "ra-fed by capacities": (
         "ra-fed",
         {"capacities": (0.25,)},

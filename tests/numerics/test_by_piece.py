@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.client import LocalTraining, Trainer
-from fedraa.client import trainer as local
+from fedraa.client.flat_module import FlatModule
 from fedraa.client.input_adversary import ADVERSARY_KEY
 from fedraa.messages import Task
-from fedraa.submodels import flatten_parameters
+from fedraa.submodels import flat, flatten_parameters
 from fedraa.submodels.tracing.trace import trace_module
 
 RNG = np.random.default_rng(3)
@@ -56,7 +56,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
     task = Task(0, 0, 0, 0, 0, 0, (5,), params, 0.1, 1.0, mask=mask, extras=extras)
     updates = []
     for by_piece, whole in ((10**9, True), (0, False)):
-        monkeypatch.setattr(local, "BY_PIECE", by_piece)
+        monkeypatch.setattr(flat, "BY_PIECE", by_piece)
         trainer = Trainer(model, LocalTraining(**terms, batch_size=8, epochs=2), seed=1)
         updates.append(trainer.train(task, X, Y))
         assert trainer._model((5,)).whole is whole
@@ -67,7 +67,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
 
 @pytest.mark.parametrize("terms", [{"sam_rho": 0.1}, {"clip": 1.0}, {"full_gradient": True}, {"squares": True}])
 def test_steps_that_need_the_whole_gradient_have_it(terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "BY_PIECE", 0)
+    monkeypatch.setattr(flat, "BY_PIECE", 0)
     assert Trainer(traced(), LocalTraining(**terms), seed=1)._model((5,)).whole
 
 
@@ -85,13 +85,13 @@ class Spare(nn.Module):
 
 def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
     weights = torch.arange(9.0)
-    model = local.FlatModule(Spare(), weights, None)
+    model = FlatModule(Spare(), weights, None)
     pieces: dict[tuple[int, int], list[float]] = {}
 
     def take(piece: slice, g: Tensor) -> None:
         assert (piece.start, piece.stop) not in pieces
         pieces[piece.start, piece.stop] = g.tolist()
-        # The rest of the backward pass does not read it.
+        # The backward pass of the other layers does not read this part of the weights.
         weights[piece] = -1
 
     model.backward_by_piece(model.module(torch.ones(3)), take)
@@ -101,7 +101,7 @@ def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
 
 
 def test_a_body_goes_with_its_buffers_as_soon_as_it_is_dropped() -> None:
-    model = local.FlatModule(Spare(), torch.zeros(9), None)
+    model = FlatModule(Spare(), torch.zeros(9), None)
     parameter = ref(model.module.used)
     del model
     assert parameter() is None
@@ -109,7 +109,7 @@ def test_a_body_goes_with_its_buffers_as_soon_as_it_is_dropped() -> None:
 
 def test_buffers_grow_with_the_largest_submodel_and_only_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = traced()
-    monkeypatch.setattr(local, "BY_PIECE", model.size)
+    monkeypatch.setattr(flat, "BY_PIECE", model.size)
     trainer = Trainer(model, LocalTraining(), seed=1)
     for widths, weights, gradient in (((2,), 20, 20), ((5,), 44, 20), ((3,), 44, 28)):
         trainer._model(widths)

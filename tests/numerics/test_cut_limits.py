@@ -91,7 +91,7 @@ def test_cuts_are_right(name: str) -> None:
 
 REASONS = {
     "a parameter read by an unknown function": {
-        "layers.a": "layers.a stays whole: it meets a tensor that is never cut.",
+        "layers.a": "layers.a stays whole: it is combined with a tensor that is never cut.",
         "layers.p.value": "layers.p.value stays whole: `cumprod` has no tracing rule.",
         "layers.b": "layers.b stays whole: it is the output of the model.",
     },

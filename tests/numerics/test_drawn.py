@@ -55,7 +55,7 @@ def test_whole_models_are_fedasync_bit_for_bit() -> None:
 def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
     """theta <- (1 - a) theta + a w on the trained coordinates with a = .6 / sqrt(1 + staleness).
 
-    Others keep their bits.
+    The other coordinates keep their bits.
     """
     stepped = Stepped(spec(method))
     server, theta = stepped.server, stepped.server.params.astype(np.float64)

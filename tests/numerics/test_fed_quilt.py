@@ -62,7 +62,7 @@ def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
     for number in range(6):
         task = server.assign(0, float(number))
         server.commit(trainer.train(task, *run.data.client(0)), number + 1.0)
-    # The 24 steps use the minibatches of passes of 10 minibatches one after another, across tasks.
+    # A pass has 10 minibatches. The 24 steps of all tasks use the minibatches of three passes in their order.
     theta = train(weights(run.params), batches(run, 0, 0, 6 * STEPS), lr=LR, momentum=0.0)
     np.testing.assert_allclose(server.params, theta.flat(), atol=1e-5)
 
@@ -75,7 +75,8 @@ def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None
     override = {"local.logit_calibration": 0.0, "update.server_gain": gain, "update.participation_correction": bal}
     run = spec(3, fragments=2, override=override, polyak_fraction=share, **flags)
     sizes, speeds = run.data.sizes, run.fleet.compute
-    # A step on half of the model takes the mean minibatch divided by 5 passes of the mean shard, at this speed.
+    # The duration of a step: the trained share of the model, times the mean minibatch, divided by 5 passes over the
+    # mean shard and by the speed.
     part = np.array([widths.widths[0] for widths in run.submodels]) * 7 + 3
     batch = sizes / np.ceil(sizes / BATCH)
     rates = speeds / (part[0] / 45 * batch / (sizes.mean() * 5))

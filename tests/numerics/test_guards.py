@@ -76,7 +76,7 @@ def test_what_a_schedule_of_passes_counts() -> None:
 def test_capacities_follow_the_devices() -> None:
     """With the speeds 1, 1 and 4, slow clients get a quarter and the fast client gets the whole model.
 
-    OAP has only quarters.
+    OAP trains only multiples of a quarter.
     """
     flags = {"compute": "1:0.7,4:0.3", "capacities": "auto"}
     for method, shares in {
@@ -111,7 +111,7 @@ def test_a_fragment_is_updated_once_a_round() -> None:
 def test_what_is_sent_down_may_be_compressed() -> None:
     """RA-Fed's C(theta): clients start from the compressed model, and their deltas are averaged.
 
-    It has 1 byte per number, and 8.
+    The compressed model has 1 byte per number, and 8 more bytes.
     """
     plain, stepped = (
         Stepped(spec("ra-fed", override={"schedule.download_compressor": how})) for how in ("none", "8bit")

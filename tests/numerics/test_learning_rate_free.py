@@ -1,4 +1,4 @@
-"""Delta-SGD, DoG, DoWG and LDoG against steps by hand and in NumPy, with masks, SAM, a proximal term and stacks."""
+"""Delta-SGD, DoG, DoWG and LDoG against steps by hand and in NumPy, with masks, SAM, proximal terms and vmap."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -196,7 +196,7 @@ def without_rate(method: str, optimizer: str, state: str, **fields: Any) -> Any:
 
 @pytest.mark.parametrize("optimizer", NAMES)
 def test_fragments_keep_the_distance_of_their_own_coordinates(optimizer: str) -> None:
-    """A client that trains several fragments has the first weights of each, and one rate."""
+    """A client that trains several fragments keeps the first weights of each fragment, and one rate."""
     run = without_rate("fed-raa", optimizer, "keep", ratios=(0.4, 0.6), prox_mu=0.0, scheduler="random")
     stepped, first = Stepped(run), {}
     waiting = list(stepped.server.begin())

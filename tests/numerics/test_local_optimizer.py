@@ -12,13 +12,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedraa.client import LocalTraining, Trainer
-from fedraa.client import trainer as trainer_module
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_optimizer import LocalOptimizer
 from fedraa.client.trainer import Work
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
-from fedraa.submodels import flatten_parameters, load_parameters
+from fedraa.submodels import flat, flatten_parameters, load_parameters
 
 # The tolerance of the comparison with torch.optim, which has double precision. Rounding of float32 grows with the rate.
 ROUNDS, RATE = 3, 0.005
@@ -218,7 +217,7 @@ def test_steps_by_piece_have_the_bits_of_the_whole_buffer(
     )
     updates = []
     for by_piece in (10**9, 0):
-        monkeypatch.setattr(trainer_module, "BY_PIECE", by_piece)
+        monkeypatch.setattr(flat, "BY_PIECE", by_piece)
         updates.append(Trainer(run.traced, solver, seed=1).train(one_task(run, solver, extras={}), X, Y))
     assert updates[0].params.tobytes() == updates[1].params.tobytes()
     for name, buffer in updates[0].extras.items():

@@ -36,7 +36,7 @@ def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
     return RunContext(traced, 2, 0, params)
 
 
-def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> tuple[Array, Array]:
+def combine_two_clients(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> tuple[Array, Array]:
     """Return B and A after a round of two clients: ranks 1 and 2, 1 and 3 samples, and the matrices above."""
     weights = (1.0, 3.0)
     bound = aggregator.bind(run.traced.size, 2)
@@ -50,7 +50,7 @@ def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> t
         full[pair.b] = np.pad(b, ((0, 0), (0, 2 - len(a)))).reshape(-1)
         where = run.traced.flat_index(take_prefix(run.traced, share))
         coverage[where] += 1
-        # Other parameters do not count.
+        # The values outside of the mask must have no effect.
         if masked:
             mask = np.isin(np.arange(len(params)), where)
             change = DeltaView(slice(None), np.where(mask, full, 9).astype(np.float32), params.copy(), mask)
@@ -65,8 +65,8 @@ def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> t
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
-    """s = sqrt 5, sqrt 2; p = .612574, .387426; B = p1 B1 + p2 B2, A likewise."""
-    b, a = given(HetLoRA(), two_by_two(merge=False), masked=masked)
+    """The norms of B A are sqrt 5 and sqrt 2, so p = (.612574, .387426). B = p1 B1 + p2 B2 and A = p1 A1 + p2 A2."""
+    b, a = combine_two_clients(HetLoRA(), two_by_two(merge=False), masked=masked)
     p = np.sqrt([5, 2]) / np.sqrt([5, 2]).sum()
     np.testing.assert_allclose(p, [0.612574, 0.387426], atol=1e-6)
     np.testing.assert_allclose(b, p[0] * np.pad(B1, ((0, 0), (0, 1))) + p[1] * B2, atol=1e-6)
@@ -76,12 +76,12 @@ def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
 
 @pytest.mark.parametrize(("alpha", "masked"), [(2.0, False), (6.0, True)])
 def test_flora_stacks(alpha: float, masked: bool) -> None:
-    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; then B is 0, and A is drawn again."""
+    """With p = (.25, .75) the weight moves by alpha / 2 [B1 B2] [p1 A1; p2 A2]. Then B is 0, and A is drawn again."""
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
     before = run.params.copy()
     (pair,) = find_adapters(run.traced)
-    b, a = given(FLoRA(), run, masked=masked)
+    b, a = combine_two_clients(FLoRA(), run, masked=masked)
     stacked = np.hstack([B1, B2]) @ np.vstack([0.25 * A1, 0.75 * A2])
     np.testing.assert_allclose(stacked, [[0.25, 1.25], [0.75, 0]])
     np.testing.assert_allclose(run.params[pair.merged].reshape(2, 2), alpha / 2 * stacked, atol=1e-6)
@@ -221,7 +221,10 @@ def test_rounds_of_flora() -> None:
 
 
 def test_flora_bills_adapters_up_and_the_stacks_since_the_last_task_down() -> None:
-    """Layers [5, 3] and [6, 5]: 8 + 11 = 19 numbers per unit, 45 when merged, 28 in the last layer; 4 + 2 + 1 units."""
+    """The adapters are of layers [5, 3] and [6, 5]: 19 numbers per unit of the rank, and 45 after the merge.
+
+    The last layer has 28 numbers. The ranks of the three clients are 4, 2 and 1, so their stack has 7 units.
+    """
     run = adapted("flora", merge=True, capacities=(1.0, 0.5, 0.25))
     stepped = Stepped(run)
     stepped.round()

@@ -157,9 +157,11 @@ def test_fedavgm() -> None:
     ],
 )
 def test_client_momentum(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
-    """v = beta g + (1 - beta) Delta, beta = .1 unless told otherwise, w <- w - eta_l v, theta += mean Delta_i (the
-    paper's eta_g = eta_l T) and Delta <- -mean Delta_i / (eta_l T), T the cohort's mean; MoFedSAM has SAM's g, of the
-    raw gradient alone."""
+    """v = beta g + (1 - beta) Delta, w <- w - eta_l v, theta += mean Delta_i, Delta <- -mean Delta_i / (eta_l T).
+
+    beta is .1 by default. The step of theta is the paper's for eta_g = eta_l T, where T is the mean number of steps in
+    the cohort. MoFedSAM uses SAM's g, whose ascent uses only the gradient of the loss.
+    """
     run = spec(method, **flags)
     shares(run)
     theta = start(run)
@@ -180,8 +182,10 @@ def test_client_momentum(method: str, flags: dict[str, Any], terms: dict[str, fl
 
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_mimelite(decay: float) -> None:
-    """w <- w - eta_l ((1 - beta) g + beta m), beta = .9; m <- (1 - beta) sum p_i grad f_i(theta) + beta m over the
-    full batches at the round's start; weight decay is part of f."""
+    """w <- w - eta_l ((1 - beta) g + beta m) with beta = .9; m <- (1 - beta) sum p_i grad f_i(theta) + beta m.
+
+    The gradients in m are over all samples, at the model at the start of the round. Weight decay is part of f.
+    """
     run = spec("mimelite", weight_decay=decay)
     p, theta = shares(run), start(run)
     m = np.zeros(len(theta))
@@ -236,8 +240,10 @@ def test_fedrobust() -> None:
 
 
 def test_fedasync() -> None:
-    """theta <- (1 - a) theta + a w, a = alpha (k + 1)^-.5, k the updates since the client was sent theta; the
-    client descends f + (rho / 2) |w - theta_sent|^2."""
+    """theta <- (1 - a) theta + a w with a = alpha (k + 1)^-.5, after k other updates since the server sent theta.
+
+    The client descends f + (rho / 2) |w - theta_sent|^2.
+    """
     run = spec("fedasync", mixing=0.7, staleness="polynomial", prox_mu=0.4, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}

@@ -305,7 +305,8 @@ def test_shuffled_kernels(shuffled: bool) -> None:
     for turn in range(4):
         cycle, position = divmod(turn, 2)
         rng = generator(SEED, "cycle", 2, cycle)
-        # without shuffling, each layer starts its cycle one block further than the layer before
+        # Without shuffling, each layer starts its cycle one block after the block at which the previous
+        # layer starts.
         orders = [rng.permutation(2), rng.permutation(2)] if shuffled else [[0, 1], [[0, 1], [1, 0]][cycle]]
         a, b = (order[position] for order in orders)
         kept = range(3 * a, 3 * a + 3), range(2 * b, 2 * b + 2)

@@ -67,7 +67,7 @@ def test_traffic_and_passes_count_the_additional_buffers_and_gradients() -> None
 
 @pytest.mark.parametrize("submodel", ["ra-fed", "heterofl", "salf"])
 def test_steps_are_as_long_as_the_rate_in_submodels(submodel: str) -> None:
-    """Only trained coordinates count for the norm, and others keep their controls."""
+    """Only trained coordinates count for the norm, and the other coordinates keep their controls."""
     stepped = Stepped(spec(f"{submodel}+padamfed", lr=ETA, local_steps=1, local_epochs=None))
     for _ in range(3):
         for client in stepped.server.begin():

@@ -39,8 +39,9 @@ def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: s
     assert np.isfinite(stepped.server.params).all()
     assert (stepped.server.params != before).any()
 
+    # Two clients train a quarter and one trains a half. No client trains the other half.
 
-# Two clients train a quarter and one trains a half. No client trains the rest.
+
 OAP = {"capacities": (0.25, 0.5)}
 
 
@@ -148,7 +149,7 @@ def test_a_second_momentum_is_refused(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "fedsam", "fedadam", "fedrobust", "fedavg", "fedasync"])
 def test_what_harms_nothing_goes_together(method: str) -> None:
-    """RAM-Fed's experiments have momentum .5. Its memory is divided and multiplied by the same rate."""
+    """RAM-Fed's experiments use momentum .5. Its memory is divided by the learning rate and multiplied by it again."""
     resolve_method(Experiment(method=method, momentum=0.5, clip=1.0, compress="topk:0.1", lr_schedule="cosine:10"))
 
 

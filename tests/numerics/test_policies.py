@@ -205,7 +205,7 @@ def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
 def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
     """Return the parameters of a network 3-8-4-2 in these quarters of its hidden units (2 of 8, and 1 of 4).
 
-    Weights of the two outputs go by their inputs, their biases, fewer than four, by themselves.
+    The output weights of a hidden unit belong to its quarter. The two output biases are in the quarters 0 and 2.
     """
     first, second = np.array([unit // 2 in chosen for unit in range(8)]), np.array([u in chosen for u in range(4)])
     weights = [np.repeat(first, 3), first, np.repeat(second, 8), second, np.tile(second, 2), second[[0, 2]]]
@@ -290,7 +290,7 @@ def test_levels_train_their_shares(net: Traced) -> None:
 
 
 def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> None:
-    """2 of 8 and 1 of 4 units a region: at S 3 * 2 + 2 + 2 * 1 + 1 + 1 * 2 + 2 parameters, drawn layer by layer."""
+    """A region has 2 of 8 and 1 of 4 units. At S a client trains 3 * 2 + 2 + 2 * 1 + 1 + 1 * 2 + 2 parameters."""
     rounds = draws(Arbitrary("S", uncovered_every=4, regions="units"), net, 60)
     masks = [trained(choice) for choices in rounds[1:] for choice in choices]
     assert {int(mask.sum()) for mask in masks} == {15}
@@ -336,7 +336,7 @@ def test_mix_can_be_drawn_every_round(net: Traced) -> None:
 def test_region_schedule_sets_coverage_regions_and_spells(
     net: Traced, coverage: int, trained_regions: int, tau: int, clients_of_regions: list[int]
 ) -> None:
-    """Gamma* is the least number of clients of a trained region, S* the number of these, tau the longest wait."""
+    """Gamma* is the lowest number of clients of a trained region, S* the number of regions, tau the longest wait."""
     rounds = draws(RegionSchedule(coverage, trained_regions, tau), net, 130, clients=10)
     assert all(choice.mask is None for choice in rounds[0])
     labels = np.array([[choice.label for choice in choices] for choices in rounds])

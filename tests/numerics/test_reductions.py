@@ -125,7 +125,7 @@ def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -
 
 
 def test_momentum_rests_where_nobody_covers() -> None:
-    """FedAvgM with beta = 1/2: no client trains the second coordinate in round 2, so that it keeps its momentum."""
+    """FedAvgM with beta = 1/2: no client trains the second coordinate in round 2, so its momentum does not change."""
     optimizer, params = Momentum(beta=0.5).bind(2), np.zeros(2, np.float32)
     for delta, moved, expected in [
         ([1, 1], [True, True], [1, 1]),

@@ -99,7 +99,7 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
 @pytest.mark.parametrize("model", [mlp, cnn])
 @pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam_rho": 0.1}])
 def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]) -> None:
-    """The result depends neither on the other tasks nor on the place in the stack, even if other tasks end in NaN."""
+    """A task's result does not depend on the other tasks or on its place in the batch, even if they end in NaN."""
     model = traced(model)
     trainer = stacks(model, LocalTraining(**terms, batch_size=8, epochs=2))
     mine, others = work(model, 0), [work(model, client) for client in (2, 1)]

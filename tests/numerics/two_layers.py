@@ -18,9 +18,9 @@ MASKABLE = TENSORS[:-1]
 
 
 def coordinates(kept: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Return the places [k] of the parameters of the network of these hidden units in the flat vector, and its widths.
+    """Return the coordinates [k] of the network that has only these hidden units, and its widths.
 
-    Every weight between two kept units, every bias of one; all features, all classes.
+    The network has every weight between two kept units, every bias of a kept unit, all features and all classes.
     """
     units = [range(FEATURES), *kept, range(CLASSES)]
     parts = []
@@ -30,7 +30,7 @@ def coordinates(kept: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], l
 
 
 def quarters(theta: Array) -> npt.NDArray[np.int64]:
-    """Return each coordinate's quarter by the rank of |theta| in its tensor: 0 is the smallest, 9 always trained."""
+    """Return each coordinate's quarter by the rank of |theta| in its tensor. 0 is the smallest, 9 is always trained."""
     part = np.full(SIZE, 9)
     for where in MASKABLE:
         values = np.abs(theta[where])

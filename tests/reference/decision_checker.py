@@ -14,7 +14,7 @@ from schedulers import FragmentStats, SchedulerRunner, count_once
 
 
 class AsyncChecker:
-    """A checker of asynchronous logs. They show the updates with a new version and the tasks that are trained again."""
+    """A checker of asynchronous logs. It reads from them which updates made a version, and which tasks are repeated."""
 
     def __init__(self, rules: Any, tasks: Tasks) -> None:
         self.step = 0
@@ -25,7 +25,7 @@ class AsyncChecker:
         self._plan()
 
     def _plan(self) -> None:
-        """Plan with the current costs."""
+        """Compute the delay bound and the feasible fragments from the current costs."""
         self._planner = self._rules.planner()
 
     def dispatch(self, line: Line) -> None:
@@ -84,7 +84,7 @@ class AsyncChecker:
         return scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
 
     def _audited(self, line: Line, client: int) -> None:
-        """Check the inputs of a decision in the log. A policy that draws has no inputs."""
+        """Check the inputs of a decision in the log. The decision of a policy that draws submodels has no inputs."""
         if self._planner is None:
             line.expect_value("feasible_fragments", [])
             line.expect_value("fragment_updates", [])

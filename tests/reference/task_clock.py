@@ -65,7 +65,7 @@ class Tasks:
         return flight
 
     def drop(self, line: Line) -> tuple[LoggedTask, bool]:
-        """Check that a `drop` is of a task in flight; return the task, and True if its client is retried."""
+        """Check that a `drop` is of a task in flight. Return the task, and True if its client gets another task."""
         flight = self._over(line)
         action = self.bad_clients.failed(flight.client)
         line.expect_value("action", action)

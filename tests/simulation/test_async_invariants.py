@@ -65,7 +65,7 @@ def simulate(method: str | Method, directory: Path, updates: int, clients: int =
 
 
 def log(history: History, *without: str) -> list[dict[str, object]]:
-    """Return the events without real times and without the fields that are left out."""
+    """Return the events without real times and without the fields `without`."""
     return [
         {field: value for field, value in line.items() if field not in ("wall", *without)} for line in history.lines()
     ]
@@ -103,7 +103,7 @@ def test_updates_per_fragment_sum_to_the_step(method: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("fragments", [3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 5))])
 def test_mean_global_staleness_is_the_number_of_other_clients(fragments: int, tmp_path: Path) -> None:
-    """Between two updates of a client, each other client has one update on average, at any speeds."""
+    """Between two updates of a client, the other clients have N - 1 updates on average, at any speeds."""
     events = simulate("fed-raa", tmp_path, 3000, fragments=fragments).events
     staleness = events.loc[events["kind"] == "commit", "staleness_total"]
     assert staleness.mean() == pytest.approx(CLIENTS - 1, abs=0.05)
@@ -157,7 +157,7 @@ QUICK_SHARES = (("fed-raa", 4), ("fed-raa-mp", 3), ("fed-raa-random", 2))
     ],
 )
 def test_time_per_update(method: str, fragments: int, tmp_path: Path) -> None:
-    """With busy clients and equal shares of updates it is the mean cost / the sum of the speeds, here 1 / (20 M).
+    """With busy clients and equal shares of updates, the time per update is the mean cost / sum of speeds = 1 / (20 M).
 
     The output bias is in every fragment, so the fragments have 100 (10 + 1 + 2) + 2 M parameters together. The model
     has 1302.
@@ -175,7 +175,7 @@ def test_greedy_lowers_the_worst_staleness(tmp_path: Path) -> None:
     for method, longest in (("fed-raa", 0.2), ("fed-raa-mp", 0.4)):
         events = simulate(method, tmp_path / method, 1500, fragments=4).events
         worst[method] = events["staleness_total"].max()
-        # The bound also has the other tasks in progress at its start, and the jitter.
+        # The upper bound also allows for the tasks in progress at the start of the longest task, and for the jitter.
         assert longest * 80 <= worst[method] <= 1.1 * longest * 80 + CLIENTS - 1
     assert worst["fed-raa"] < 0.75 * worst["fed-raa-mp"]
 

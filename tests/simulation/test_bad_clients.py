@@ -139,7 +139,7 @@ def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[.
 def test_where_idle_devices_train_it_is_as_if_it_never_came_back(
     method: str, kind: str, spoil: Callable[..., None], tmp_path: Path
 ) -> None:
-    # An unavailable client has its task forever, and least-sent counts this task.
+    # The task of an unavailable client never ends, and least-sent would count this task.
     flags = {"scheduler": "gre-raa"} if METHODS[method].schedule.scheduler == "least-sent" else {}
     undisturbed = execute(method, tmp_path / "away", availability=away(tmp_path), **flags)
     spoil(kind)
@@ -294,7 +294,7 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("method", ["heterofl", "mofedsam"])
 def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(method: str, tmp_path: Path) -> None:
-    """Norms of gradients are computed client by client, so values that are not finite stay in the client's row."""
+    """In a vmap batch each client's gradient has its own norm, so values that are not finite stay with their client."""
     dataset = made_up()
     flags = {"vmap_batch": 4, "partition": Stripes(), "dataset": dataset, "max_update_norm": 1e3, "standardise": False}
     undisturbed = execute(method, tmp_path / "others", participation=Others(), **flags)

@@ -70,7 +70,8 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
 
 
 def swapped(client: int, now: float) -> float:
-    """Return the slowdown with which the five devices of speed 1 get speed 6, and the devices of speed 3 get 1/2."""
+    """Return the slowdown that gives the five devices of speed 1 the speed 6, and the devices of speed 3 the speed
+    1/2."""
     return 1.0 if now < DRIFT else (1 / 6 if client < CLIENTS // 2 else 6.0)
 
 

@@ -70,9 +70,9 @@ def spoil(monkeypatch: pytest.MonkeyPatch, which: Callable[[Task], bool]) -> Non
 def test_it_goes_on_without_a_bad_client(
     flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One client always fails, another fails once.
+    """One client always fails, and another client fails once.
 
-    A killed and resumed run is the same run, and its log is consistent.
+    A run that is killed and resumed has the same log as an undisturbed run, and the log is consistent.
     """
     spoil(monkeypatch, lambda task: task.client == 2 or (task.client, task.turn) == (1, 1))
     whole = run(small(tmp_path, "whole", **flags))
@@ -105,9 +105,9 @@ def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.Mo
 
 
 def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> None:
-    """Updates are held back for the modelled duration of their device.
+    """Each update is held back until the modelled duration of its task has passed.
 
-    The time of the process itself is learned in addition.
+    The run also learns the real time of the worker.
     """
     directory = run(
         small(tmp_path, "wall", override={"update.participation_correction": 0.5}, clock="wall", time_scale=0.01)

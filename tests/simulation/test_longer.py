@@ -17,8 +17,7 @@ from fedraa.messages import Task, Update
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, SUMMARY
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "seed": 5}
-# In units of virtual time.
-LATER = 0.06
+SHORT_TIME = 0.06
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
@@ -44,8 +43,8 @@ def same_run(directory: Path, other: Path) -> None:
         ("fed-raa", {"updates": 13, "eval_every": 5}, {"updates": 29}),
         ("fed-raa", {"updates": 15, "eval_every": 5}, {"updates": 29}),
         ("fed-raa", {"updates": 15, "checkpoint_every": 5}, {"updates": 30}),
-        ("fed-raa", {"time": LATER, "eval_every": 3}, {"time": 2 * LATER}),
-        ("fed-raa", {"time": LATER, "checkpoint_every": 1, "eval_every": 1}, {"time": 2 * LATER}),
+        ("fed-raa", {"time": SHORT_TIME, "eval_every": 3}, {"time": 2 * SHORT_TIME}),
+        ("fed-raa", {"time": SHORT_TIME, "checkpoint_every": 1, "eval_every": 1}, {"time": 2 * SHORT_TIME}),
         ("fed-raa", {"updates": 40, "target_accuracy": 0.15}, {"target_accuracy": 0.3}),
         ("fed-raa", {"updates": 10, "time": 9.0}, {"updates": 20, "time": 10.0}),
         ("fedbuff", {"updates": 3, "buffer_size": 2}, {"updates": 8}),

@@ -82,7 +82,7 @@ def test_it_trains_resumes_exactly_and_is_replayed(method: str, tmp_path: Path) 
 
 
 def test_no_task_and_no_checkpoint_holds_the_base(tmp_path: Path) -> None:
-    """Layers [40, 12] and [4, 40]: 52 + 44 = 96 numbers per unit, of which capacities give 8, 4, 2 and 1."""
+    """Adapters of layers [40, 12] and [4, 40] have 52 + 44 = 96 numbers per unit; clients have 8, 4, 2 or 1 units."""
     history = fl.run(model=adapted(), dataset=dataset(), out=tmp_path / "run", **fields("heterofl"))
     sent = history.events[history.events["kind"] == "dispatch"]
     assert sent["bytes_down"].tolist()[:4] == [4 * 96 * units for units in (8, 4, 2, 1)]

@@ -1,4 +1,4 @@
-"""Runs with personal models: a killed run resumes with the same bits, replays, and differs from one without them."""
+"""Runs with personal models: a killed run resumes with the same bits, replays, and differs from a run of one model."""
 
 from collections.abc import Callable
 from pathlib import Path

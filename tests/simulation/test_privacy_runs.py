@@ -34,7 +34,7 @@ def events(directory: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
-# The mean over the owners of a label would show the labels of clients.
+# A mean over the clients that have a label would reveal these clients.
 NO_HEAD = {"update.owned_head": False}
 
 

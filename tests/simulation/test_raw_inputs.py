@@ -43,7 +43,7 @@ def accuracy_in_new_process(history: fl.History, y: Any, *, options: str = "", h
     arrays = history.directory / "raw.npz"
     np.savez(arrays, y=y, **{f"x_{name}": value for name, value in x.items()})
     words = [sys.executable, "-c", EVALUATE, str(history.directory), str(arrays), *([options] if options else [])]
-    # The module of a test imports the helpers of the tests.
+    # The new process imports this module, which imports helpers of the tests.
     path = f"{here}:{Path(fl.__file__).parents[1]}:{Path(__file__).parents[1]}"
     done = subprocess.run(words, capture_output=True, text=True, env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from fedraa.replay.replay import replay
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
 from fedraa.rundir.history import History
-from fedraa.settings.resolve import without_foreign_flags
+from fedraa.settings.resolve import drop_unused_options
 
 METHODS = list_methods()
 
@@ -33,7 +33,7 @@ def experiment(method: str, out: Path, **changes: object) -> Experiment:
     """Return an experiment with a few dozen commits of a method."""
     limit = {"updates": 25} if METHODS[method].asynchronous else {"rounds": 5}
     small = {**SMALL, "buffer_size": 3, **limit}
-    return without_foreign_flags(Experiment(**{"method": method, **small, "out": out, **changes}))
+    return drop_unused_options(Experiment(**{"method": method, **small, "out": out, **changes}))
 
 
 def lines(directory: Path) -> list[dict[str, object]]:

@@ -73,7 +73,7 @@ def test_a_version_that_is_held_costs_no_download(tmp_path: Path) -> None:
     fleet.write_text("compute,downlink,uplink\n" + "1,4,2\n" * CLIENTS)
     sent = of(simulate("ringleader", tmp_path / "run", 40, compute=str(fleet)), "dispatch")
     again = sent["bytes_down"] == 0
-    # These are the reference costs.
+    # A cost of 1 is five epochs of the full model on an average shard.
     epochs = 5 / 5
     assert sent["cost"][~again].unique() == pytest.approx([epochs + 1 / 4 + 1 / 2])
     assert sent["cost"][again].unique() == pytest.approx([epochs + 1 / 2])

@@ -139,7 +139,7 @@ def test_the_wall_clock_replays(tmp_path: Path) -> None:
 
 
 def test_rounds_with_a_deadline_fail_when_no_device_comes_back(tmp_path: Path) -> None:
-    """Without a deadline such a run fails as well. Empty rounds until the end would hide that nothing trains."""
+    """Such a run also fails without a deadline. A run of empty rounds would hide that no client trains."""
     trace = tmp_path / "gone.csv"
     trace.write_text("client,start,end\n" + "".join(f"{client},0,0.2\n" for client in range(8)))
     fields = {**SMALL, "method": "fedavg", "availability": trace, "deadline": 0.1, "rounds": 30}
@@ -191,7 +191,7 @@ def test_deadlines_of_the_wall_clock_lose_the_tasks_that_do_not_arrive(tmp_path:
 
 
 def test_partial_work_on_the_wall_clock_follows_the_measured_times(tmp_path: Path) -> None:
-    """By its modelled cost every task of 40 steps is in time, but 40 steps take over 1.2 s."""
+    """By its modelled cost a task of 40 steps meets the deadline, but in real time its steps take over 1.2 s."""
     fields = {**WALL, "clients": 2, "local_steps": 40, "deadline": 0.6, "late": "partial", "rounds": 8}
     with pytest.raises(Killed):
         run(Experiment(**fields, out=tmp_path / "run"), model=SlowModel(), callbacks=[KillAt(1)])
@@ -274,7 +274,7 @@ def test_partial_work_is_the_largest_number_of_steps_that_fits(tmp_path: Path) -
 
 
 def test_over_selection_takes_the_first_answers(tmp_path: Path) -> None:
-    """Of ceil(1.5 * 4) clients the four fastest count, and the work of the others is billed until the round ends."""
+    """Of ceil(1.5 * 4) clients the server uses the four fastest. The others cost computation until the round ends."""
     fields = {**SMALL, "method": "fedavg", "compute": "lognormal:1", "duration_jitter": 0, "rounds": 1}
     history = run(Experiment(**fields, participation="sample:4", over_selection=1.5, out=tmp_path / "run"))
     lines = list(history.lines())

@@ -1,14 +1,14 @@
 """Imports point one way: benchmarks -> actors -> {schedulers, fedraa}. Only actors and tests import Ray.
 
-Three benchmarks that measure Ray itself also import it. Imports form no cycle, neither among modules nor among rooms
-(folders). Imports within functions and only for type checkers also count.
+Three benchmarks that measure Ray itself also import Ray. Imports form no cycle, neither among modules nor among
+folders. Imports within functions and imports only for type checkers also count.
 """
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks.system.structure import PACKAGES, ROOT, find_cycles, imported_names, module_graph, room_graph
+from benchmarks.system.structure import PACKAGES, ROOT, find_cycles, folder_graph, imported_names, module_graph
 
 MAY_IMPORT = {
     "schedulers": set(),
@@ -19,18 +19,17 @@ MAY_IMPORT = {
 # These benchmarks measure Ray without fedraa, or kill its processes, so they import Ray.
 MEASURES_RAY = {"benchmarks/system/chaos_kills.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
 ON_TOP = {"fedraa/api.py", "fedraa/cli/doctor.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
-# Private names of libraries that fedraa needs. Each of these libraries has an upper bound in pyproject.toml.
+# Private names that fedraa imports. Each of these libraries, except torch, has an upper bound in pyproject.toml.
 PRIVATE = {
-    # tyro's parse errors as values (`tyro>=1.0.17,<1.1`).
+    # These are tyro's parse errors.
     "fedraa/cli/parse.py": {"tyro._errors"},
-    # Loopback, fewer processes, health checks, a private token, checks of an address: `ray<2.61`
+    # These serve for loopback, fewer processes, health checks, a private token, and checks of an address.
     "actors/ray_versions.py": {"ray._raylet", "ray._private"},
-    # Open: the name by which torch's own notes, "Extending PyTorch", have users import TorchDispatchMode.
+    # PyTorch's documentation ("Extending PyTorch") tells users to import TorchDispatchMode by this name.
     "fedraa/submodels/meter.py": {"torch.utils._python_dispatch"},
 }
 CLOSED = {"ray": '"ray[default]>=2.40,<2.61"', "tyro": '"tyro>=1.0.17,<1.1"'}
-# Limit on the lines of a file.
-LONGEST = 400
+MAX_FILE_LINES = 400
 
 MODULES = [
     path.relative_to(ROOT).as_posix() for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))
@@ -61,13 +60,13 @@ def test_a_module_imports_only_what_is_below_it(imported: dict[str, set[str]]) -
 def test_no_import_goes_in_a_circle() -> None:
     modules = module_graph([*PACKAGES, "benchmarks"])
     assert find_cycles(modules) == []
-    assert find_cycles(room_graph(modules)) == []
+    assert find_cycles(folder_graph(modules)) == []
 
 
 def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
-    rooms = room_graph(module_graph(["fedraa"]))
-    assert {name for name in rooms if "fedraa.cli" in rooms[name]} <= {"fedraa.__main__"}
-    assert {name for name in rooms if "fedraa.api" in rooms[name]} <= {
+    folders = folder_graph(module_graph(["fedraa"]))
+    assert {name for name in folders if "fedraa.cli" in folders[name]} <= {"fedraa.__main__"}
+    assert {name for name in folders if "fedraa.api" in folders[name]} <= {
         "fedraa",
         "fedraa.__main__",
         "fedraa.cli",
@@ -95,7 +94,7 @@ def test_libraries_whose_private_names_we_need_have_a_closed_range() -> None:
 
 def test_a_file_is_no_longer_than_it_can_be_read() -> None:
     product = [module for module in MODULES if not module.startswith("benchmarks/")]
-    assert [module for module in product if len((ROOT / module).read_text().splitlines()) > LONGEST] == []
+    assert [module for module in product if len((ROOT / module).read_text().splitlines()) > MAX_FILE_LINES] == []
 
 
 @pytest.mark.parametrize(

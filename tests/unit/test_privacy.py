@@ -106,7 +106,7 @@ def test_noise_of_local_privacy_has_twice_the_clip_as_sensitivity() -> None:
 
 
 def apply_updates(rule: str, text: str, *, size: int, updates: int, **values: Any) -> np.ndarray:
-    """Return the change of a model of zeros by updates of zero change, which only the noise moves."""
+    """Return a model that starts at zero, after updates without a change: it consists of noise."""
     update = find_method(rule).update
     if values:
         update = find_method(rule).replace(**values).update

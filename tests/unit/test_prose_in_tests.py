@@ -12,8 +12,8 @@ or to printed text. The literals are those that are
 Text is what comes from an attribute in TEXTS, from `caplog` and the like, from the exception of `pytest.raises`, and
 from a variable or a function of the module that has any of these.
 
-Words are runs of letters between spaces. The field before the first colon, what is in quotes or braces, options, files,
-paths, numbers, patterns, names with capitals inside, and code with an `import` are no words.
+Words are runs of letters between spaces. These are not words: the field before the first colon, text in quotes or
+braces, options, files, paths, numbers, patterns, names with capitals inside, and code with an `import`.
 """
 
 import ast

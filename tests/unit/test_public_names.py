@@ -69,7 +69,8 @@ def test_help_on_an_experiment_has_every_field_with_its_text() -> None:
         assert field.description, name
         assert " ".join(field.description.replace("|", " ").split()) in text
         assert f"{name} (" in text
-    assert "updates (int None = None): End after this number of server updates, if asynchronous (default: " in text
+    updates = " ".join(str(Experiment.model_fields["updates"].description).split())
+    assert f"updates (int None = None): {updates}" in text
     assert "engine ('ray' 'local' = 'ray'):" in text
 
 

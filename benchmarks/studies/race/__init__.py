@@ -1,1 +1,4 @@
-"""The race: the time in which each tuned method reaches an accuracy. Centralised SGD is a limit for all methods."""
+"""The race: a comparison of tuned methods by the time in which each reaches an accuracy.
+
+Centralised SGD also takes part, as an upper bound for all methods.
+"""

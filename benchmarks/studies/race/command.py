@@ -1,4 +1,4 @@
-"""The command `python -m benchmarks run race`: times to an accuracy, with tuned values for all methods."""
+"""The command `python -m benchmarks run race`, which compares tuned methods by their times to an accuracy."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
 
 
 def run_race(options: RunOptions) -> None:
-    """Execute the missing runs, setting by setting, and write a setting's page as soon as one of its parts has ended.
+    """Execute the missing runs of the race. Write the page of a setting whenever a part of its runs has ended.
 
-    The option `tuned` names the file of tuned values of an earlier race: the entrants in it are not tuned again. The
-    option `extend` names the folder of an earlier race's pages: the runs on them are not repeated, and appear on the
-    new pages.
+    The option `tuned` names the file of tuned values of an earlier race. The methods in this file are not tuned again.
+    The option `extend` names the folder of an earlier race's pages. The runs on these pages are not repeated, and
+    appear on the new pages.
     """
     settings, entrants, parts = _select(options)
     data_dir = options.data_dir and options.data_dir.absolute()
@@ -51,7 +51,7 @@ def run_race(options: RunOptions) -> None:
 
 
 def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
-    """Return settings, entrants and parts by their names; raise InputError for options that exclude each other."""
+    """Return the settings, entrants and parts that the options name. Raise InputError for incompatible options."""
     settings = [QUICK] if options.quick else _select_named("setting", SETTINGS, options.setting)
     known_names = [*ENTRANTS, f"NAME{LENT} for each entrant NAME except {OURS} and {LIMIT}"]
     names = options.methods
@@ -71,13 +71,13 @@ def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Par
 
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
-    """Return the reasons why entrants cannot be run, by setting and entrant."""
+    """Return the entrants that cannot be run, as a mapping from (setting, entrant) to the reason."""
     reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
 
 def _command_line(settings: Sequence[Setting], options: RunOptions) -> str:
-    """Return the command that repeats the race, with a placeholder for the folder of the data."""
+    """Return the command that repeats the race. It has a placeholder for the folder of the data."""
     command = "python -m benchmarks run race"
     if options.quick:
         command += " --quick"
@@ -93,7 +93,7 @@ def _load_earlier(
 ) -> tuple[Mapping[str, dict[str, Any]], Sequence[Measured]]:
     """Return the tuned values and the runs of an earlier race in this setting.
 
-    A race in which all runs have the defaults has no tuned values.
+    There are no tuned values if all runs of the earlier race have default values.
 
     Args:
         setting: The setting.
@@ -111,7 +111,7 @@ def _load_earlier(
 
 
 def _check_values(race: Race, option: str) -> None:
-    """Raise InputError, before anything runs, for tuned values that an entrant cannot have."""
+    """Raise InputError if a tuned value is invalid for its entrant, before any run starts."""
     for entrant in KNOWN.values():
         try:
             race.cell(entrant, "tuned")
@@ -121,7 +121,7 @@ def _check_values(race: Race, option: str) -> None:
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
-    """Raise InputError if a recorded run would be missing on the new page and not run again.
+    """Raise InputError if a recorded run of an earlier race would be neither on the new page nor run again.
 
     Args:
         race: The race in one setting.
@@ -155,7 +155,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
 
 
 def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
-    """Run the entrants of FIRST to their end, then the others, and at last all long runs.
+    """Execute all runs of the entrants in FIRST, then those of the others, and at last the long runs of all entrants.
 
     Args:
         race: The race in one setting.
@@ -193,7 +193,7 @@ def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part],
 
 
 def _split_entrants(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
-    """Return the entrants of FIRST and the others, without empty groups."""
+    """Split the entrants into those of FIRST and the others. Empty groups are left out."""
     groups = [[e for e in entrants if e in FIRST], [e for e in entrants if e not in FIRST]]
     return [group for group in groups if group]
 
@@ -204,15 +204,13 @@ T = TypeVar("T")
 def _select_named(
     option: str, known: Mapping[str, T], names: Sequence[str] | None, shown: Iterable[str] | None = None
 ) -> list[T]:
-    """Return the values with these names, or all.
+    """Return the values of `known` with these names, or all values if no names are given.
 
     Args:
         option: The option of the names.
         known: All values by name.
         names: The names to select.
-        shown: The names that the error lists (default: the known names).
-
-    Raises InputError for an unknown name.
+        shown: The names that the error message lists (default: the names in `known`).
     """
     for name in names or ():
         if name not in known:

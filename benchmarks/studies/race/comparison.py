@@ -1,4 +1,4 @@
-"""The comparison of the race: our method with its defaults against the best other method, tuned."""
+"""A comparison within the race: Fed-Quilt with its defaults against the best other method with tuned values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ WITHIN_NOISE = "within the noise"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our method with its defaults and the best other method, tuned, in one setting.
+    """The times of Fed-Quilt with its defaults, and of the best other method with tuned values, in one setting.
 
     Attributes:
         setting: The setting.
         rival: The name of the best other method.
-        our_times: Our time to the last target by seed; infinite if a run did not reach it.
-        rival_times: The time of the best other method by seed.
+        our_times: Fed-Quilt's time to the last target by seed; infinite if a run did not reach it.
+        rival_times: The same time of the best other method.
         endings: The mean accuracy at the end of the long runs, by the name of the method.
     """
 
@@ -35,7 +35,7 @@ class Comparison:
 
     @property
     def log_ratios(self) -> list[float]:
-        """The logarithm of rival time / our time for each seed of both. A run without the target has the horizon."""
+        """log(rival time / our time) for each common seed. A run that missed the target counts with the horizon."""
         seeds = sorted(self.our_times.keys() & self.rival_times.keys())
         return [math.log(self._bounded(self.rival_times[seed]) / self._bounded(self.our_times[seed])) for seed in seeds]
 
@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the geometric mean of the ratios; None with fewer than two seeds."""
+        """The 95 % interval of the geometric mean of (rival time / our time); None with fewer than two seeds."""
         half = half_interval95(self.log_ratios)
         if half is None:
             return None
@@ -53,14 +53,16 @@ class Comparison:
 
     @property
     def faster(self) -> str:
-        """The name of the faster method, or WITHIN_NOISE if the interval contains 1."""
+        """The name of the faster method, or WITHIN_NOISE if the interval of the ratio contains 1."""
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return WITHIN_NOISE
         return OURS if self.interval[0] > 1 else self.rival
 
 
 def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:
-    """Return the comparison in a setting; None without untuned runs of ours or without tuned runs of other methods.
+    """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method in a setting.
+
+    Return None if there are no such runs of Fed-Quilt or of other methods.
 
     Args:
         setting: The setting.
@@ -78,7 +80,7 @@ def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison |
 
 
 def _rank_key(setting: Setting, runs: Sequence[Measured]) -> tuple[int, float]:
-    """Return the number of runs without the target, then the mean time of the others."""
+    """Return a sort key: the number of runs that missed the target, then the mean time of those that reached it."""
     times = list(_times_by_seed(setting, runs).values())
     reached = [time for time in times if math.isfinite(time)]
     return len(times) - len(reached), mean_or_nan(reached) if reached else math.inf
@@ -89,7 +91,7 @@ def _times_by_seed(setting: Setting, runs: Sequence[Measured]) -> dict[int, floa
 
 
 def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
-    """Return the mean accuracy of the long runs by method: of ours with its defaults, and of the others tuned."""
+    """Return the mean final accuracy of the long runs by method: Fed-Quilt with its defaults, the others tuned."""
     endings = group_by_entrant(runs, "long")
     endings.pop(OURS, None)
     endings |= {name: of_name for name, of_name in group_by_entrant(runs, "long-untuned").items() if name == OURS}
@@ -97,7 +99,7 @@ def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
 
 
 def format_times(times: Mapping[int, float], setting: Setting) -> str:
-    """Return the mean time, or the number of runs that reached the target; `> horizon` if no run did."""
+    """Return the mean time as text. If not all runs reached the target, return how many did, or `> HORIZON` if none."""
     values = np.array(list(times.values()))
     reached = int(np.isfinite(values).sum())
     if not reached:
@@ -108,7 +110,10 @@ def format_times(times: Mapping[int, float], setting: Setting) -> str:
 
 
 def format_ratio(comparison: Comparison) -> str:
-    """Return the mean ratio with its interval, after `<` or `>` if a run did not reach the target."""
+    """Return the mean ratio (rival time / our time) with its interval, as text.
+
+    If a run missed the target, the ratio is only a bound, and the text begins with `<` or `>`.
+    """
     bound = ""
     if any(map(math.isinf, comparison.our_times.values())):
         bound = "< "
@@ -121,7 +126,7 @@ def format_ratio(comparison: Comparison) -> str:
 
 
 def format_endings(comparison: Comparison) -> str:
-    """Return the accuracies of our method and of the best other method in the long runs."""
+    """Return the final accuracies of Fed-Quilt and of the best other method in the long runs, as text."""
     others = {name: accuracy for name, accuracy in comparison.endings.items() if name != OURS}
     if OURS not in comparison.endings or not others:
         return "–"

@@ -1,6 +1,6 @@
-"""The entrants of the race: methods, and the limit.
+"""The entrants of the race: methods, and centralised SGD as an upper bound (the entrant `limit`).
 
-All tune learning rate and task length, and at most two more values.
+For all of them the learning rate and the task length are tuned, and at most two more hyperparameters.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method in the race, or LIMIT: one client that trains with all data and all compute, the upper bound.
+    """A method in the race, or LIMIT: one client with all data and all compute, which is the upper bound.
 
-    `knobs` are the values that are tuned besides learning rate and task length. NAME-lent is the method NAME with those
-    parts of Fed-Quilt that any method can have.
+    `knobs` has the values to try for further hyperparameters, in addition to the learning rate and the task length. The
+    entrant NAME-lent is the method NAME with those parts of Fed-Quilt that any method can have.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Entrant:
         return fields | {"polyak_fraction": 0.1, **setting.alone}
 
     def refusal_reason(self, setting: Setting) -> str | None:
-        """Return the reason if the method cannot be run with the setting's objective or model; None if it can."""
+        """Return the reason if the method cannot run with the setting's model, devices or objective, otherwise None."""
         if self.method() in setting.without:
             return setting.without[self.method()]
         try:
@@ -59,7 +59,10 @@ class Entrant:
         return None
 
     def space(self, setting: Setting) -> dict[str, object]:
-        """Return the values to tune. Our method has task lengths `auto:LENGTH`, which also count the sending time."""
+        """Return the hyperparameters to tune and the values to try.
+
+        Fed-Quilt has task lengths of the form `auto:LENGTH`, which take the time of sending into account.
+        """
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:
             lengths = [f"auto:{length}" for length in setting.lengths]
@@ -68,7 +71,7 @@ class Entrant:
 
 
 def _scale_values(values: object, setting: Setting) -> object:
-    """Return the values to try. If they depend on the setting's horizon or number of clients, compute them."""
+    """Return the values to try for a hyperparameter. Compute them if they depend on the setting."""
     if isinstance(values, Growth | EveryArrival):
         return values.of(setting)
     return values
@@ -76,7 +79,7 @@ def _scale_values(values: object, setting: Setting) -> object:
 
 @dataclass(frozen=True)
 class Growth:
-    """The times until which FedGMR's submodels grow, as shares of the horizon."""
+    """Values to try for FedGMR: the times until which its submodels grow, as shares of the horizon."""
 
     until: tuple[float, ...]
 
@@ -86,7 +89,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class EveryArrival:
-    """Server learning rates of methods that step at every update: `low` to `high`, over the number of clients."""
+    """Server learning rates for methods with a server step per client update: from low / clients to high / clients."""
 
     low: float
     high: float
@@ -95,18 +98,19 @@ class EveryArrival:
         return f"{self.low / setting.clients:g}:{self.high / setting.clients:g}:log"
 
 
-# Table 4 of the Fed-RAA paper.
+# The fragment ratios in Table 4 of the Fed-RAA paper.
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(server_gain=1.2)", "delta(server_gain=1.7)", "rms-normalized-delta(server_gain=1.2)", _ADAPTIVE]
-# With ten clients the steps are 0.25 to 1. The ratio of these ends equals the ratio of the ends of _STEP.
+# With ten clients the server learning rates are 0.25 to 1. The largest divided by the smallest is the same as in _STEP.
 _ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 # These entrants run before the others.
 FIRST: tuple[Entrant, ...] = (
-    # With six fragments our method reached low accuracies sooner, but ended below FedAvg, because fragments are thin.
+    # With six fragments Fed-Quilt reached low accuracies sooner, but ended below FedAvg, because so many fragments are
+    # too narrow.
     Entrant(OURS, {"ratios": [_even_ratios(2), _even_ratios(3), _even_ratios(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
@@ -141,8 +145,8 @@ LATER: tuple[Entrant, ...] = (
     Entrant("delta-sgd", {"server_lr": _STEP}),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
-# These entrants run only if they are named. They add parts of our method to other methods, to show how much of its
-# speed these parts explain.
+# Other methods with parts of Fed-Quilt. They show how much of Fed-Quilt's speed these parts explain. They run only if
+# an option names them.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }
@@ -150,7 +154,7 @@ KNOWN = ENTRANTS | LENT_TO
 
 
 def parts_of_ours(setting: Setting) -> dict[str, float]:
-    """Return the values of our method that any method takes. Only classification has calibrated logits."""
+    """Return the settings of Fed-Quilt that any other method can have: clipping, calibrated logits, Polyak mean."""
     method = _resolve_method(OURS, setting)
     return {
         "clip": method.local.clip,
@@ -160,5 +164,5 @@ def parts_of_ours(setting: Setting) -> dict[str, float]:
 
 
 def _resolve_method(method: str, setting: Setting) -> Method:
-    """Return a method with the setting's objective; raise ValueError if it does not fit."""
+    """Return a method with the objective of the setting. Raise ValueError if the method cannot have this objective."""
     return resolve_method(Experiment(method=method, objective=setting.fields.get("objective", "classification")))

@@ -1,4 +1,4 @@
-"""The results of a run of the race, read from its directory or from the record of an earlier race."""
+"""The results of one run of the race, which are read from its directory or from the record of an earlier race."""
 
 import math
 from collections.abc import Mapping
@@ -17,16 +17,17 @@ from fedraa.rundir.history import History
 # The placeholder for the folder of the datasets.
 DATA = "DATA"
 SPENT = ("t", "accuracy", "bytes", "flops")
-# Columns of a table of evaluations, and the factors to their units in the tables.
+# Columns of a table of evaluations. Each value is multiplied by its factor to get the unit of the pages.
 QUANTITIES = {"t": 1.0, "bytes": 1e-6, "flops": 1e-9}
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One run, with the time, megabytes and GFLOP until each target; infinite for targets that it did not reach.
+    """The results of one run: the time, megabytes and GFLOP until each target, infinite if it did not reach the target.
 
-    `fields` identify its experiment. `method` describes its resolved method, as config.json does. `worst` is the metric
-    of the worst client in the end. `spent` has a row per evaluation: t, accuracy, and the bytes and FLOPs until then.
+    `fields` are the settings that identify the experiment. `method` describes the method with all values, as
+    config.json does. `worst` is the final metric of the client with the worst value. `spent` has a row per evaluation:
+    t, accuracy, and the bytes and FLOPs so far.
     """
 
     entrant: str
@@ -41,7 +42,7 @@ class Measured:
 
     @property
     def accuracy(self) -> float:
-        """The accuracy of the last evaluation, on all test data."""
+        """The accuracy on all test data in the last evaluation."""
         return float(self.spent["accuracy"].iloc[-1])
 
     @cached_property
@@ -62,11 +63,11 @@ class Measured:
 
 @cache
 def measure_run(entrant: str, part: str, experiment: Experiment, targets: tuple[float, ...]) -> Measured:
-    """Return the results of this experiment, whose run has ended in its directory.
+    """Read the results of an experiment from its ended run.
 
     Args:
         entrant: The name of the entrant.
-        part: The part of the race.
+        part: The part of the race to which the run belongs.
         experiment: The experiment.
         targets: The target accuracies.
     """
@@ -86,7 +87,7 @@ def measure_run(entrant: str, part: str, experiment: Experiment, targets: tuple[
 
 
 def identifying_fields(experiment: Experiment) -> dict[str, Any]:
-    """Return the fields that differ from the defaults, without the seed and without folders of this machine."""
+    """Return the fields that differ from the defaults, except the seed and the folders of this machine."""
     excluded = {"out", "seed", "engine", "quiet", "data_dir"}
     fields = experiment.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
     folders = {FLEETS: FLEETS.name}
@@ -102,7 +103,7 @@ def identifying_fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def cost_to_accuracy(spent: pd.DataFrame, level: float) -> dict[str, float]:
-    """Return the cost until the first evaluation at this accuracy, in the units of QUANTITIES; infinite without one."""
+    """Return time, traffic and FLOPs until the first evaluation that reaches `level`; infinite if none reaches it."""
     reached = spent[spent["accuracy"] >= level]
     if reached.empty:
         return dict.fromkeys(QUANTITIES, math.inf)

@@ -1,4 +1,4 @@
-"""The files of a race in one setting: page, table, picture, tuned values and record."""
+"""The files about the race in one setting: page, table, picture, tuned values and record of the runs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,13 +28,14 @@ from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
 
 def write_page(race: Race, directory: Path, command: str) -> list[str]:
-    """Write the files of a race into `directory`, for the runs that have ended, and return the findings.
+    """Write the files about the race in one setting, from the runs that have ended. Return the findings.
 
-    The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz, and race.md with all settings in the folder.
+    The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz. The file race.md, which covers all settings in
+    the folder, is also written.
 
     Args:
-        race: The race.
-        directory: The folder of the files.
+        race: The race in one setting.
+        directory: The folder for the files.
         command: The command that repeats the race.
     """
     setting, runs, long = race.setting, race.measured(), race.long()
@@ -76,7 +77,7 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
 
 
 def _describe_defaults(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield the sentence that compares our method with its defaults with the best other method, tuned."""
+    """Yield the sentence that compares Fed-Quilt with defaults to the best other method with tuned values."""
     comparison = compare_defaults(setting, runs)
     if comparison is not None:
         yield (
@@ -91,15 +92,16 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 def _tuned_values(race: Race) -> dict[str, dict[str, Any]]:
-    """Return the tuned values of every entrant that has some."""
+    """Return the tuned values by entrant. Entrants that are not tuned yet are left out."""
     all_values = {name: race.values(entrant) for name, entrant in KNOWN.items()}
     return {name: values for name, values in all_values.items() if values is not None}
 
 
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
-    """Return the tuned values by entrant from the file of an earlier race in this setting.
+    """Read the tuned values by entrant from the file of an earlier race in the same setting.
 
-    Raises InputError for a file of another race, because its methods were not tuned on equal terms.
+    Raises InputError if the data set, the target, the trials or the search space differ, because the methods were then
+    not tuned under the same conditions.
     """
     about, values = read_tuned_about(path)
     for name, expected in _describe_tuning(setting).items():
@@ -116,7 +118,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _describe_tuning(setting: Setting) -> Mapping[str, object]:
-    """Return the description of the tuning, which the file of tuned values holds."""
+    """Return the description of the tuning that is written into the file of tuned values."""
     tried = {"target": setting.aimed_at, "lr": setting.lr, "local_steps": list(setting.lengths)}
     return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
@@ -127,7 +129,7 @@ def _values_table(values: dict[str, dict[str, Any]]) -> str:
 
 
 def _format_notes(race: Race) -> Iterator[str]:
-    """Yield the notes on how the race was made."""
+    """Yield the notes that explain how the runs of the race were made."""
     setting = race.setting
     aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
     yield (
@@ -155,7 +157,7 @@ def _format_notes(race: Race) -> Iterator[str]:
 
 
 def _explain_lent(setting: Setting) -> str:
-    """Return the sentence about the methods that were run with values of ours."""
+    """Return the sentence about the methods that were run with parts of Fed-Quilt."""
     fields = split_paths(parts_of_ours(setting), {})
     override = " ".join(override_texts(fields.pop("override")))
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in fields.items())

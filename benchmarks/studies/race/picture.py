@@ -1,4 +1,4 @@
-"""The picture of a race in one setting: accuracy over time, and the times to the last target."""
+"""The picture of the race in one setting: accuracy over time, and the times to the last target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import half_interval95, mean_or_nan
 
 POINTS = 300
-# The horizontal axis ends at this multiple of the slowest mean time of the coloured entrants to the last target.
+# The time axis ends at the slowest mean time of a coloured entrant to the last target, multiplied by this factor.
 AXIS_FACTOR = 1.3
 GREY = "0.78"
 _FIRST_NAMES = [entrant.name for entrant in FIRST if entrant.name != LIMIT]
@@ -32,7 +32,7 @@ Runs = Mapping[str, Sequence[Measured]]
 def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
     """Draw the curves of the tuned entrants on the left, and the times to the last target on the right.
 
-    The marks of untuned entrants are hollow.
+    On the right, the marks of untuned entrants are hollow.
 
     Args:
         setting: The setting.
@@ -53,10 +53,10 @@ def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
 
 
 def choose_colours(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour by entrant.
+    """Choose a colour for each entrant.
 
-    The limit is black. The first entrants have the same colour in every race, and the best of the others get the
-    remaining colours.
+    The upper bound (`limit`) is black. The entrants of FIRST have the same colour in every picture. The fastest of the
+    others get the remaining colours.
     """
     looks = dict[str, str]()
     spare = iter(SPARE)
@@ -71,9 +71,9 @@ def choose_colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> None:
-    """Draw the mean accuracy over the seeds and its range, grey curves below coloured ones.
+    """Draw each entrant's mean and range of the accuracy over the seeds. Grey curves are below coloured ones.
 
-    A run that has ended keeps its last value.
+    After the end of a run, its last accuracy counts.
 
     Args:
         axes: The panel.
@@ -122,8 +122,8 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
 def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     """Return the end of the time axis.
 
-    It is after the last coloured entrant's mean time to the last target if half of them reach it, else at the end of
-    the last run.
+    If at least half of the coloured entrants reach the last target, it is a little after the slowest of their mean
+    times. Otherwise it is the end of the last run.
     """
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)
@@ -136,9 +136,9 @@ def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
 
 
 def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
-    """Draw a row per entrant on a logarithmic axis, the tuned times with their interval.
+    """Draw a row per entrant with its times to the last target, on a logarithmic axis. Tuned times have intervals.
 
-    A text names how many runs of a tuned entrant reached the target if not all did.
+    If not all runs of a tuned entrant reached the target, a text tells how many did.
 
     Args:
         axes: The panel.
@@ -181,16 +181,16 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
 
 
 def _mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
-    """Draw the mean of the times in a row; a filled mark also has its interval and its number.
+    """Draw the mean of an entrant's times in its row. A filled mark also has an interval and the number as text.
 
     Args:
         axes: The panel.
-        place: The row.
+        place: The index of the row.
         values: The times of the runs.
         colour: The entrant's colour.
-        filled: True for tuned values.
+        filled: True for runs with tuned values.
     """
-    # The grey of the curves is too light for marks.
+    # Grey entrants get darker marks, because the light grey of their curves would be hard to see.
     edge = {GREY: "0.5"}.get(colour, colour)
     face = "white"
     half = None

@@ -1,6 +1,8 @@
-"""The runs of a setting in their order: tuning, the tuned values, the defaults, and long runs.
+"""The runs of the race in one setting.
 
-Each of these parts has a folder below the folder of the setting. Trials and runs that have ended are not repeated.
+They are executed in this order: tuning trials, runs with tuned values, runs with default values, and long runs.
+
+Each of these four parts has a subfolder in the folder of the setting. Trials and runs that have ended are not repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,25 +28,26 @@ from fedraa.tuning.journal import Trial
 
 Part = Literal["tuned", "untuned", "long", "long-untuned"]
 PARTS: tuple[Part, ...] = get_args(Part)
-# The parts in which methods have their default values.
+# The parts of the race in which methods have their default values.
 UNTUNED: tuple[Part, ...] = ("untuned", "long-untuned")
 LONG: tuple[Part, ...] = ("long", "long-untuned")
-# The seed of all trials. The runs on the page of results have other seeds.
+# The seed of all tuning trials. It differs from the seeds of the runs on the page of results.
 TUNING_SEED = 1000
-# The length of a long run, as a multiple of the mean time that FedAvg needs to its last target.
+# The duration of a long run, as a multiple of FedAvg's mean time to the last target that it reaches.
 LONG_RUN_FACTOR = 5
-# The length of a trial, as a share of the horizon.
+# The maximum duration of a tuning trial, as a share of the horizon.
 TRIAL_SHARE = 0.6
-# This dataset is a file in the folder of the data, not a built-in dataset.
+# The name of a data set that is not built in. It is a file in the folder of the data.
 CIFAR = "cifar10-subset"
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Race:
-    """The runs of one setting below `folder`, `jobs` at a time.
+    """The race in one setting. Its runs are below `folder`, and `jobs` of them are executed at the same time.
 
-    Entrants with `tuned_values` are not tuned, and `recorded` runs are not repeated.
+    Entrants that have `tuned_values` from an earlier race are not tuned again, and its `recorded` runs are not
+    repeated.
     """
 
     setting: Setting
@@ -60,7 +63,7 @@ class Race:
             raise InputError("data_dir", f"the race cifar10 needs {CIFAR}.npz", hint="give the folder that it is in")
 
     def tune(self, entrant: Entrant, log: Log) -> None:
-        """Tune an entrant by the time to the setting's target on validation data, with equal trials for all."""
+        """Tune an entrant by its time to a target on validation data. All entrants have the same number of trials."""
         if entrant.name in self.tuned_values or self._recorded_values(entrant) is not None:
             return
 
@@ -90,7 +93,7 @@ class Race:
         )
 
     def values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Return the tuned values; None if the entrant is not yet tuned."""
+        """Return the tuned values of an entrant; None if it is not tuned yet."""
         if entrant.name in self.tuned_values:
             return self.tuned_values[entrant.name]
         file = self._tuning_folder(entrant) / tuner.TUNED
@@ -99,9 +102,9 @@ class Race:
         return self._recorded_values(entrant)
 
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Return the values of the entrant's recorded tuned runs; None without such runs.
+        """Return the tuned values from an entrant's recorded runs; None if it has no recorded runs with tuned values.
 
-        The file of tuned values does not have the entrants with the suffix `-lent`.
+        This is needed for entrants with the suffix `-lent`, which the file of tuned values does not contain.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
@@ -111,7 +114,7 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """Return the entrant's experiment in this part; None if it has none, or if other runs must end first."""
+        """Return an entrant's experiment in a part of the race; None without one, or if other runs must end first."""
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
         values = {} if part in UNTUNED else self.values(entrant)
@@ -130,9 +133,9 @@ class Race:
         return Cell(entrant.name, self._make_experiment(fields), part)
 
     def long_time(self) -> float | None:
-        """Return the time of long runs; None before all tuned runs of FedAvg have ended.
+        """Return the duration of long runs; None before all tuned runs of FedAvg have ended.
 
-        It is LONG_RUN_FACTOR times FedAvg's mean time to the last target that it reaches with every seed.
+        It is LONG_RUN_FACTOR times FedAvg's mean time to a target: the highest that FedAvg reaches with every seed.
         """
         runs = self._load_measured("tuned", [ENTRANTS[ROUNDS]])
         if len(runs) < len(self.seeds):
@@ -144,12 +147,12 @@ class Race:
         return None
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
-        """Execute the missing runs of these entrants that can be executed now, seed by seed.
+        """Execute those missing runs of the entrants that can already be executed, with all seeds.
 
         Args:
             entrants: The entrants.
             part: The part of the race.
-            watch: Receives every run when it ends, and the number of remaining runs.
+            watch: A function that is called when a run ends, with the run and the number of remaining runs.
         """
         cells = self._cells(entrants, part)
         places = [(cell, seed) for cell, seed in product(cells, self.seeds) if self._find_run(cell, seed) is None]
@@ -161,11 +164,11 @@ class Race:
             )
 
     def measured(self) -> list[Measured]:
-        """Return every tuned and untuned run that has ended, part by part in the entrants' order."""
+        """Return all runs of normal length that have ended, first those with tuned values, then those with defaults."""
         return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:
-        """Return every long run that has ended, first those with tuned values."""
+        """Return all long runs that have ended, first those with tuned values, then those with defaults."""
         return [*self._load_measured("long"), *self._load_measured("long-untuned")]
 
     def _cells(self, entrants: Iterable[Entrant], part: Part) -> list[Cell]:
@@ -177,7 +180,7 @@ class Race:
         return [run for run in runs if run is not None]
 
     def _find_run(self, cell: Cell, seed: int) -> Measured | None:
-        """Return the cell's run with this seed from its directory or from the record; None if there is none."""
+        """Return a cell's run with this seed, from its directory or from the record; None if it is in neither."""
         part = cast(Part, cell.column)
         experiment = seed_experiment(cell, seed, self._part_folder(part))
         if has_ended(experiment):
@@ -186,7 +189,7 @@ class Race:
         return next((run for run in same if _has_experiment(run, experiment)), None)
 
     def strange(self) -> list[Measured]:
-        """Return the recorded runs that would have other values or another method if they were run now."""
+        """Return the recorded runs that would now have another method or other settings if they were run again."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
@@ -206,11 +209,12 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the number of server steps between two evaluations; None in a method that evaluates each round.
+        """Return the number of server steps between two evaluations; None for a method in rounds.
 
-        Between two evaluations all asynchronous methods train the same number of batches. The entrant `limit` (SGD on
-        one client with all data, in rounds) trains a quarter of this number. A step applies one client update or a full
-        buffer.
+        A method in rounds evaluates every round. All asynchronous methods train the same number of batches between two
+        evaluations. One of their server steps applies one client update, or several if the method has a buffer. The
+        entrant `limit` (SGD on one client with all data, in rounds) trains a quarter of this number between two
+        evaluations.
         """
         method = resolve_method(self._make_experiment(fields))
         between: float = self.setting.between
@@ -235,7 +239,7 @@ class Race:
 
 
 def _merge_values(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an experiment with these tuned fields and paths."""
+    """Return the fields of an experiment after tuned values, which are fields or paths in the method, replace some."""
     return {**fields, **split_paths(values, fields.get("override", {}))}
 
 

@@ -1,4 +1,7 @@
-"""Shakespeare's plays, next character: `shakespeare/input.txt` of the data folder, speeches after `ROLE:`."""
+"""A data set for the prediction of the next character in Shakespeare's plays, with a client per role.
+
+The file `shakespeare/input.txt` in the data folder has the speeches, each after a line `ROLE:`.
+"""
 
 from collections import defaultdict
 from pathlib import Path
@@ -11,11 +14,11 @@ from torch import Tensor, nn
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError
 
-# The roles with the most text.
+# The number of roles. Those with the most text are used.
 ROLES = 10
-# Characters of a sample.
+# The number of characters of a sample.
 LENGTH = 32
-# The first 1 / TESTED of the samples of a role are test samples.
+# Of the samples of a role, the first 1 / TESTED are test samples.
 TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]
@@ -23,7 +26,7 @@ Samples = dict[object, tuple[Tokens, Tokens]]
 
 
 def roles(data_dir: Path | None) -> FederatedDataset:
-    """Return a client per role, with its first tenth of text for tests. Raises ValueError if the file is missing."""
+    """Return a client per role. The first tenth of its text is for tests. Raise ValueError if the file is missing."""
     train, test, letters = _load_samples(data_dir)
     return FederatedDataset.of_clients("shakespeare", train, None, test_of_clients=test, classes=letters)
 
@@ -38,9 +41,10 @@ def together(data_dir: Path | None) -> FederatedDataset:
 
 
 class Letters(nn.Module):
-    """A model from characters [b, t] to logits [b, t, classes], which uses the last `SEEN` characters.
+    """A model of the next character: characters [b, t] to logits [b, t, classes], from the last `SEEN` characters.
 
-    It has a causal convolution, whose units are cut, and an output layer (after Bengio et al. 2003).
+    It has a causal convolution and an output layer (after Bengio et al. 2003). Submodels get some units of the
+    convolution.
     """
 
     def __init__(self, classes: int) -> None:
@@ -56,7 +60,7 @@ class Letters(nn.Module):
 
 
 class LettersBatchNorm(Letters):
-    """The model with batch norm after the convolution."""
+    """The model `Letters` with batch norm after the convolution."""
 
     def __init__(self, classes: int) -> None:
         super().__init__(classes)
@@ -64,7 +68,7 @@ class LettersBatchNorm(Letters):
 
 
 def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
-    """Return training and test samples by role, and the number of different letters."""
+    """Return training and test samples by role, and the number of different characters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
         raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each ROLE: and its lines")

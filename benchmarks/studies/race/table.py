@@ -1,4 +1,4 @@
-"""The race as a table and in sentences, all computed from the runs."""
+"""The results of the race in one setting as a table and as sentences, which are computed from the runs."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ from fedraa.report.statistics import half_interval95, mean_or_nan, welch_p_value
 
 Values = Mapping[str, Mapping[str, Any]]
 Runs = Mapping[str, Sequence[Measured]]
-"""The runs of one part by entrant."""
+"""The runs of one part of the race, by entrant."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A metric of a run: its name with its unit, its reader and its format."""
+    """A column of the table: a metric of a run with its name, unit, reader function and number format."""
 
     name: str
     of: Callable[[Measured], float]
@@ -31,7 +31,7 @@ class Column:
 
 
 def make_columns(setting: Setting) -> list[Column]:
-    """Return the columns: time to three targets, the cost until the last one, and the worst client in the end."""
+    """Return the columns for normal runs: times to the targets, cost to the last target, the worst client's metric."""
     last = setting.targets[-1]
     times = [
         Column(f"time to {setting.target(level)}", partial(_time_to_level, level), "{:.3f}".format)
@@ -46,12 +46,12 @@ def make_columns(setting: Setting) -> list[Column]:
 
 
 def _three_digits(value: float) -> str:
-    """Return three significant digits without an exponent."""
+    """Format a number with three significant digits and without an exponent."""
     return np.format_float_positional(float(f"{value:.3g}"), trim="-")
 
 
 def _worst_column(setting: Setting) -> Column:
-    """Return the column of the worst client, in the metric of the setting's objective."""
+    """Return the column for the worst client, in the main metric of the setting's objective."""
     if setting.fields.get("objective") == "next-token":
         return Column("worst client's perplexity", lambda run: run.worst, "{:.2f}".format)
     return Column("worst client %", lambda run: 100 * run.worst, "{:.2f}".format)
@@ -62,12 +62,12 @@ def _time_to_level(level: float, run: Measured) -> float:
 
 
 def end_columns(setting: Setting) -> list[Column]:
-    """Return the columns for the runs of five times FedAvg's time: the accuracy and the worst client at the end."""
+    """Return the columns for long runs: the final accuracy and the worst client's final metric."""
     return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_column(setting)]
 
 
 def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
-    """Return the runs of a part by entrant, in the order of the runs."""
+    """Return the runs of one part of the race by entrant, in the order of the runs."""
     by_entrant: dict[str, list[Measured]] = {}
     for run in runs:
         if run.part == part:
@@ -76,7 +76,7 @@ def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Meas
 
 
 def format_cell(column: Column, runs: Sequence[Measured]) -> str:
-    """Return mean ± 95 % interval, or how many runs reached the target if not all did."""
+    """Return `mean ± half 95 % interval`. If not all runs reached the target, return how many did."""
     values = [column.of(run) for run in runs]
     reached = sum(map(math.isfinite, values))
     if not reached:
@@ -90,9 +90,9 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 
 
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
-    """Return the table of the CSV file: a line per part, entrant and column.
+    """Return the table for the CSV file: a line per part of the race, entrant and column.
 
-    `reached` counts the runs with a finite value. The mean is infinite unless all runs have one.
+    `reached` is the number of runs with a finite value. The mean is infinite unless all runs have a finite value.
 
     Args:
         setting: The setting.
@@ -123,7 +123,7 @@ def _iterate_parts(
 
 
 def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
-    """Return the table in Markdown, ranked by the time to the last target, the limit first."""
+    """Return the table in Markdown, sorted by the time to the last target. The entrant `limit` is first."""
     rows = (
         [entrant, str(len(by_entrant[entrant])), *(format_cell(column, by_entrant[entrant]) for column in shown)]
         for entrant in rank_entrants(shown, by_entrant)
@@ -132,7 +132,10 @@ def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
 
 
 def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
-    """Return the limit, then the entrants by mean time to the last target, then to the one before, and so on."""
+    """Return the entrants sorted by mean time to the last target, the entrant `limit` first.
+
+    Equal times, such as infinite ones, are sorted by the time to the target before, and so on.
+    """
     times = [column for column in shown if column.name.startswith("time to ")][::-1]
 
     def target_times(entrant: str) -> tuple[float, ...]:
@@ -150,7 +153,7 @@ def _mean_accuracy(runs: Sequence[Measured]) -> float:
 
 
 def format_values(values: Mapping[str, Any]) -> str:
-    """Return the values as text: `lr=0.1 local_steps=5`."""
+    """Return tuned values as text, such as `lr=0.1 local_steps=5`."""
     return " ".join(f"{name}={_format_value(value)}" for name, value in values.items())
 
 
@@ -161,7 +164,7 @@ def _format_value(value: object) -> str:
 
 
 def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]) -> list[str]:
-    """Return sentences on the lead at the last target, tuned and untuned, on the end, and on missing entrants.
+    """Return sentences on the fastest method (tuned and untuned), the final accuracies and missing entrants.
 
     Args:
         setting: The setting.
@@ -177,12 +180,12 @@ def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence
 
 
 def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    """Yield sentences that compare our method with the best other methods, FedAvg and the limit.
+    """Yield sentences that compare Fed-Quilt's time with the best other method, FedAvg and the entrant `limit`.
 
     Args:
         setting: The setting.
         runs: The tuned and the untuned runs.
-        part: The part to compare.
+        part: The part of the race, `tuned` or `untuned`.
     """
     by_entrant = group_by_entrant(runs, part)
     level = setting.targets[-1]
@@ -216,13 +219,13 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
 
 
 def _compare_times(label: str, name: str, our_time: float, its_time: float) -> str:
-    """Compare our time with that of an entrant, which the label describes.
+    """Return a sentence that compares Fed-Quilt's time with the time of another entrant.
 
     Args:
-        label: The description of the entrant.
-        name: Its name.
-        our_time: The time of our method.
-        its_time: The entrant's time.
+        label: The description of the other entrant.
+        name: The name of the other entrant.
+        our_time: The time of Fed-Quilt.
+        its_time: The time of the other entrant.
     """
     if its_time >= our_time:
         ratio = its_time / our_time
@@ -231,7 +234,9 @@ def _compare_times(label: str, name: str, our_time: float, its_time: float) -> s
 
 
 def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
-    """Return the result of the test between our method and the best other one; empty if it is not possible.
+    """Return the result of the significance test of Fed-Quilt against the best other method, as text.
+
+    It is empty if the test is not possible.
 
     Args:
         by_entrant: The runs by entrant.
@@ -243,7 +248,7 @@ def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
 
 
 def _compare_endings(long: Sequence[Measured]) -> Iterator[str]:
-    """Yield a sentence on whether our method ends below FedAvg."""
+    """Yield a sentence that compares the final accuracies of Fed-Quilt and FedAvg, if both have long runs."""
     by_entrant = group_by_entrant(long, "long")
     if not {OURS, ROUNDS} <= by_entrant.keys():
         return
@@ -255,11 +260,11 @@ def _compare_endings(long: Sequence[Measured]) -> Iterator[str]:
 
 
 def _list_missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield sentences on the entrants that cannot be run, and on those that have not been run."""
+    """Yield sentences about the entrants that cannot be run, and about those that have not been run yet."""
     reasons = {name: entrant.refusal_reason(setting) for name, entrant in ENTRANTS.items()}
     refused = {name: reason for name, reason in reasons.items() if reason is not None}
     yield from (f"{name} cannot be run here: {reason}." for name, reason in refused.items())
-    # The limit has no untuned runs.
+    # The entrant `limit` has no runs with default values.
     for part, expected in (("tuned", ENTRANTS.keys()), ("untuned", ENTRANTS.keys() - {LIMIT})):
         present = group_by_entrant(runs, part)
         missing = [name for name in ENTRANTS if name in expected and name not in present and name not in refused]

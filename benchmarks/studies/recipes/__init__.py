@@ -1,4 +1,4 @@
-"""The studies by name. A study is a function that takes its scale."""
+"""The studies by name. Each is defined by a function that takes the size of the study and returns a Study."""
 
 from collections.abc import Callable
 

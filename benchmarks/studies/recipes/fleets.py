@@ -1,4 +1,4 @@
-"""Studies of no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
+"""Studies that belong to no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
 
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,7 @@ COMPARED = (*ASYNCHRONOUS, "fedavg", "fedrolex", "ram-fed")
 
 
 def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
-    """Return an experiment on MNIST or digits: MLP, 10 clients, half of them 3x as fast, equal time, Dirichlet 0.5."""
+    """Return an experiment with an MLP on MNIST or digits, 10 clients, a time limit, and labels by Dirichlet 0.5."""
     common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
     common |= scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
@@ -40,12 +40,12 @@ def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
 
 
 def on_equal_terms(experiment: Experiment) -> Experiment:
-    """Return the experiment on equal terms."""
+    """Return the experiment with the same hyperparameters for every method, as with `fedraa compare --terms equal`."""
     return on_terms(experiment, "equal")
 
 
 def equal_budget(scale: Scale) -> Study:
-    """Compare all methods at equal time: accuracy, and time, bytes, operations and memory to a target."""
+    """Compare all methods at equal time: the accuracy; the time, bytes and FLOPs to a target; the peak memory."""
     cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in list_methods()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
@@ -66,7 +66,7 @@ def equal_budget(scale: Scale) -> Study:
 
 
 def stragglers(scale: Scale) -> Study:
-    """Compare methods on devices with speeds from 1 to 100, heavy tails, dropouts, or days and nights."""
+    """Compare methods on devices with speeds from 1 to 100, heavy-tailed durations, dropouts, or daily off-times."""
     fleets: dict[str, dict[str, Any]] = {
         "1×": {"compute": "1:1"},
         "3×": {"compute": "1:0.5,3:0.5"},
@@ -102,7 +102,7 @@ def stragglers(scale: Scale) -> Study:
 
 
 def staleness(scale: Scale) -> Study:
-    """Vary the weight of stale updates, the mixing and the concurrency of FedAsync: accuracy, time to a target."""
+    """Vary FedAsync's staleness weight, mixing weight and concurrency: accuracy and time to a target."""
     counts = scale.pick_value((5, 20), *[(5, 10, 20, 50)] * 2)
     mixings = scale.pick_value((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
     cells = []
@@ -122,7 +122,7 @@ def staleness(scale: Scale) -> Study:
 
 
 def networks(scale: Scale) -> Study:
-    """Compare methods on fleets limited by computing and by bandwidth: which methods profit from small submodels?"""
+    """Compare methods on devices limited by compute or by bandwidth: which methods profit from small submodels?"""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
     longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick_value(60.0, 240.0, 240.0)}}
     cells = [
@@ -147,7 +147,7 @@ def networks(scale: Scale) -> Study:
 
 
 def schedulers(scale: Scale) -> Study:
-    """Compare Gre-RAA with other schedulers of fragments: tail staleness, idle time, fairness of updates."""
+    """Compare Gre-RAA with other schedulers: high quantile of staleness, idle time, fairness between fragments."""
     rows = {
         "gre-raa": "fed-raa",
         "random": "fed-raa-random",
@@ -179,7 +179,7 @@ def schedulers(scale: Scale) -> Study:
 
 
 def best_lr(scale: Scale) -> Study:
-    """Run each method at every learning rate of a grid: compare best rates, and the same rate for all methods."""
+    """Run each method with every learning rate of a grid: compare methods at their best rates and at a common rate."""
     rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
     chosen = scale.pick_value(sample, sample, tuple(list_methods()))

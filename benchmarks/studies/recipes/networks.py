@@ -1,4 +1,4 @@
-"""Networks of the smaller sizes."""
+"""Small networks for the sizes quick and standard of the studies. They take the place of a paper's networks."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Channels of one normalisation group are cut together, so four regions or ten clients need at least this many groups.
+# The number of groups of a group norm. A submodel keeps or leaves out all channels of a group together. This number is
+# enough to divide the channels into four regions or among ten clients.
 GROUPS = 16
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions on a normed residual stream."""
+    """A residual block: the input is added to the output of two 3x3 convolutions, each after a group norm."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class Block(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Two dense layers on a normed residual stream, as in a transformer. The input is added to their output."""
+    """A residual block as in a transformer: the input is added to the output of a norm and two dense layers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -41,23 +42,23 @@ class DenseBlock(nn.Module):
 
 
 def residual_mlp(classes: int) -> nn.Sequential:
-    """Return two residual blocks of width 64 for 32x32 images of three channels.
+    """Return an MLP with two residual blocks of width 64, for 32x32 images with three channels.
 
-    It has 230,858 parameters, 33,408 of them in blocks. `digits_residual_mlp`, for 8x8 images of one channel, has
-    38,346.
+    With 10 classes it has 230,858 parameters, 33,408 of them in blocks. The variant `digits_residual_mlp`, for 8x8
+    images with one channel, has 38,346 parameters.
     """
     return _build_mlp(3 * 32 * 32, classes)
 
 
 def digits_residual_mlp(classes: int) -> nn.Sequential:
-    """Return the residual MLP for digits."""
+    """Return an MLP with two residual blocks, for 8x8 images with one channel."""
     return _build_mlp(64, classes)
 
 
 def deep_residual_mlp(classes: int) -> nn.Sequential:
-    """Return the residual MLP for 32x32 images with four blocks, the number of blocks of the paper's ViT-Small.
+    """Return an MLP with four residual blocks for 32x32 images. The paper's ViT-Small also has four blocks.
 
-    It has 264,266 parameters, 66,816 of them in blocks.
+    With 10 classes it has 264,266 parameters, 66,816 of them in blocks.
     """
     return _build_mlp(3 * 32 * 32, classes, blocks=4)
 
@@ -74,21 +75,22 @@ def _build_mlp(features: int, classes: int, *, blocks: int = 2) -> nn.Sequential
 
 
 def small_resnet(classes: int) -> nn.Sequential:
-    """Return a small CNN for 32x32 images of three channels, in which masked blocks do not stop the signal.
+    """Return a small CNN for 32x32 images with three channels. It has residual connections around its blocks.
 
-    It has a patch convolution of stride 4 and 32 channels, two residual blocks, a mean over the image and a dense
-    layer. With 10 classes it has 39,082 parameters, 37,120 of them in blocks.
+    If a block is masked, the signal still passes through its residual connection. The CNN has a patch convolution of
+    stride 4 and 32 channels, two residual blocks, a mean over the image and a dense layer. With 10 classes it has
+    39,082 parameters, 37,120 of them in blocks.
     """
     return _build_resnet(3, 4, classes)
 
 
 def batch_norm_cnn(classes: int) -> nn.Sequential:
-    """Return three convolutions with batch norm and a dense layer, for 32x32 images of three channels."""
+    """Return a CNN of three convolutions with batch norm and a dense layer, for 32x32 images with three channels."""
     return _build_batch_norm_cnn(3, (8, 16, 32), classes)
 
 
 def digits_batch_norm_cnn(classes: int) -> nn.Sequential:
-    """Return two convolutions with batch norm and a dense layer, for 8x8 images of one channel."""
+    """Return a CNN of two convolutions with batch norm and a dense layer, for 8x8 images with one channel."""
     return _build_batch_norm_cnn(1, (8, 16), classes)
 
 
@@ -106,7 +108,7 @@ def _build_batch_norm_cnn(channels: int, widths: Sequence[int], classes: int) ->
 
 
 def digits_resnet(classes: int) -> nn.Sequential:
-    """Return the small CNN for 8x8 images of one channel, with patches of 2x2."""
+    """Return a small residual CNN for 8x8 images with one channel. Its patches are 2x2."""
     return _build_resnet(1, 2, classes)
 
 

@@ -1,4 +1,4 @@
-"""Personal methods beside FedAvg."""
+"""Studies that compare methods for personal models with FedAvg."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ NOTES = (
 
 
 def personal_cifar10(scale: Scale) -> Study:
-    """FedRep, FedBN and Ditto beside fine-tuned FedAvg on CIFAR-10, Dirichlet 0.3."""
+    """Compare FedRep, FedBN and Ditto with fine-tuned FedAvg on CIFAR-10, divided by Dirichlet 0.3."""
     common: dict[str, Any] = {
         "clients": 20,
         "personalised": 20,
@@ -53,7 +53,7 @@ def personal_cifar10(scale: Scale) -> Study:
 
 
 def personal_shakespeare(scale: Scale) -> Study:
-    """FedRep, FedBN and Ditto beside fine-tuned FedAvg on Shakespeare, a client per role."""
+    """Compare FedRep, FedBN and Ditto with fine-tuned FedAvg on Shakespeare, with one client per role."""
     common: dict[str, Any] = {
         "dataset": "benchmarks.studies.race.shakespeare:roles",
         "model": "benchmarks.studies.race.shakespeare:LettersBatchNorm",
@@ -67,14 +67,14 @@ def personal_shakespeare(scale: Scale) -> Study:
 
 
 def _personal_study(scale: Scale, name: str, title: str, common: dict[str, Any], metrics: tuple[Metric, ...]) -> Study:
-    """Return a study of the personal methods with the same local work.
+    """Return a study that compares the methods for personal models with equal local work.
 
     Args:
         scale: The scale.
         name: The study's name.
-        title: Its title.
-        common: The fields of all its experiments.
-        metrics: Its metrics.
+        title: The study's title.
+        common: The fields of all experiments.
+        metrics: The study's metrics.
     """
     rounds = common["rounds"]
     common |= {"weights": "samples", "batch_size": 32, "momentum": 0.0, "eval_every": rounds}

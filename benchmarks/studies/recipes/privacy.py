@@ -1,4 +1,4 @@
-"""Central differential privacy at epsilon = 8: accuracy with and without it."""
+"""A study of central differential privacy at epsilon = 8: the accuracy with and without it."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from benchmarks.studies.study import Cell, Study
 
 CLIENTS = 100
 SHARE = 0.2
-# The noise that `fedraa plan --epsilon 8` finds for this number of Poisson rounds with a share of 0.2 of the clients
-# each, at delta = 100^-1.1.
+# The noise multiplier by number of rounds, as found by `fedraa plan --epsilon 8`. In each round a client participates
+# with probability 0.2 (Poisson sampling), and delta is 100^-1.1.
 NOISE_OF_ROUNDS = {20: 0.64, 60: 0.882}
 WITHOUT = "without privacy"
 NOTES = (
@@ -19,7 +19,7 @@ NOTES = (
 
 
 def privacy_central(scale: Scale) -> Study:
-    """FedAvg with and without central privacy at epsilon = 8."""
+    """Compare FedAvg with and without central differential privacy at epsilon = 8."""
     common: dict[str, Any] = {"method": "fedavg", "weights": "uniform", "clients": CLIENTS, "lr": 0.1}
     common |= {"participation": f"poisson:{SHARE}", "local_steps": 5, "batch_size": 32}
     common |= scale.pick_value(

@@ -1,4 +1,4 @@
-"""Studies of Fed-RAA: its baselines, its schedules, and the shares of slow devices and of fragments."""
+"""Studies that test the Fed-RAA paper: baselines, schedulers, share of slow devices, number of fragments."""
 
 from itertools import product
 from typing import Any
@@ -8,7 +8,7 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
-# Test accuracy at which Table 2 stops the clock.
+# The test accuracy to which Table 2 of the paper measures the time, by data set.
 TARGETS = {"digits": 0.85, "mnist": 0.93, "cifar10": 0.45, "cifar100": 0.19}
 TIME = to_target(TARGETS, "t")
 CLOCK = (
@@ -25,12 +25,13 @@ MNIST_NUMBERS = "The paper's numbers are for MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-# The rounds between two prunings. The paper has fifty, for which the runs here are too short.
+# The number of rounds between two prunings in PruneFL. The PruneFL paper has 50, but the runs of this study are too
+# short for this number.
 REPRUNED = {"submodel.reprune_every": 3}
 
 
 def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
-    """Return the appendix's settings: 10 clients, 5 epochs, batch 128 (CIFAR-100: 64), lr 0.005, momentum 0.5."""
+    """Return the settings in the paper's appendix: 10 clients, 5 epochs, batch size 128 (CIFAR-100: 64), and so on."""
     common = {
         "hidden": (HIDDEN[dataset],),
         "time": BUDGET[dataset],
@@ -52,7 +53,8 @@ def _paper_values(time: float, accuracy: float) -> dict[str, float]:
     return {TIME.name: time, ACCURACY.name: accuracy}
 
 
-# Rows of Tables 2 (seconds to the target) and 5 (accuracy) for MNIST, CIFAR-10 and CIFAR-100.
+# The methods in the paper's Tables 2 and 5. Each has its fields, and for MNIST, CIFAR-10 and CIFAR-100 the seconds to
+# the target (Table 2) and the accuracy (Table 5).
 BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
     "fed-raa": (
         _raa_fields(),
@@ -88,7 +90,7 @@ BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
 def raa_baselines(scale: Scale) -> Study:
     """Compare Fed-RAA with its baselines at equal time: time to an accuracy (Table 2), final accuracy (Table 5)."""
     datasets = scale.pick_value(*DATASETS)
-    # The slowest method takes half of this time to the target.
+    # A shorter time limit at the size quick. The slowest method reaches the target in half of this time.
     shorter: dict[str, Any] = scale.pick_value({"time": 8.0}, {}, {})
     cells = [
         Cell(row, _make_experiment(scale, dataset, **own, **shorter), dataset, papers[number])
@@ -108,14 +110,14 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_own_time(scale: Scale) -> Study:
-    """Give each method three times its own time to the target: the protocol of Table 5."""
+    """Compare accuracies after three times the time that each method itself needs to the target, as in Table 5."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     in_flight = _raa_fields(scheduler="gre-raa(in_flight=True)")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         row: (own, papers[0]) for row, (own, papers) in BASELINES.items()
     }
     rows |= {"fed-raa, in flight": (in_flight, {})}
-    # The runs are as long as the slowest of their kind needs.
+    # The time limits of asynchronous methods and of methods in rounds. Each is as long as the slowest method needs.
     longest = scale.pick_value((3.0, 14.0), (15.0, 48.0), (15.0, 60.0))
     accuracy = at_own_time(TARGETS, 3)
     cells = []
@@ -141,9 +143,9 @@ def raa_own_time(scale: Scale) -> Study:
 
 
 def raa_cut_layers(scale: Scale) -> Study:
-    """Cut all layers of a CNN or only one, as the paper cuts only "designated layers", and compare with FedAsync."""
+    """Compare Fed-RAA with all layers of a CNN cut, with one layer cut ("designated layers"), and FedAsync."""
     dataset = scale.pick_value("digits", "mnist", "cifar10")
-    # The dense layer of 120 units is the eighth module of the CNN.
+    # "7" is the name of the CNN's dense layer with 120 units.
     rows: dict[str, dict[str, Any]] = {
         "fed-raa, all layers cut": _raa_fields(),
         "fed-raa, one layer cut": _raa_fields(cut_layers=("7",)),
@@ -170,7 +172,7 @@ def raa_cut_layers(scale: Scale) -> Study:
 
 
 def raa_clock(scale: Scale) -> Study:
-    """Count staleness by the updates of the fragment, or by all updates of the server, as the algorithm is printed."""
+    """Compare staleness counted in updates of the fragment with staleness counted in updates of the server."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     rows: dict[str, dict[str, Any]] = {
         "constant weight": {},
@@ -199,7 +201,7 @@ def raa_clock(scale: Scale) -> Study:
 
 
 def raa_schedules(scale: Scale) -> Study:
-    """Compare Gre-RAA with random, minimum priority and synchronous assignment: Table 3."""
+    """Compare the scheduler Gre-RAA with random, minimum-priority and synchronous assignment of fragments: Table 3."""
     datasets = scale.pick_value(*DATASETS)
     rows: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
         "gre-raa": (
@@ -236,7 +238,7 @@ def raa_schedules(scale: Scale) -> Study:
 
 
 def raa_beta(scale: Scale) -> Study:
-    """Vary the share of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9."""
+    """Vary the share beta of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9."""
     counts = scale.pick_value((3,), (3,), (2, 3, 4, 5))
     cells = []
     for dataset, fragments, beta in product(scale.pick_value(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):
@@ -276,7 +278,7 @@ def raa_fragments(scale: Scale) -> Study:
 
 
 def raa_in_flight(scale: Scale) -> Study:
-    """Compare Gre-RAA with and without tasks in flight, random, minimum priority and FedAsync, for 2 to 5 fragments."""
+    """Compare Gre-RAA that counts or ignores tasks in flight, other schedulers and FedAsync, for 2 to 5 fragments."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {
         "gre-raa": "gre-raa",
@@ -321,15 +323,15 @@ def _trend_study(
     reference: str,
     claims: tuple[Claim, ...],
 ) -> Study:
-    """Return a study of curves for which the paper has no numbers.
+    """Return a study of a trend that the paper shows only as curves, without numbers.
 
     Args:
         scale: The scale.
         name: The study's name.
-        title: Its title.
-        cells: Its cells.
-        metrics: Its metrics.
-        reference: The reference row.
+        title: The study's title.
+        cells: The study's cells.
+        metrics: The study's metrics.
+        reference: The row with which the others are compared.
         claims: The claims to judge.
     """
     notes = ("The paper gives only curves, no numbers.", OPEN, *scale.pick_value((SMALL,), (), ()))

@@ -1,4 +1,4 @@
-"""Studies of "Resource-adaptive federated learning" (RA-Fed, RAM-Fed)."""
+"""Studies that test the paper "Resource-adaptive federated learning" (RA-Fed, RAM-Fed)."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -23,7 +23,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed: most different data, small submodels, short and long rounds (Table 2, S-Arb)."""
+    """Compare RAM-Fed with RA-Fed on very different clients with small submodels (Table 2, mask level S-Arb)."""
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
@@ -69,8 +69,8 @@ def ramfed_memory(scale: Scale) -> Study:
     )
 
 
-# Tables 2 and 3, per method and mask level: accuracies at the tables' concentrations. `same structure` is the paper's
-# SplitFL: one slice for all clients.
+# The rows of Tables 2 and 3, with method, mask level and the paper's accuracies at each Dirichlet concentration. The
+# rows `same structure` are the paper's SplitFL, in which all clients train the same slice.
 ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "same structure (SplitFL)": {"method": "heterofl", "capacities": (0.5,)},
@@ -139,7 +139,7 @@ STAND_IN = (
 
 
 def ramfed_table2_mnist(scale: Scale) -> Study:
-    """Compare thirteen methods and mask levels, MLP on MNIST (digits at the quick size): RAM-Fed's Table 2."""
+    """Compare thirteen methods and mask levels with an MLP on MNIST (size quick: digits): RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "rounds": 30, "lr": 0.05, "local_epochs": 5},
         {"dataset": "mnist", "hidden": (200,), "rounds": 25, "batch_size": 128, "lr": 0.01, "local_epochs": 1},
@@ -152,7 +152,7 @@ def ramfed_table2_mnist(scale: Scale) -> Study:
 
 
 def ramfed_table2_cifar10(scale: Scale) -> Study:
-    """Compare thirteen methods and mask levels, CNN on CIFAR-10 (its subset at smaller sizes): RAM-Fed's Table 2."""
+    """Compare thirteen methods and mask levels with a CNN on CIFAR-10 or its subset: RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "cifar10-subset", "rounds": 15, "eval_every": 3, "batch_size": 32, "local_epochs": 1},
         {"dataset": "cifar10-subset", "rounds": 60, "eval_every": 5, "batch_size": 32, "local_epochs": 1} | AUGMENTED,
@@ -165,7 +165,7 @@ def ramfed_table2_cifar10(scale: Scale) -> Study:
 
 
 def ramfed_table3_agnews(scale: Scale) -> Study:
-    """Compare thirteen methods and mask levels, FastText on AG News (a subset of its rows): RAM-Fed's Table 3."""
+    """Compare thirteen methods and mask levels with FastText on a subset of AG News: RAM-Fed's Table 3."""
     common = {"dataset": "agnews", "model": "fasttext", "batch_size": scale.pick_value(32, 32, 128)}
     common |= scale.pick_value(
         {"rounds": 15, "eval_every": 3, "lr": 1.0, "local_epochs": 1},
@@ -194,17 +194,17 @@ def _table_study(
     at: tuple[float, ...],
     note: str | None = None,
 ) -> Study:
-    """Return a study of the rows that the paper has numbers for.
+    """Return a study of those rows for which the paper has numbers.
 
     Args:
         scale: The scale.
         name: The study's name.
-        title: Its title.
+        title: The study's title.
         common: The fields of all experiments.
         paper: The paper's accuracies by row.
-        concentrations: The concentrations of these accuracies.
+        concentrations: The Dirichlet concentrations of the paper's accuracies.
         at: The concentrations to run.
-        note: A note of the smaller sizes.
+        note: A note for the sizes quick and standard.
     """
     if "local_epochs" not in common:
         common = {"local_steps": 5} | common
@@ -222,14 +222,17 @@ def _table_study(
 
 
 def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
-    """Return a field that makes PruneFL prune ten times in a short run. By default it prunes every fifty rounds."""
+    """Return a field so that PruneFL prunes ten times in a run. By default it prunes only every fifty rounds.
+
+    The result is empty for methods other than PruneFL, and for runs of at least 500 rounds.
+    """
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
     return {}
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary the coverage: clients per region, trained regions, and rounds without training (Figures 3 and 4)."""
+    """Vary how many clients train a region, how many regions are trained, and how long one waits (Figures 3 and 4)."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -278,9 +281,9 @@ def ramfed_coverage(scale: Scale) -> Study:
 
 
 def ramfed_rounds(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed by rounds, with one and two hidden layers, in shards of equal size (Table 2).
+    """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers (Table 2).
 
-    The paper's clients have equally many samples (Hsu et al.), and its MLP has two hidden layers.
+    As in the paper, all clients have the same number of samples (Hsu et al.). The paper's MLP has two hidden layers.
     """
     dataset, width = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     counts = scale.pick_value((25, 50, 100, 200), (25, 50, 100, 200), (50, 100, 500, 2000))
@@ -319,7 +322,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Set the coverage, the trained regions and the longest wait for a region by hand: Figures 3 and 4."""
+    """Prescribe how many clients train a region, how many regions are trained, and how long one waits: Figures 3, 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,

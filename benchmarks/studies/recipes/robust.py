@@ -1,4 +1,4 @@
-"""Robust aggregators under attacks of 20 % of the clients."""
+"""Studies of robust aggregators, in which 20 % of the clients attack."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -10,7 +10,7 @@ from benchmarks.studies.study import Cell, Study
 from fedraa.rundir.history import History
 
 CLIENTS = 20
-# Number f of attackers among the clients. Bulyan needs 4 f + 3 clients.
+# The number f of attackers among the clients. It cannot be larger, because Bulyan needs 4 f + 3 clients.
 ATTACKERS = 4
 MEAN = "mean"
 AGGREGATORS: dict[str, str | None] = {
@@ -45,19 +45,19 @@ NOTES = (
 
 
 def robust_alie(scale: Scale) -> Study:
-    """Median, trimmed mean, Krum and Multi-Krum under ALIE."""
+    """Compare median, trimmed mean, Krum and Multi-Krum under the attack ALIE."""
     rows = {row: AGGREGATORS[row] for row in ALIE_ROWS}
     return _robust_study(scale, "robust_alie", "Robust aggregators under ALIE", rows, ALIE_COLUMNS, (ACCURACY,))
 
 
 def robust_attacks(scale: Scale) -> Study:
-    """Robust aggregators crossed with attacks."""
+    """Compare all robust aggregators under all attacks."""
     title = "Robust aggregators under attacks"
     return _robust_study(scale, "robust_attacks", title, AGGREGATORS, ATTACKS, (ACCURACY,))
 
 
 def robust_backdoor(scale: Scale) -> Study:
-    """Robust aggregators under a backdoor: accuracy, and success of the backdoor."""
+    """Compare robust aggregators under a backdoor attack: the accuracy, and the success rate of the backdoor."""
     title = "Robust aggregators under a backdoor"
     return _robust_study(scale, "robust_backdoor", title, AGGREGATORS, BACKDOOR, (ACCURACY, ATTACK_SUCCESS))
 
@@ -75,7 +75,7 @@ def _robust_study(
     Args:
         scale: The scale.
         name: The study's name.
-        title: Its title.
+        title: The study's title.
         aggregators: The aggregators by row.
         attacks: The attacks by column.
         metrics: The metrics.

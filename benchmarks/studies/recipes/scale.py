@@ -13,15 +13,16 @@ from fedraa.errors import InputError
 T = TypeVar("T")
 Size = Literal["quick", "standard", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
-# These transforms are for images of objects, which may be mirrored.
+# Augmentations for images of objects. Unlike digits, objects may be mirrored.
 AUGMENTED = {"transforms": ("crop", "flip")}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The size of a study and its data.
+    """The size of a study, and the folder of its data.
 
-    Quick takes minutes. Standard, on real data, takes about 40 minutes on two cores. The third size is the paper's.
+    A study of the size `quick` takes minutes. At the size `standard` it uses real data and takes about 40 minutes on
+    two cores. The size `paper` is that of the paper.
     """
 
     size: Size
@@ -32,19 +33,19 @@ class Scale:
         return self.size == "paper"
 
     def pick_value(self, quick: T, standard: T, paper: T) -> T:
-        """Return the value for this size, one of the three arguments."""
+        """Return the one of the three arguments that belongs to this size."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property
     def seeds(self) -> Sequence[int]:
-        """Return five seeds, for a study with runs of seconds: three seeds would separate the methods less."""
+        """The seeds: five at the smaller sizes, where runs take seconds, because three separate methods less well."""
         return self.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
-        """Return an experiment on a data set by name; `cifar10-subset` is a file in the folder of the data.
+        """Return an experiment on a data set. `cifar10-subset` is a file in the folder of the data.
 
-        A field may also be the path of a method's value. Raises ValueError if the data set needs the folder of the
-        data.
+        The fields may include paths of settings within the method. Raises ValueError if the data set needs the folder
+        of the data and there is none.
         """
         fields = split_paths(fields, {})
         if dataset == "digits":

@@ -1,4 +1,4 @@
-"""A part of CIFAR-10 that gives 40 clients 100 images each."""
+"""A part of CIFAR-10 that is large enough for 40 clients with 100 images each."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ IMAGES = 4000
 
 
 def cifar10(data_dir: Path | None) -> Dataset:
-    """Return the first training images of the subset of CIFAR-10, with all of its test images.
+    """Return the first training images and all test images of the subset of CIFAR-10.
 
     Args:
         data_dir: The folder of the subset.

@@ -1,4 +1,4 @@
-"""Studies of "Resource-aware distributed minimax optimization" (SubDisMO)."""
+"""Studies that test the paper "Resource-aware distributed minimax optimization" (SubDisMO)."""
 
 from itertools import product
 from typing import Any
@@ -30,7 +30,7 @@ def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """Compare SubDisMO with its variants without perturbation and with a memory, on equal masks: Tables 1 and 2."""
+    """Compare SubDisMO with variants without perturbation or with a memory, on the same masks: Tables 1 and 2."""
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -72,7 +72,7 @@ def subdismo_delta(scale: Scale) -> Study:
 
 
 def subdismo_forms(scale: Scale) -> Study:
-    """Compare the three readings of SubDisMO's parts with its rivals at an equal share of the model: Table 1."""
+    """Compare SubDisMO with masks of elements, units and blocks, and other methods of the same capacity: Table 1."""
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:deep_residual_mlp", f"{NETWORKS}:deep_residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -125,7 +125,7 @@ DIGITS = "Digits stand in for CIFAR-10 at the quick size."
 
 
 def _make_experiment(scale: Scale, **own: Any) -> Experiment:
-    """Return an experiment with ViT-Small on CIFAR-10, or with residual dense blocks on digits or a CIFAR-10 subset."""
+    """Return an experiment with ViT-Small on CIFAR-10. The smaller sizes have a residual MLP on smaller data."""
     common: dict[str, Any] = {"batch_size": 32, "lr": 0.1, "partition": "dirichlet", "weights": "uniform"}
     common |= scale.pick_value(
         {"dataset": "digits", "model": f"{NETWORKS}:digits_residual_mlp", "rounds": 60, "local_steps": 5},
@@ -139,7 +139,8 @@ def _stand_in_notes(scale: Scale) -> tuple[str, ...]:
     return scale.pick_value((DIGITS, BLOCKS), (SUBSET, BLOCKS), ())
 
 
-# Half the clients train a quarter of the model, and half train half of it. With PruneFL all train the same half.
+# The submodels of methods other than SubDisMO. Half of the clients train a quarter of the model, and half train half of
+# it. With PruneFL all clients train the same half.
 SHARES: dict[str, dict[str, Any]] = {
     "oap": {"capacities": (0.25, 0.5)},
     "fedrolex": {"capacities": (0.25, 0.5), "submodel.capacities.redraw": False},
@@ -160,7 +161,7 @@ NARROWEST = {"vit-small": 8, "vit": 8}
 
 
 def subdismo_table1(scale: Scale) -> Study:
-    """Compare SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10 and CIFAR-100."""
+    """Compare SubDisMO, RAM-Fed and 16 pairs of a submodel policy and local training: Table 1, CIFAR-10, CIFAR-100."""
     halves: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[float, float], ...]]]] = {
         "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
         "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
@@ -179,7 +180,7 @@ def subdismo_table1(scale: Scale) -> Study:
 
 
 def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
-    """Return a method's experiment: PruneFL re-prunes ten times, and IST has no more clients a round than units."""
+    """Return a method's experiment. PruneFL prunes ten times, and IST has at most as many clients a round as units."""
     name = own["method"].partition("+")[0]
     experiment = _make_experiment(scale, **common | own | SHARES.get(name, {}))
     if name == "prunefl" and not scale.paper and experiment.rounds is not None:
@@ -191,7 +192,7 @@ def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experi
 
 
 def subdismo_radius(scale: Scale) -> Study:
-    """Vary SubDisMO's radius delta from 0 to 0.3: Table 2, CIFAR-10."""
+    """Vary SubDisMO's perturbation radius delta from 0 to 0.3: Table 2, CIFAR-10."""
     table = {
         0.0: {},
         0.01: _paper_values(49.73, 5.84),
@@ -220,7 +221,7 @@ ARCHITECTURES = "Instead of ResNet18, the model has two residual blocks of convo
 
 
 def subdismo_architectures(scale: Scale) -> Study:
-    """Compare the methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
+    """Compare SubDisMO and other methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "fedavg": ({"method": "fedavg"}, ((76.78, 2.92), (55.70, 2.96), (30.95, 2.90))),
         "fedsam": ({"method": "fedsam", "local.sam_rho": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
@@ -261,7 +262,7 @@ def subdismo_architectures(scale: Scale) -> Study:
 
 
 def subdismo_masks(scale: Scale) -> Study:
-    """Compare random masks with rolling windows with and without overlap: Table 6."""
+    """Compare SubDisMO with random masks, overlapping rolling windows and disjoint rolling windows: Table 6."""
     width = scale.pick_value(64, 256, 512)
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "random": ({"method": "subdismo"}, ((51.23, 4.77), (55.99, 1.85))),
@@ -290,7 +291,7 @@ def _rolling_fields(stride: int) -> dict[str, Any]:
 
 
 def subdismo_cost(scale: Scale) -> Study:
-    """Count the parameters and operations of SubDisMO's submodels and of FedSAM's full model: Table 7."""
+    """Count the parameters and FLOPs of SubDisMO's submodels and of FedSAM's full model: Table 7."""
     common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
     dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
     smallest, largest = sent_back("least"), sent_back("most")
@@ -336,7 +337,7 @@ def subdismo_clients(scale: Scale) -> Study:
 
 
 def subdismo_coverage(scale: Scale) -> Study:
-    """Vary the coverage C* in SubDisMO (the clients that train each parameter): Figure 4."""
+    """Vary SubDisMO's coverage C*, the number of clients that train each parameter in a round: Figure 4."""
     cells = [
         Cell(
             f"{count} of 30 clients",

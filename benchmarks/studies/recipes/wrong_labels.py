@@ -1,4 +1,4 @@
-"""Digits with wrong labels, which a model should not memorise."""
+"""The data set digits with some wrong training labels, which a good model does not memorise."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,10 @@ WRONG = 0.3
 
 
 def digits(data_dir: Path | None) -> Dataset:
-    """Return the digits with a share `WRONG` of the training labels changed, equally in every run.
+    """Return the data set digits with the share `WRONG` of its training labels changed. Every run has the same changes.
 
     Args:
-        data_dir: The folder of a study's other datasets, which the digits do not need.
+        data_dir: The folder of a study's data sets. It is unused, because digits is built in.
     """
     data = load_dataset("digits")
     assert isinstance(data, Dataset)

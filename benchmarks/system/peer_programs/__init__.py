@@ -1,1 +1,4 @@
-"""The same rounds of FedAvg in several frameworks, each in its own environment: `python -m benchmarks peers`."""
+"""Programs that train the same rounds of FedAvg in several frameworks, for `python -m benchmarks peers`.
+
+Each framework has its own virtual environment.
+"""

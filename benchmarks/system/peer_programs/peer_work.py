@@ -1,4 +1,4 @@
-"""What the programs of all frameworks share: the workload, its data, the model, and the report to the benchmark.
+"""The parts that the programs of all frameworks share: the workload, its data, the model, and the report of results.
 
 The programs run in environments without fedraa and its dependencies.
 """
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Work:
-    """Rounds of FedAvg with plain SGD. The clients have equal numbers of samples, split in order."""
+    """A workload: rounds of FedAvg with plain SGD. All clients have the same number of consecutive samples."""
 
     folder: str
     """The folder of the arrays."""
@@ -34,12 +34,12 @@ class Work:
 
     @classmethod
     def read(cls) -> "Work":
-        """Return the workload in the file that is this program's first argument."""
+        """Read the workload from the file that the first argument of this program names."""
         fields: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
         return cls(**fields | {"hidden": tuple(fields["hidden"])})
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """Return `x_train`, `y_train`, `x_test` or `y_test`. Processes share the memory of the file."""
+        """Return an array of the data: `x_train`, `y_train`, `x_test` or `y_test`. Processes share its memory."""
         array: npt.NDArray[Any] = np.load(Path(self.folder) / f"{name}.npy", mmap_mode="c")
         return array
 
@@ -49,7 +49,7 @@ class Work:
         return torch.from_numpy(self.array("x_train")[rows]), torch.from_numpy(self.array("y_train")[rows])
 
     def make_model(self) -> nn.Sequential:
-        """Return the model: linear layers with ReLU between them."""
+        """Return the model of the workload, an MLP: linear layers with ReLU between them."""
         torch.manual_seed(0)
         layers: list[nn.Module] = [nn.Flatten()]
         before = int(np.prod(self.array("x_train").shape[1:]))
@@ -65,13 +65,13 @@ class Work:
         return float((predicted == self.array("y_test")).mean())
 
     def draw_cohort(self, rng: np.random.Generator) -> list[int]:
-        """Return the clients of one round."""
+        """Draw the clients that train in one round."""
         drawn: list[int] = rng.choice(self.clients, self.cohort, replace=False).tolist()
         return drawn
 
 
 class WithLoss(nn.Module):
-    """A model with the methods that pfl-research asks for."""
+    """A model with the additional methods that pfl-research requires."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class WithLoss(nn.Module):
 
 
 def report(ends: list[float], accuracy: float) -> None:
-    """Print the times at which rounds ended (Unix time, s) and the final accuracy, for the benchmark."""
+    """Print the times at which rounds ended (Unix time in seconds) and the final accuracy. The benchmark reads them."""
     sys.stdout.write("\n" + json.dumps({"ends": ends, "accuracy": accuracy}) + "\n")
 
 

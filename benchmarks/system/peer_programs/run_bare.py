@@ -1,4 +1,4 @@
-"""Bare PyTorch in two processes, each of which trains half of the cohort."""
+"""The rounds in bare PyTorch, in two processes. Each process trains half of the clients of a round."""
 
 import multiprocessing
 from multiprocessing.connection import Connection
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def serve(pipe: Connection, work: Work) -> None:
-    """Train the clients of each request, and send the sum of their models."""
+    """Receive requests from the parent process. Train the clients of each request, and send the sum of their models."""
     torch.set_num_threads(1)
     model = work.make_model()
     data = {client: work.client(client) for client in range(work.clients)}

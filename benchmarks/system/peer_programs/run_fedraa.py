@@ -1,4 +1,4 @@
-"""The rounds of fedraa. The second argument is the engine, and the third is `--vmap-batch`."""
+"""The rounds in fedraa. The program's second argument is the engine, and the third is the value of `--vmap-batch`."""
 
 import sys
 import time
@@ -41,7 +41,7 @@ def main() -> None:
             quiet=True,
             out=out,
         )
-        # The log has real seconds since the start of the run.
+        # The times in the log are real seconds since the start of the run.
         walls = [line["wall"] for line in history.lines() if line["kind"] == "round"]
         ended = time.time()
         report([ended - (walls[-1] - wall) for wall in walls], work.accuracy(history.load_model(work.make_model())))

@@ -1,4 +1,4 @@
-"""The rounds of Flower's simulation, with two clients at a time on Ray."""
+"""The rounds in Flower's simulation, which trains two clients at the same time on Ray."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from benchmarks.system.peer_programs.peer_work import Work, now, report
 
 
 def load(model: nn.Module, arrays: list[Any]) -> None:
-    """Set the values of a model."""
+    """Set the parameters of a model to the given arrays."""
     model.load_state_dict(dict(zip(model.state_dict(), map(torch.tensor, arrays), strict=True)))
 
 
@@ -27,11 +27,11 @@ class Client(NumPyClient):  # type: ignore[misc]
         self._client = client
 
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
-        """Train one task.
+        """Train the model on the client's data, and return the trained parameters.
 
         Args:
-            parameters: The model.
-            config: The settings of the server.
+            parameters: The parameters of the global model.
+            config: The settings from the server.
         """
         torch.set_num_threads(1)
         work = self._work
@@ -48,7 +48,7 @@ class Client(NumPyClient):  # type: ignore[misc]
 
 
 class Timed(FedAvg):  # type: ignore[misc]
-    """FedAvg that records when rounds end, and keeps the last model."""
+    """Flower's strategy FedAvg, extended to record when rounds end and to keep the last model."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -56,12 +56,12 @@ class Timed(FedAvg):  # type: ignore[misc]
         self.last: list[Any] = []
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Average the models of a round.
+        """Average the models of a round, and record the time.
 
         Args:
-            server_round: The round.
-            results: The models.
-            failures: The tasks that failed.
+            server_round: The number of the round.
+            results: The trained models of the clients.
+            failures: The clients that failed.
         """
         parameters, metrics = super().aggregate_fit(server_round, results, failures)
         assert parameters is not None

@@ -1,11 +1,11 @@
-"""The rounds of fluke, which has one process."""
+"""The rounds in fluke, which uses one process."""
 
 import contextlib
 from typing import Any
 
 import torch
 
-# A torchvision for CUDA beside a PyTorch for CPUs cannot be imported before these operators exist.
+# If torchvision was built for CUDA but PyTorch for CPUs, importing torchvision fails unless these operators exist.
 with contextlib.suppress(RuntimeError):
     torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     torch.library.define("torchvision::qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -19,7 +19,7 @@ from benchmarks.system.peer_programs.peer_work import Work, now, report
 
 
 class Ends(ServerObserver):  # type: ignore[misc]
-    """An observer that records when rounds end."""
+    """An observer of fluke's server that records when rounds end."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -35,7 +35,7 @@ def main() -> None:
     FlukeENV().set_seed(0)
     FlukeENV().set_device("cpu")
     FlukeENV().set_inmemory(True)
-    # The rounds are not evaluated.
+    # fluke does not evaluate the model after each round, because no other system does.
     FlukeENV().set_eval_cfg(server=False, pre_fit=False, post_fit=False, locals=False)
     arrays = [torch.from_numpy(work.array(name)) for name in ("x_train", "y_train", "x_test", "y_test")]
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The rounds of pfl-research, in one process or in several that torchrun starts."""
+"""The rounds in pfl-research, in one process or in several processes that torchrun starts."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from benchmarks.system.peer_programs.peer_work import WithLoss, Work, now, repor
 
 
 class Ends(TrainingProcessCallback):  # type: ignore[misc]
-    """A callback that records when rounds end."""
+    """A callback of pfl-research that records when rounds end."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -35,7 +35,7 @@ def main() -> None:
     work = Work.read()
     model = WithLoss(work.make_model())
     data = {client: PyTorchTensorDataset(work.client(client)) for client in range(work.clients)}
-    # The sampler of pfl-research asks for one client at a time.
+    # pfl-research calls the sampler for one client after another, so the clients of a round are drawn in advance.
     rng = np.random.default_rng(0)
     queue: list[int] = []
 
@@ -56,7 +56,7 @@ def main() -> None:
     )
     rank = get_default_framework_module().distributed.global_rank
     if torch.distributed.is_initialized():
-        # A process that ends before the others aborts.
+        # All processes wait here, because a process that ended before the others would abort with an error.
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
     if rank == 0:

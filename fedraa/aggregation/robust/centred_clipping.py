@@ -62,7 +62,8 @@ class CentredClipping(RobustAggregator):
         for _ in range(self.iterations):
             norms, shares = measure_rows(votes.rows, self._centre, self.sent)
             factors = clip_factors(norms, shares, self.radius)
-            # The mean of s_i (delta_i - v) equals the mean of s_i delta_i minus v times the mean of s_i.
+            # The mean of s_i (delta_i - v) is computed as the mean of s_i delta_i minus v times the mean of s_i. This
+            # needs no copies of the rows.
             pulled = weighted_mean(votes.rows, np.ones(len(factors)), factors)
             kept = combine_chunks(votes.rows, partial(_mean_factor, factors=factors))
             self._centre[covered] += pulled[covered] - kept[covered] * self._centre[covered]
@@ -73,7 +74,7 @@ class CentredClipping(RobustAggregator):
 
 
 def _mean_factor(block: Numbers, factors: Numbers) -> Numbers:
-    """Return, for each coordinate of a chunk [n, k], the mean of the factors [n] of the rows that have it."""
+    """Return, for each coordinate of a chunk [n, k], the mean of `factors` [n] over the rows with this coordinate."""
     covered = ~np.isnan(block)
     total = (covered * factors[:, None]).sum(axis=0)
     return np.asarray(total / np.maximum(1, covered.sum(axis=0)))

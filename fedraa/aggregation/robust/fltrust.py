@@ -6,10 +6,10 @@ g0 = the delta that the server trains on its few trusted samples, the root data
 
 Submodels: cosines and norms use only the client's coordinates. The sums run over the clients that trained a coordinate.
 
-The client `root` plays the server: its training samples are the root data, and its delta is g0. It trains in every
-round, and its delta is not part of the sum. If all s_i are 0, or if the root fails in a round, the model does not
-change in this round. If the root fails more often than `client_retries` allows, the run fails, because the model could
-no longer change. The paper uses 100 root samples.
+The client `root` takes the place of the server: its training samples are the root data, and its delta is g0. It trains
+in every round, and its delta is not part of the sum. If all s_i are 0, or if the root fails in a round, the model does
+not change in this round. If the root fails more often than `client_retries` allows, the run fails, because the model
+could no longer change. The paper uses 100 root samples.
 
 Use FLTrust if the server has a few trusted samples. It withstands a majority of attackers.
 
@@ -31,7 +31,7 @@ from fedraa.aggregation.robust.rows import Numbers, RobustAggregator, Votes, mea
 class FLTrust(RobustAggregator):
     """Mean of the deltas, weighted by their cosine with the delta of the client `root` (FLTrust, Cao et al. 2021).
 
-    It works in rounds only, because g0 must be trained from the same model as the clients' deltas.
+    It works only in rounds, because g0 and the clients' deltas must start from the same model.
 
     Attributes:
         root: The client with the trusted samples, from 0.
@@ -60,7 +60,7 @@ class FLTrust(RobustAggregator):
         own = [np.where(np.isnan(row), np.float32(np.nan), trusted) for row in rows]
         norms, _ = measure_rows(rows)
         trusted_norms, _ = measure_rows(own)
-        # The inner products are summed directly. Computing them from three norms would lose digits.
+        # The inner products are summed directly. Computing <a, b> from the norms of a, b and a - b would lose digits.
         products = np.array([float(np.nansum(a.astype(np.float64) * b)) for a, b in zip(rows, own, strict=True)])
         scales = np.divide(trusted_norms, norms, out=np.zeros_like(norms), where=norms > 0)
         lengths = norms * trusted_norms

@@ -10,7 +10,7 @@ Submodels:
     two clients without a common coordinate have an infinite distance
     with fixed fragments, the rule runs inside each fragment
     for each coordinate, the selected deltas are averaged over the clients that trained it
-    a fragment with too few clients, or too few comparable ones, uses the coordinate-wise median instead
+    a fragment with too few clients, or too few clients with common coordinates, uses the coordinate-wise median instead
 
 Multi-Krum uses more of the deltas than Krum, so it learns faster. With unequal data, both discard honest clients.
 

@@ -4,7 +4,7 @@
 Submodels: the norm of client i is taken over its coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d). d does not
 count personal layers.
 
-The method sets the weights of the mean. Norm bounding limits large deltas, such as the scaled ones of a backdoor. It
+The method sets the weights of the mean. Norm bounding limits large deltas, such as the scaled deltas of a backdoor. It
 does not stop many small wrong deltas. `max_norm` should be about the norm of honest deltas; the paper uses 1.5 to 5.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
@@ -22,7 +22,7 @@ from fedraa.numbers import Positive
 @AGGREGATOR.register("norm-bound")
 @dataclass
 class NormBound(RobustAggregator):
-    """Weighted mean of the deltas, after longer deltas are shortened to the norm `max_norm` (Sun et al. 2019)."""
+    """Weighted mean of the deltas, after each delta with a larger norm is shortened to `max_norm` (Sun et al. 2019)."""
 
     max_norm: Positive = 3.0
 

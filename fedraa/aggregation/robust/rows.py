@@ -44,8 +44,8 @@ class Votes:
     def by_fragment(self) -> list[Rows]:
         """Return, for each fixed fragment, the rows of the clients that trained it.
 
-        The rows of a fragment have NaN outside the fragment. The coordinates that all clients of a fragment trained
-        count as the fragment. Without fixed fragments, the result is one list with all rows.
+        These rows have the coordinates that all clients of the fragment trained, and NaN on all other coordinates.
+        Without fixed fragments, the result is one list with all rows.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:
@@ -155,7 +155,8 @@ class RobustAggregator(Aggregator):
         """Return the combined delta [d], with NaN on the coordinates that keep their values."""
 
     def memory(self, size: int, clients: int) -> int:
-        # Each client has a row and its counts, 4 bytes each. The result and the masks take 24 bytes per coordinate.
+        # Each client has a row and counts, with 4 bytes per coordinate each. The result and the masks take 24 bytes per
+        # coordinate.
         return size * (8 * clients + 24)
 
 

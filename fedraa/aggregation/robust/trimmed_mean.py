@@ -32,7 +32,7 @@ class TrimmedMean(RobustAggregator):
     Attributes:
         trim: The share of the values that is removed at each end.
         min_coverage: A coordinate that fewer clients trained keeps its value. By default, a coordinate keeps its value
-            if no value would be removed.
+            if so few clients trained it that none of their values would be removed.
     """
 
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2

@@ -10,8 +10,8 @@ They are DoG (Ivgi, Hinder, Carmon 2023), LDoG (DoG for each tensor) and DoWG (K
 x has the weights, x_0 the received weights, and g is the gradient.
 
 By default x_0, r and the sum (G or v) start again in every task. The first steps are only about alpha * ||x_0|| long,
-so the weights hardly change in a task of few steps. With `local_optimizer_state` keep, r and the sum of a
-client continue from task to task, and x_0 stays the weights that it received for its first task. Norms are over the
+so the weights hardly change in a task of few steps. If `local_optimizer_state` is keep, r and the sum of a client
+continue from task to task, and x_0 remains the weights that the client received for its first task. Norms are over the
 coordinates that the task trains. The papers also average the weights of all steps, which is not done here. The option
 `polyak_fraction` averages the global model instead.
 """
@@ -112,7 +112,7 @@ class DoWG(DoG):
 
 
 def _norms(values: Tensor, sizes: list[int]) -> Tensor:
-    """Return the norm of each tensor in a buffer [..., k]: [..., tensors].
+    """Return the norms [..., tensors] of the tensors in a buffer [..., k].
 
     Args:
         values: The buffer.

@@ -31,7 +31,8 @@ Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
 class LeafSplit:
     """The samples of the training or the test split.
 
-    The three lists have one entry for each entry of a user in a file: the user, the converted x, and the converted y.
+    Each list has one entry per user: the user, the converted x, and the converted y. A user that occurs in several
+    files has several entries.
     """
 
     users: list[str] = field(default_factory=list)

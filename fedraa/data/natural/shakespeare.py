@@ -119,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the start of each window in the joined text, in which each window is followed by its next character."""
+    """Return the start of each window in a joined text, which has each window and then the window's next character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 

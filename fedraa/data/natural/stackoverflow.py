@@ -120,7 +120,7 @@ def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
 def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
     """Yield the contents of all fields with this number in a message of Protocol Buffers.
 
-    Reading stops at the first field of a type without a length, because examples have no such fields.
+    Reading stops at the first field of a type that does not state its length. Examples have no such fields.
     """
     place = 0
     while place < len(message):

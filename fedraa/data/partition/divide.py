@@ -140,7 +140,7 @@ def divide_samples(
     # In natural data, the test samples already belong to clients, so they need no training samples of their class.
     if unknown.size and not isinstance(partitioner, Natural):
         problem = f"they contain class {unknown[0]}, which has no training sample"
-        raise InputError("test labels", problem, hint="add training samples of this class, or remove it")
+        raise InputError("test labels", problem, hint="add training samples of this class, or remove its test samples")
     if clients > len(labels_train):
         expected = f"{len(labels_train)} at most, the number of training samples"
         raise InputError("clients", got=clients, expected=expected, hint="use fewer clients or more data")

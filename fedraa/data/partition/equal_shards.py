@@ -12,8 +12,8 @@ def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator
 
     In each turn every client draws one row, in a new random order of the clients, so that no client gets only the
     remaining rows. A client first draws a class from its mixture, and then a random row of this class without
-    replacement. If all rows of a class are used, the mixtures are normalised over the other classes. If all classes of
-    a client's mixture are used, the client draws from all remaining rows.
+    replacement. When all rows of a class are used up, the mixtures are normalised over the other classes. When all
+    classes of a client's mixture are used up, the client draws from all remaining rows.
 
     Args:
         classes: The class of each sample, from 0, int64 `[samples]`.

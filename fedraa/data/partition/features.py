@@ -1,4 +1,4 @@
-"""Partitioners that deal samples as iid does, and then change the training inputs of each client.
+"""Partitioners that divide samples at random, like `iid`, and then change the training inputs of each client.
 
 Test samples stay the same.
 """

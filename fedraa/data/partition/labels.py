@@ -34,8 +34,8 @@ class Labels(ByClass):
         """Return, for each class, the share of its samples that each client gets `[classes, clients]`.
 
         Clients are grouped in blocks. A block is the smallest number of clients among which every class can occur
-        equally often. Each block puts the classes in a random circle. Its clients take consecutive classes from this
-        circle, so that no client gets the same class twice.
+        equally often. Each block arranges the classes in a circle, in random order. The clients of the block take
+        consecutive classes from this circle, so that no client gets the same class twice.
 
         Args:
             classes: The number of classes.

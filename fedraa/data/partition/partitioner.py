@@ -121,7 +121,7 @@ class Partitioner(ABC):
 def deal_assigned(
     name: str, assign: Assign, train: Index, test: Index, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Divide the training samples by a function, and the test samples in the same class proportions.
+    """Divide the training samples as a function assigns them, and the test samples in the same class proportions.
 
     Args:
         name: The name of the partitioner, for errors.
@@ -147,7 +147,7 @@ def deal_assigned(
 
 
 def match_test_shards(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
-    """Divide the test samples in the class proportions of each client's training labels.
+    """Divide the test samples, so that those of a client have the class proportions of its training samples.
 
     Args:
         held: The training labels in client order. Client n has the labels `held[offsets[n]:offsets[n + 1]]`.

@@ -35,7 +35,7 @@ class Quantity(Partitioner):
 class PowerLaw(Quantity):
     """A partition by a power law: the k-th largest client (k from 1) has the weight k ** -exponent.
 
-    Which client is the k-th largest is random.
+    The order of the clients by size is random.
     """
 
     exponent: NotNegative = 1.0
@@ -48,7 +48,7 @@ class PowerLaw(Quantity):
 class Zipf(PowerLaw):
     """A partition with Zipf sizes: the k-th largest client (k from 1) has a share proportional to k ** -exponent.
 
-    Which client is the k-th largest is random. The shares are rounded by the largest-remainder method. `powerlaw` has
+    The order of the clients by size is random. The shares are rounded by the largest-remainder method. `powerlaw` has
     the same weights, but first gives every client one sample. `zipf` raises an error if a client would get no sample.
     """
 
@@ -101,7 +101,7 @@ def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
 
 
 def round_shares(weights: npt.NDArray[np.float64], total: int) -> Index:
-    """Return whole numbers in proportion to the weights with the sum `total`, by the largest-remainder method."""
+    """Return whole numbers with the sum `total`, in proportion to the weights (largest-remainder method)."""
     shares = weights / weights.sum() * total
     sizes = np.floor(shares).astype(np.int64)
     largest = np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]

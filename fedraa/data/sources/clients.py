@@ -20,7 +20,7 @@ from fedraa.errors import InputError, locate_error
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """Samples that were dealt to clients and that a client reads when it trains.
+    """Samples that were divided among clients. Each client reads its samples when it trains.
 
     Client n reads the rows `order[offsets[n]:offsets[n + 1]]` of `rows`.
     """
@@ -38,13 +38,13 @@ class Dealt:
         return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row in the whole data set of the client's sample number `place`."""
+        """Return the row number, in the whole data set, of sample number `place` of the client."""
         return int(self.order[self.offsets[client] + place])
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Samples that a function generates for a client number. Client n has `offsets[n + 1] - offsets[n]` samples."""
+    """Samples that a function generates from a client's number. Client n has `offsets[n + 1] - offsets[n]` samples."""
 
     function: Callable[[int], tuple[Any, Any]]
     offsets: Index
@@ -66,7 +66,7 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A part of `samples`: `places[n]` has the numbers of the samples that client n keeps."""
+    """The samples that remain for training after a validation split. Client n keeps its samples number `places[n]`."""
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]
@@ -93,13 +93,13 @@ class Source(Protocol):
     """The interface through which training and evaluation read clients' samples."""
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Return a client's inputs and targets, not for training. Random samples are the same in every call."""
+        """Return a client's samples for any use besides training. Random samples are the same in every call."""
 
     def shard(self, client: int, turn: int) -> Shard:
         """Return the samples for the task number `turn` of a client."""
 
     def inputs(self, chosen: Index) -> Tree:
-        """Return the inputs of some samples: ascending positions in the client order of all samples."""
+        """Return the inputs of the samples `chosen`: ascending positions in the client order of all samples."""
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Yield the inputs of all samples in client order, in parts of these sizes."""
@@ -187,7 +187,7 @@ class ClientSource:
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Return the inputs of some samples: ascending positions in the client order of all samples."""
+        """Return the inputs of the samples `chosen`: ascending positions in the client order of all samples."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])

@@ -18,7 +18,8 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# A reduction of an object (a function and its arguments) with which the pickler visits no part of the object.
+# Pickle reduces an object to a function and its arguments. With this reduction, the pickler visits no part of the
+# object.
 NOTHING = (list, ())
 
 # `random.SystemRandom` is also a `random.Random`, but has no state. It is skipped.
@@ -105,7 +106,7 @@ class _Walk(pickle.Pickler):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # A sparse tensor has several storages and raises an exception.
+            # A sparse tensor has several storages. It raises an exception if it is asked for one.
             self._contents.copied_bytes += tensor.element_size() * tensor.numel()
             return NOTHING
         if storage.data_ptr() not in self._storages:
@@ -151,7 +152,7 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return a reduction that makes the pickler visit the values of some dicts, sorted by their names."""
+    """Return a reduction that makes the pickler visit the values of some dicts, sorted by key."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 

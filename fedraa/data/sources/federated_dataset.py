@@ -67,7 +67,7 @@ class FederatedDataset:
                 _check_owners(f"{place}: {name}", owners)
 
     def _refuse_other_class_names(self) -> None:
-        """Raise InputError if the same label is the number of different classes in train and test."""
+        """Raise InputError if a label, which is a number, has different class names in train and test."""
         train, test = (class_names(data, self.target) for data in (self.train, self.test))
         for label, (name, other) in enumerate(zip(train, test, strict=False)):
             if name != other:
@@ -77,7 +77,7 @@ class FederatedDataset:
                 raise InputError(
                     f"dataset {self.name!r}: label {label}",
                     f"it is {name!r} in train but {other!r} in test; train has {lists[0]}, test has {lists[1]}",
-                    hint="give both the same order of classes",
+                    hint="give train and test the same order of classes",
                 )
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class FederatedDataset:
 
     @property
     def own_clients(self) -> int | None:
-        """Return the number of clients that the data define, or None if they do not define it."""
+        """Return the number of clients that the data define, or None if any number of clients can use the data."""
         if self.clients is not None:
             return len(set(self.clients))
         if self.sizes is None or isinstance(self.sizes, int):
@@ -137,7 +137,10 @@ class FederatedDataset:
 
 
 def _check_owners(field: str, owners: Any) -> None:
-    """Raise InputError if `owners` is not a sequence of numbers or words. None is reported later, with its row."""
+    """Raise InputError if `owners` is not a sequence of numbers or words.
+
+    A later check reports a None in the sequence, with its row.
+    """
     expected = "a number or a word for each row"
     if isinstance(owners, str) or not hasattr(owners, "__len__") or not hasattr(owners, "__iter__"):
         raise InputError(field, got=owners, expected=expected)

@@ -57,14 +57,14 @@ def read_folder(path: str, size: int | None = None) -> FederatedDataset:
     number = {name: place for place, name in enumerate(classes)}
     for empty_folder in empty["train"]:
         if empty_folder.name not in number:
-            raise InputError(str(empty_folder), "it has no image", hint="put some into it, or remove it")
+            raise InputError(str(empty_folder), "it has no image", hint="put images into it, or remove it")
     form = common_format(path, [*images["train"], *images["test"]], size)
     rows: dict[str, Rows] = {}
     for split, paths in images.items():
         unknown = [path for path in paths if path.parent.name not in number]
         if unknown:
             problem = f"{root / 'train'} has no image of its class {unknown[0].parent.name!r}"
-            raise InputError(str(unknown[0]), problem, hint="add training images of this class, or remove it")
+            raise InputError(str(unknown[0]), problem, hint="add training images of this class, or remove its images")
         labels = np.array([number[path.parent.name] for path in paths], np.int64)
         rows[split] = ImageRows(tuple(paths), labels, form)
     if len(classes) == 1:

@@ -58,7 +58,7 @@ class ItemGenerators:
 
     @contextmanager
     def restore_afterwards(self) -> Iterator[None]:
-        """After the block, restore the states that all generators have now."""
+        """After the block, restore the states that all generators had before it."""
         before = [_get_state(generator) for generator in self._generators]
         try:
             yield
@@ -76,7 +76,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
         generator.state = type(generator)(seed).state
     else:
         try:
-            # Only a Mersenne Twister has this method. It is a hundred times as fast as setting a state.
+            # Only a Mersenne Twister has the method `seed`, which is a hundred times as fast as setting a state.
             generator.seed(divmod(seed, WORD))
         except TypeError:
             kind = generator.get_state(legacy=False)["bit_generator"]

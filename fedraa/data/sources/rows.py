@@ -235,7 +235,7 @@ def _refuse_not_by_row(field: str, data: Any) -> None:
 
 
 def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
-    """Return the Rows of a table of Hugging Face in any format. Raise InputError if it lacks a column.
+    """Return the Rows of a table of Hugging Face. Raise InputError if the table lacks a column.
 
     Args:
         field: The field of errors.
@@ -320,7 +320,7 @@ def _as_arrays(part: Any) -> Tree:
 def _item_array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return np.asarray(item.detach().cpu().numpy())
-    # Objects with these two attributes are images of PIL.
+    # An object with the attributes `convert` and `size` is an image of PIL.
     if hasattr(item, "convert") and hasattr(item, "size"):
         return image_array(plain_image(item))
     refuse_masked("item", item)

@@ -278,14 +278,14 @@ def _has_commas(frame: Any) -> bool:
 
 
 def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
-    """Return the rows `frame` of the file with text in all columns in `words`. If necessary, read the file again."""
+    """Return the rows of the file, with text in the columns `words`. Read it again if `frame` has numbers in them."""
     if all(frame[name].dtype == object for name in frame.columns if name in words):
         return frame
     return file.frame(words)
 
 
 def _encode_text(table: Table, name: str) -> Array:
-    """Return a column of text as numbers [n, 1] if all texts are numbers, otherwise as 0 and 1 per word [n, words]."""
+    """Return a column of text as numbers [n, 1] if all texts are numbers, else as 0 and 1 for each word [n, words]."""
     import pandas as pd
 
     values, codes = _parse_column(table, name)
@@ -326,9 +326,9 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the texts of a column as numbers [n], and each row's index in the list of different texts [n].
+    """Return for each row of a text column the number in the text [n], and the index of the text [n].
 
-    A text that is not a number becomes NaN.
+    The index refers to the list of all different texts of the column. The number is NaN if the text is not a number.
     """
     import pandas as pd
 

@@ -90,7 +90,7 @@ def open_table(path: str) -> TableFile:
         delimiter = _guess_delimiter(text)
     else:
         delimiter = hint["delimiter"]
-        # The line break of the removed line stays, so that the line numbers in errors are correct.
+        # Remove the line `sep=`, but keep its line break, so that the line numbers in errors are correct.
         text = text[hint.end() :]
     try:
         names, line, start, offset_lines = _find_header(text, delimiter)
@@ -192,7 +192,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _guess_delimiter(text: str) -> str:
-    """Return the delimiter with which the most rows have as many fields as the header, with two fields or more."""
+    """Return the delimiter with which the most rows have as many fields as the header, which has at least two."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))

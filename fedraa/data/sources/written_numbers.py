@@ -113,7 +113,7 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the list, in which None replaces each number that has an unaccepted unit.
+    """Return the list with None in place of each number that has an unaccepted unit.
 
     A unit of letters is accepted only if all texts are numbers with this unit. A currency is also accepted if some
     texts omit it. A percent sign is accepted only if most texts have it; then the other texts are not accepted.

@@ -31,7 +31,7 @@ class Crop(Transform):
         rows, _, height, width = _image_shape("crop", x)
         padded = F.pad(x, (self.padding,) * 4, value=self.fill)
         top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
-        # The view has the shape [b, c, tops, lefts, height, width].
+        # A view of all windows of the original size, [b, c, top, left, height, width], by the position of their corner.
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(rows, device=x.device), :, top, left]
 
@@ -59,7 +59,7 @@ class Normalize(Transform):
 
     Attributes:
         mean: The mean of each channel, or one mean for all; None for the mean of the training samples.
-        std: The standard deviation of each channel, or one for all; None for the one of the training samples.
+        std: The standard deviation of each channel, or one for all; None for that of the training samples.
     """
 
     random: ClassVar[bool] = False

@@ -53,7 +53,7 @@ class Transform(ABC):
 
 @dataclass(frozen=True)
 class Called(Transform):
-    """A transform that calls a function `(x, rng)`. Errors contain the name."""
+    """A transform that calls a function `(x, rng)`. Errors contain `name`, which the user can recognise."""
 
     name: str
     function: Callable[[Tensor, np.random.Generator], Tensor]

@@ -10,7 +10,7 @@ from fedraa.errors import InputError
 from fedraa.messages import Buffer, Index, Shapes, SharedBuffer, State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
 from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate, Floats
-from fedraa.server.running_mean import Mean, MeanHere
+from fedraa.server.running_mean import LocalMean, RunningMean
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.vectors.chunked import copy_coordinates
@@ -18,7 +18,7 @@ from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
 
 Share = Callable[[Vector], SharedBuffer]
-"""A function that makes a buffer from parameters, which several tasks share.
+"""A function of parameters, which returns a buffer that several tasks can share.
 
 An executor may put the buffer into memory that all workers can read.
 """
@@ -69,8 +69,8 @@ class Store(Protocol):
     def sent_again(self, tasks: list[Task]) -> list[Task]:
         """Put the buffers of tasks in flight into this store, after a resume. Return the tasks with the new buffers."""
 
-    def mean(self) -> Mean:
-        """Return a running mean, which includes the versions of the parameters after this call. Call it only once."""
+    def mean(self) -> RunningMean:
+        """Return a running mean of all versions of the parameters after this call. Call this method only once."""
 
     def state(self) -> State:
         """Return the state for a checkpoint, without the parameters."""
@@ -79,9 +79,9 @@ class Store(Protocol):
         """Restore the parameters and the state of a checkpoint. No task is in flight afterwards."""
 
     def report(self) -> list[dict[str, object]]:
-        """Return for each server shard its node, and how often workers fetched and sent parameters.
+        """Return a row for each server shard: its node, and how often workers fetched and sent parameters.
 
-        The result is empty without shards.
+        Without shards, the result is empty.
         """
 
 
@@ -269,8 +269,8 @@ class LocalStore:
             return assignment
         return assignment.restrict(self._shared)
 
-    def mean(self) -> Mean:
-        return MeanHere(self)
+    def mean(self) -> RunningMean:
+        return LocalMean(self)
 
     def drop(self, task: Task) -> None:
         pass

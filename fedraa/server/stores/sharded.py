@@ -22,9 +22,9 @@ class Piece:
 
     Attributes:
         shard: The shard, from 0.
-        place: Positions of the piece [p] in the buffer [k] of the fragment.
-        where: Positions of the piece [p] in the coordinates [d_s] of the shard.
-        common: Positions in the piece of those coordinates that are in all fragments.
+        place: Positions [p] of the piece's values in the buffer [k] of the fragment.
+        where: Positions [p] of the piece's values in the array [d_s] of the shard.
+        common: Positions in the piece of the coordinates that are in all fragments.
     """
 
     shard: int
@@ -90,8 +90,8 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 class Shard:
     """A holder of some of the model's coordinates.
 
-    It sends pieces of fragments to workers, and mixes trained pieces into its coordinates. It keeps a piece that a
-    worker pushed (sent) until the server calls `mix` or `forget_task` for its task.
+    It sends pieces of fragments to workers, and mixes trained pieces into its coordinates. If a worker pushes (sends) a
+    trained piece, the shard keeps this piece until the server calls `mix` or `forget_task` for the piece's task.
 
     Args:
         params: The initial values of the shard's coordinates [d_s].
@@ -99,8 +99,8 @@ class Shard:
             on this shard.
         norms: True to measure the norms of deltas.
         is_delta_mix: True to add deltas, False to mix trained values in.
-        common: For each fragment, the positions in its piece of those coordinates that are in all fragments.
-        shared_weight: With `is_delta_mix`, the factor of the weight for these coordinates.
+        common: For each fragment, the positions in its piece of the coordinates that are in all fragments.
+        shared_weight: With `is_delta_mix`, the factor of the weight on the coordinates of `common`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Shard:
         return np.array(self.params[index_of(self._coordinates_of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
-        """Check a trained piece, keep it if it is valid, and return the receipt. A repeated push has no effect.
+        """Check a trained piece, keep it if it is valid, and return the check result. A repeated push has no effect.
 
         Args:
             task: The number of the task.

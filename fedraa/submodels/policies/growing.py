@@ -60,10 +60,9 @@ class Growing(WithCapacities):
 
 
 def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
-    """Return a mask [d] with the largest weights in `spans`, which are the share `density` of these weights.
+    """Return a mask [d] that keeps the share `density` of the weights in `spans`: the largest ones.
 
-    All coordinates outside of `spans` are in the mask. A mask of lower density is contained in every mask of higher
-    density.
+    All coordinates outside of `spans` are in the mask. A mask of higher density contains every mask of lower density.
 
     Args:
         params: The model [d].

@@ -39,9 +39,9 @@ MAX_RANKED_PARTS = 127
 class FourWay(SubmodelPolicy):
     """SubDisMO: in each round the parameters of the blocks are split at random into disjoint parts.
 
-    All clients share the split. Each client of the first half trains one part, and each of the others two parts.
-    Parameters outside the blocks are always trained. The paper does not define the parts, so `form` selects one of
-    three readings:
+    All clients share the split. Each client in the first half of all clients trains one part, and each client in the
+    second half trains two parts. Parameters outside the blocks are always trained. The paper does not define the parts,
+    so `form` selects one of three readings:
 
     - elements: single weights, which saves traffic but no computing.
     - units: heads and hidden neurons, which the client cuts from the model.
@@ -144,7 +144,7 @@ def label_parts(chosen: Parts) -> int:
 class Pruned(WithCapacities):
     """OAP: each client trains its share of the weights of the current model, the largest ones of every tensor.
 
-    With four `parts` the shares are quarters, as in the paper's settings.
+    By default the weights are divided into quarters, as in the paper's settings.
 
     Attributes:
         capacities: Share of the weights that each client trains.

@@ -91,7 +91,8 @@ class RunContext:
 
         Args:
             parts: The number of parts.
-            error: An error that names the option from which the number of parts follows. It is completed and raised.
+            error: An error that names the option from which the number of parts follows. This method completes its
+                message and raises it.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
@@ -126,7 +127,7 @@ class RoundContext:
 
 
 class SubmodelSampler(Stateful):
-    """A policy in one run: it draws submodels. The draws may depend on client updates, like PruneFL's mask.
+    """A policy in one run: it draws submodels. The draws may depend on client updates, as in PruneFL.
 
     Attributes:
         asks: Names of buffers that client updates must contain besides the parameters.
@@ -139,7 +140,7 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the numbers of buffers in the traffic of a client, besides its submodel."""
+        """Return how many buffers a client receives and sends besides its submodel. They count as traffic."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
@@ -217,7 +218,7 @@ class SubmodelPolicy:
 
     @property
     def scales(self) -> bool:
-        """Return True if the share of trained units divides activations, and multiplies the learning rate."""
+        """Return True if activations are divided, and the learning rate multiplied, by the share of trained units."""
         return False
 
     @property

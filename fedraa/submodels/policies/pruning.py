@@ -19,21 +19,22 @@ from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-# A new mask removes this share of the present weights of each tensor, the smallest ones. The share halves every
-# REMOVABLE_HALF_LIFE rounds.
+# Share of the weights in the mask of each tensor that the next mask may drop, the smallest first. The share halves
+# every REMOVABLE_HALF_LIFE rounds.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
 
 class SharedMask(SubmodelSampler):
-    """PruneFL's mask, the sum of squared gradients since it was chosen, and the choice of the next mask.
+    """PruneFL's mask, the sum of squared gradients since the mask was chosen, and the choice of the next mask.
 
     The mask is chosen again after each of the first `initial` rounds, in which only one client trains (the paper's
-    initial stage), and then after every `every` rounds. First, the smallest present weights of each tensor are removed.
-    Then the same number of weights is added: the most important among the removed and the absent weights. The
-    importance of a weight is its sum of squared gradients divided by the number of its uses in the forward pass of a
-    sample. In the released code the divisor is the time of the layer on a Raspberry Pi. Weights outside of the mask are
-    0 in the model. As in the released code, a weight that is added again has the value that it had when it was removed.
+    initial stage), and then after every `every` rounds. First, the smallest weights in the mask of each tensor are
+    removed. Then the same number of weights is added: the most important of all weights that are now outside of the
+    mask. The importance of a weight is its sum of squared gradients divided by the number of its uses in the forward
+    pass of a sample. In the released code the divisor is the time of the layer on a Raspberry Pi. Weights outside of
+    the mask are 0 in the model. As in the released code, a weight that is added again has the value that it had when it
+    was removed.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -88,7 +89,7 @@ class SharedMask(SubmodelSampler):
             self._squares.fill(0)
 
     def _choose_mask(self, params: Vector) -> Mask:
-        """Return a mask in which the most important absent weights replace the smallest present weights."""
+        """Return a mask in which the most important weights outside of the mask replace the smallest weights in it."""
         mask = self.mask.copy()
         share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
         candidates = np.zeros_like(mask)
@@ -122,7 +123,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Return for each layer with parameters the number of positions that it computes for a sample, by its name."""
+    """Return a dict: for each layer with parameters, the number of positions that it computes for a sample."""
     module = traced.make_skeleton(traced.widths(traced.full())).eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}

@@ -38,9 +38,9 @@ class Arbitrary(SubmodelPolicy):
     hidden layers. Over time all parts of the matrix are trained.
 
     At level L a client trains half of the regions (2 of 4), at level S one region. At level MIX, half of the clients
-    train as at level L and the others as at level S. The former are drawn once per run, or in every round with
-    `redraw`. In round 0 all clients train everything. In every `uncovered_every`-th round (0: never) all clients train
-    the same regions, which are drawn for this round, so that the other regions are not trained.
+    train as at level L and the other half as at level S. The clients of level L are drawn once per run, or in every
+    round with `redraw`. In round 0 all clients train everything. In every `uncovered_every`-th round (0: never) all
+    clients train the same regions, which are drawn for this round, so that no client trains the other regions.
 
     With `capacities`, a client's device sets the number of its regions instead of the level. A client of capacity r
     trains r times `parts` regions, rounded down, and at least one. It receives only these regions, and its cost is the
@@ -97,7 +97,8 @@ class Arbitrary(SubmodelPolicy):
             stream: str = "regions"
             index: tuple[int, ...] = (context.round, context.client)
             if self.uncovered_every and context.round % self.uncovered_every == 0:
-                # The index has no client, so that all clients of this round draw the same regions.
+                # The seed of this draw does not include the client, so that all clients of this round draw the same
+                # regions.
                 stream, index = "gap", (context.round,)
             order = generator(run.seed, stream, *index).permutation(self.parts)
             chosen = order[:count]
@@ -134,12 +135,12 @@ class Arbitrary(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class RegionSchedule(SubmodelPolicy):
-    """RA-Fed, RAM-Fed with a fixed number of clients for each region, which is not drawn (RAM-Fed, Figures 3 and 4).
+    """RA-Fed and RAM-Fed with a fixed schedule of regions instead of random draws (RAM-Fed, Figures 3 and 4).
 
-    A client trains one of the regions of `Arbitrary`. In round 0 all clients train everything. From then on `trained`
-    regions are trained in each round (S*). Each of these regions has `coverage` clients (the least coverage, Gamma*),
-    except the first, which has all other clients. After every `spell` rounds each client moves to the next region. A
-    client thus trains a region again tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
+    A client trains one of the regions of `Arbitrary`. In round 0 all clients train everything. From then on, S*
+    regions (`trained`) are trained in each round. One of them has most of the clients; each of the others has Gamma*
+    clients (`coverage`, the least coverage). After every `spell` rounds each client moves to the next region. A client
+    therefore returns to a region tau = (parts - 1) * spell + 1 rounds after it last trained this region (Assumption 6).
 
     Attributes:
         coverage: Smallest number of clients of a trained region, Gamma*.
@@ -164,7 +165,7 @@ class RegionSchedule(SubmodelPolicy):
 
     @property
     def spell(self) -> int:
-        """The number of rounds in a row in which a client trains the same region."""
+        """The number of consecutive rounds in which a client trains the same region."""
         return (self.tau - 1) // (self.parts - 1)
 
     def bind(self, run: RunContext) -> SubmodelSampler:

@@ -50,7 +50,8 @@ class ShuffledBlocks(WithCapacities):
     A client trains each block once per cycle. In a cycle, all clients of equal capacity have the same random order of
     the blocks, so that they train the same block. If `shuffled` is False, the order is always the same (rolling). The
     blocks consist of elements, or with `kernels` of units of every group. With `kernels` each group has a different
-    order. Otherwise the weights between different blocks of adjacent layers would never be trained.
+    order. With one order for all groups, the weights between different blocks of adjacent layers would never be
+    trained.
 
     Attributes:
         capacities: Each client's share r of the model.

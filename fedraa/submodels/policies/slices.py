@@ -128,7 +128,7 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        # All clients of a round share one division into groups, so the last one is cached.
+        # All clients of a round share one division into groups, so the last division is cached.
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
             """Return the index set of each client of a round."""
@@ -145,7 +145,7 @@ class DisjointGroups(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class LayerCut(SubmodelPolicy):
-    """SplitFed: the client holds the first `layers` layers of the model, and the server holds the rest.
+    """SplitFed: the client holds the first `layers` layers of the model, and the server holds all other layers.
 
     Attributes:
         layers: Number of layers that the client holds.

@@ -42,7 +42,7 @@ def check_kinds(module: nn.Module) -> None:
 
 
 def check_code(module: nn.Module) -> None:
-    """Raise InputError for compiled code."""
+    """Raise InputError if the module or a part of it is TorchScript, because such code cannot be followed."""
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             layer = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
@@ -53,8 +53,8 @@ def check_code(module: nn.Module) -> None:
 def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.Parameter]) -> None:
     """Raise InputError if training would fail or be incomplete.
 
-    This is so if no parameter gets a gradient, if a gradient is sparse, or if a parameter in `unregistered` gets a
-    gradient, because it would never be trained.
+    Training would fail if no parameter gets a gradient, or if a gradient is sparse. It would be incomplete if a
+    parameter in `unregistered` gets a gradient, because the optimizer would never change this parameter.
 
     Args:
         module: The module, set to training mode.

@@ -26,7 +26,7 @@ def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label `nn.MultiheadAttention`. A unit is a head: its queries, keys, values and part of the output projection."""
+    """Label the result of `nn.MultiheadAttention`. A unit is a head with its rows and columns of all projections."""
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
     mask = kwargs.get("attn_mask")
     per_head = mask is not None and mask.dim() > 2
@@ -52,7 +52,7 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label recurrent layers of equal width, in one or two directions.
+    """Label the results of recurrent layers of equal width, in one or two directions.
 
     A unit is a row in the matrix of every gate, together with an element of the state.
     """
@@ -79,7 +79,7 @@ def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label one step of a recurrent layer."""
+    """Label the results of one step of a recurrent layer."""
     x, state, *weights = args
     units = _label_gates(r, r.labels(x), [w for w in weights if w is not None])
     _tie_state(r, units, state)
@@ -111,7 +111,9 @@ def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor
 
 
 def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
-    """Tie the units to the initial state. If that is a constant other than zero, the layer stays whole.
+    """Record that a unit and its element of the initial state can only be cut together.
+
+    If the initial state is a constant other than zero, the layer stays whole.
 
     Args:
         r: The recorder.

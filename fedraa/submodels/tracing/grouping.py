@@ -1,6 +1,7 @@
 """The computation of width groups from the labels of a trace.
 
-Tied labels belong to units that must be cut together. They have a common root, which is the smallest of these labels.
+A label is the number of a unit (see labels.py). Labels are tied if their units must be cut together. All labels that
+are tied to each other have a common root, which is the smallest of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
 
 
 def _number_units(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
-    """Return the number of each unit, or -1 for labels that are never cut.
+    """Return the number of the unit of each label, or -1 for a label that is never cut.
 
     Args:
         roots: The root of each label. Labels that are tied have the same root.
@@ -161,7 +162,7 @@ def _number_groups(
     next_unit = 0
     for members, group in zip(together, _describe_groups(module, entries, places, together), strict=True):
         if not group.parameters:
-            # The units of this group are only in buffers, not in parameters.
+            # The units of this group are only in buffers, so a cut would remove no parameter.
             continue
         number[members] = next_unit + np.arange(len(members))
         next_unit += len(members)
@@ -174,7 +175,7 @@ def _number_groups(
 
 
 def _largest_root(entries: Units) -> int:
-    """Return the largest root of all tensors, or 0."""
+    """Return the largest root of all tensors, or 0 if there is no tensor."""
     roots = chain.from_iterable(dims.values() for dims in entries.values())
     return max((int(x.max(initial=0)) for x in roots), default=0)
 
@@ -289,7 +290,7 @@ def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of the source of a view along which one moves by moving along dimension `out` of the view.
+    """Return the dimensions of a view's source whose index changes with the index of dimension `out` of the view.
 
     Args:
         before: Shape of the source.
@@ -366,7 +367,7 @@ def _left_whole(
     """
     uncut = {}
     for name, _ in module.named_parameters():
-        dim = recorder.made.get(name)
+        dim = recorder.unit_dims.get(name)
         layer = _layer_name(name)
         if dim is not None:
             labels = recorder.bound[name][dim]

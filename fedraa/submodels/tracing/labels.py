@@ -31,7 +31,7 @@ class Ties:
         self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
-        """Return new labels `[size]` for one dimension. If its size is 1, it cannot be cut, and the label is 0."""
+        """Return new labels `[size]` for one dimension. A dimension of size 1 cannot be cut and gets the label 0."""
         if size < 2:
             return torch.zeros(size, dtype=torch.int64)
         self._fresh += size
@@ -53,10 +53,10 @@ class Ties:
         small = compress_labels(labels)[0]
         return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
 
-    def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
-        """Tie each element of `left` to the element of `right` (broadcast): they must be cut together.
+    def tie(self, left: Tensor, right: Tensor, reason: str = "it is combined with a tensor that is never cut") -> None:
+        """Record that each element of `left` and its element of `right` (after broadcasting) must be cut together.
 
-        If one of the two is never cut, neither is the other.
+        If one of the two elements is never cut, the other element is also never cut.
 
         Args:
             left: Labels.
@@ -73,7 +73,7 @@ class Ties:
             self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
 
     def pin(self, labels: Tensor, reason: str | Callable[[], str]) -> None:
-        """Fix these labels, so that their elements are never cut.
+        """Record that the elements with these labels are never cut.
 
         If the text of the reason is slow to compute, `reason` is a function that returns it.
         """
@@ -83,7 +83,7 @@ class Ties:
             self._pins.append((named, reason))
 
     def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Tie all elements along `dims`, so that they are cut together. Return the labels with size 1 in `dims`.
+        """Record that all elements along `dims` must be cut together. Return the labels with size 1 in `dims`.
 
         Args:
             labels: The labels.
@@ -102,8 +102,8 @@ class Ties:
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the labels of an elementwise result of two tensors.
 
-        If one tensor is broadcast along a dimension, its elements do not tie the other tensor's units along it
-        together.
+        If one tensor is broadcast along a dimension, the units of the other tensor along this dimension can still be
+        cut separately.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
@@ -118,7 +118,8 @@ class Ties:
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # One side has a single label. It is better to fix this unit than to tie all units of the other side to it.
+            # One side has a single label. Its unit is never cut, because otherwise this unit and all units of the other
+            # side could only be cut together.
             self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -126,9 +127,9 @@ class Ties:
             a = torch.zeros_like(a)
         apart_a, apart_b = along_a - wide_b, along_b - wide_a
         if not b.any() and (apart_a != along_a or not along_a):
-            a = self.tie_along(a, sorted(apart_a), "it meets a tensor that is never cut").expand(shape)
+            a = self.tie_along(a, sorted(apart_a), "it is combined with a tensor that is never cut").expand(shape)
         elif not a.any() and (apart_b != along_b or not along_b):
-            b = self.tie_along(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
+            b = self.tie_along(b, sorted(apart_b), "it is combined with a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
             # The ties make both labels equivalent, so take the labels that vary along fewer dimensions.
@@ -138,10 +139,10 @@ class Ties:
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
-        """Return True if `labels` should be fixed, False if `other` should be fixed.
+        """Return True to exclude the units of `labels` from cuts, False to exclude those of `other` instead.
 
-        Labels of parameters, and labels that are fixed already, come first. If this does not decide, the tensor with
-        fewer labels is fixed.
+        Labels of parameters and labels that are already excluded are chosen first. If neither of the two are such
+        labels, the tensor with fewer labels is excluded.
         """
         if is_raw(labels) or self._is_fixed(labels):
             return True
@@ -150,7 +151,7 @@ class Ties:
         return _count_labels(labels) <= _count_labels(other)
 
     def _span_reason(self, labels: Tensor) -> Callable[[], str]:
-        """Return a function that finds the reason why these labels are tied to each other."""
+        """Return a function that finds the reason why the units of these labels must be cut together."""
         mine = compress_labels(labels)[0].reshape(-1).numpy()
         spans = len(self._spans)
 
@@ -161,17 +162,20 @@ class Ties:
         return find_reason
 
     def _is_fixed(self, labels: Tensor) -> bool:
-        """Return True if all labels are fixed by the ties so far."""
+        """Return True if none of these labels can be cut, after the ties and pins so far."""
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Return the reason why these labels are fixed: that of their first pin, or of a tie that connects them."""
+        """Return the reason why these labels are never cut.
+
+        It is the reason of the first call of `pin` that affects them, or of `tie_along` if there was no such call.
+        """
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
                 return reason() if callable(reason) else reason
         if _count_labels(labels) > 1:
-            return "all its units are tied to each other"
+            return "all its units can only be cut together"
         return "it is a single unit"
 
     def resolve(self) -> Roots:
@@ -204,7 +208,7 @@ class Roots:
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the component of each label, even if the label is fixed."""
+        """Return the component of each label, also for labels that are never cut."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
@@ -261,6 +265,6 @@ def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def is_raw(labels: Tensor) -> bool:
-    """Return True for labels of parameters or initial states only, if the dimension of their units is unknown."""
+    """Return True if all labels come from `Ties.raw`: the dimension along which their units lie is still unknown."""
     small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

@@ -11,7 +11,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a linear layer. The rows of its weight are units. It reads the units along the input's last dimension."""
+    """Label the result of a linear layer. Rows of its weight are new units; columns belong to units of the input."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
@@ -28,7 +28,7 @@ def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a convolution: its output channels are units."""
+    """Label the result of a convolution. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
@@ -57,7 +57,7 @@ def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 def label_transposed_convolution(
     r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Label a transposed convolution without groups."""
+    """Label the result of a transposed convolution without groups. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
     )
@@ -71,7 +71,7 @@ def label_transposed_convolution(
 
 
 def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
-    """Tie the labels of each channel at all positions, and return the labels of the channels.
+    """Record that all positions of a channel must be cut together. Return the labels of the channels.
 
     Args:
         r: The recorder.
@@ -85,7 +85,7 @@ def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a batch norm. Its result has the labels of the channels, and so have its statistics and parameters."""
+    """Label the result, the statistics and the parameters of a batch norm with the labels of the channels."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
@@ -100,7 +100,7 @@ def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a group norm: only whole normalisation groups are cut, so that their statistics stay exact."""
+    """Label the result of a group norm. Only whole normalisation groups are cut, so that their statistics are exact."""
     x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
@@ -112,7 +112,7 @@ def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a layer norm: tie all elements over which the norm takes its statistics."""
+    """Label the result of a layer norm. All elements over which it takes statistics must be cut together."""
     x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
@@ -121,13 +121,13 @@ def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an embedding: the columns of its weight are units."""
+    """Label the result of an embedding. The columns of its weight are new units."""
     _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
 def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a PReLU. Its result has the labels of the input, and its slopes have the labels of the channels."""
+    """Label the result of a PReLU with the labels of the input, and its slopes with the labels of the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
@@ -136,14 +136,14 @@ def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Trace a gated linear unit: a unit of its first half and the gate of this unit can only be removed together."""
+    """Label the result of a gated linear unit. A unit in its first half and this unit's gate must be cut together."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge_labels(value, gate))
 
 
 def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a bilinear layer: it reads the units of both inputs."""
+    """Label the result of a bilinear layer, which reads the units of two inputs."""
     left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
     for dim, x in ((1, left), (2, right)):
         labels = r.labels(x)
@@ -155,7 +155,7 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a weight norm: a direction times a length for each slice along `dim`, or one length if `dim` is -1."""
+    """Label the result of a weight norm: a direction times one length per slice along `dim` (-1: one for all)."""
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):
         r.give_up(name, out, args, kwargs)

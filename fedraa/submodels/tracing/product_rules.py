@@ -21,13 +21,13 @@ def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
         left: Labels `[..., i, c]`.
         right: Labels `[..., c, k]`.
     """
-    reason = "a matrix product runs over all units"
+    reason = "a matrix product sums over all units"
     left = r.ties.tie_along(left, [left.dim() - 1], reason)
     return r.ties.merge_labels(left, r.ties.tie_along(right, [right.dim() - 2], reason))
 
 
 def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a matrix product of two activations, or of an activation and a parameter."""
+    """Label the result of a matrix product of two activations, or of an activation and a parameter."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
@@ -40,9 +40,10 @@ def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
-    """Return the labels of `left @ vector` without the last dimension.
+    """Return the labels of `left @ vector`, which has all dimensions of `left` except the last one.
 
-    The product sums over the units of `left`, so its result has no units.
+    If the vector is a parameter and units lie along the last dimension of `left`, the product sums over these units, so
+    that the result has none.
 
     Args:
         r: The recorder.
@@ -94,7 +95,7 @@ def _varies_only(labels: Tensor, dim: int) -> bool:
 
 
 def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
+    """Label the result of the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
     x = args[0]
     weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
@@ -104,7 +105,7 @@ def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...
 
 
 def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a matrix product plus a bias or an activation."""
+    """Label the result of a matrix product plus a bias or an activation."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
     units = _multiply_factors(r, left, right)
@@ -116,9 +117,10 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an einsum. The units along letters that are summed are tied.
+    """Label the result of an einsum. Units along a letter that is summed must be cut together.
 
-    If one of the operands is a parameter, it has units along one letter of the result, and reads units along another.
+    A parameter among the operands has new units along one letter of the result. Along one letter that is summed, its
+    indices belong to the units of an activation.
     """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
@@ -151,7 +153,7 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
 
     Args:
         r: The recorder.
-        terms: The letters and the tensor of each activation, and at the end of the weight.
+        terms: The letters and the tensor of each operand. The last operand is the weight, all others are activations.
         outs: Letters of the result.
     """
     *activations, (own, weight) = terms
@@ -209,7 +211,8 @@ def _einsum_layer(
 ) -> Tensor:
     """Return the labels of an activation times a weight in an einsum.
 
-    The weight reads units along the first letter that is summed and has units.
+    Of the letters that are summed, let c be the first one along which the activation has units. The weight's indices
+    along c belong to these units.
 
     Args:
         r: The recorder.
@@ -250,7 +253,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a function that adds or writes slices at positions of one dimension."""
+    """Label the result of a function that adds or writes slices at positions of one dimension."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
     if isinstance(source, Tensor):
@@ -264,7 +267,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a gather. The units along the dimension from which it picks positions are tied."""
+    """Label the result of a gather. Units along the dimension from which it picks positions must be cut together."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
     unlike = _unlike_dims(labels, out)
@@ -292,6 +295,6 @@ def _thin_labels(labels: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
-    """Return the arguments with these names, whether passed by position or by keyword. Absent ones are None."""
+    """Return the arguments with these names, whether passed by position or by keyword; None for absent arguments."""
     values = (*args, *[None] * len(names))[: len(names)]
     return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

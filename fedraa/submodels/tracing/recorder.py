@@ -24,7 +24,7 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
-# A tensor of zeros with more elements than this is not followed.
+# The recorder does not follow the units in a tensor of zeros with more elements than this number.
 _MAX_FOLLOWED_ZEROS = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
@@ -51,8 +51,8 @@ class Recorder(TorchFunctionMode):
 
     `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads.
     `raw[tensor name]` holds the labels of parameters and buffers that the code uses as plain tensors. A function
-    without a rule fixes all units that it reads. A buffer may be cut only if it has the same values for all units,
-    because a worker has the number of kept units, but not their indices.
+    without a rule excludes all units that it reads from cuts. A buffer may be cut only if it has the same values for
+    all units, because a worker has the number of kept units, but not their indices.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.found = NonemptyMode(fills)
         self.choices = dict(choices)
-        # Parameters that could also have their units along another dimension.
-        self.open: set[str] = set()
+        # Parameters with several dimensions along which their layer's new units could lie.
+        self.ambiguous: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
         self.ties = Ties()
         self.bound: dict[str, dict[int, Tensor]] = {}
         self.raw: dict[str, Tensor] = {}
-        # For each parameter with units of its own, the dimension along which they lie.
-        self.made: dict[str, int] = {}
+        # For each parameter whose layer has new units, the dimension of the parameter along which these units lie.
+        self.unit_dims: dict[str, int] = {}
         # For each parameter that stays whole, the reason, such as a function without a rule that read it.
         self.whole: dict[str, str] = {}
         # Weights of grouped convolutions. Their groups are cut together with the output channels.
@@ -92,7 +92,7 @@ class Recorder(TorchFunctionMode):
         # Labels after a view that may have split one cut dimension in two.
         self.splits: list[Tensor] = []
         self.sites: list[Site] = []
-        # The name of the last function with a result that depends on the data and decided a branch of the code.
+        # The name of the last function whose result depends on the data and decided which branch of the code ran.
         self.branch_function = ""
         # The name of the last function that searched the data, such as `nonzero`.
         self.search_function = ""
@@ -240,12 +240,14 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only if these units are not cut. A function that reads the result fixes them.
+        """Record a result that is right only if these units are not cut.
+
+        If a function reads the result, the units are excluded from cuts.
 
         Args:
             tensor: The result.
             labels: Labels of the units.
-            reason: Explanation for units that are fixed because of this result.
+            reason: Explanation for units that are never cut because of this result.
         """
         self.track_uncut(tensor)
         self._hidden[tensor] = (labels, reason)
@@ -276,7 +278,7 @@ class Recorder(TorchFunctionMode):
                 return torch.zeros(weight.size(dim), dtype=torch.int64)
             dim, weight = places[dim], original
         if dim not in dims:
-            self.made[name] = dim
+            self.unit_dims[name] = dim
             self.bind(weight, dim, self.ties.fresh(weight.size(dim)))
         return dims[dim]
 
@@ -285,7 +287,7 @@ class Recorder(TorchFunctionMode):
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
-            self.open.add(name)
+            self.ambiguous.add(name)
         return chosen
 
     def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
@@ -304,17 +306,17 @@ class Recorder(TorchFunctionMode):
             return
         if name is None:
             for computed in (labels, self.labels(tensor)):
-                self.ties.pin(computed, "it meets a weight that is computed from other tensors")
+                self.ties.pin(computed, "it is combined with a weight that is computed from other tensors")
             return
         # In an einsum, a dimension of size 1 may be broadcast to a larger one.
         if len(labels) != tensor.size(dim):
-            self.ties.pin(labels, "it meets a dimension of another size")
+            self.ties.pin(labels, "it is combined with a dimension of another size")
             return
         dims = self.bound.setdefault(name, {})
         if tensor in self._turned:
             dim = self._turned[tensor][1][dim]
             if dim is None:
-                self.ties.pin(labels, "it meets a dimension that no parameter has")
+                self.ties.pin(labels, "it is combined with a dimension that no parameter has")
                 return
         if dim in dims:
             self.ties.tie(dims[dim], labels)
@@ -324,7 +326,7 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Fix all units that a function reads, because there is no rule for the function.
+        """Exclude all units that a function reads from cuts, because there is no rule for the function.
 
         Args:
             name: Name of the function.
@@ -343,7 +345,7 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def pin_unequal_buffers(self) -> None:
-        """Fix units for which a layer's buffer has different values, except running statistics, which are estimated."""
+        """Exclude units from cuts if a buffer other than running statistics has different values for them."""
         for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():
                 if not self._alike[name][dim]:

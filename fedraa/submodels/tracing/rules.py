@@ -96,8 +96,8 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
     A rule is a function `rule(recorder, name, out, args, kwargs)`. `recorder.labels(x)` returns the labels of an
     argument, in its shape. With `recorder.put(out, labels)` the rule sets the label of each element of the result. With
-    `recorder.ties.tie` it ties units that must be cut together, and with `recorder.ties.pin` it fixes units that must
-    not be cut. Tracing detects a wrong rule, because it compares every cut with the whole model several times.
+    `recorder.ties.tie` it records units that must be cut together, and with `recorder.ties.pin` units that are never
+    cut. Tracing detects a wrong rule, because it compares every cut with the whole model several times.
 
     Raises InputError for a wrong name or a function that does not take five arguments. Tracing raises InputError for a
     rule that fails, or that puts no labels on its result.

@@ -31,7 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an elementwise function: join the labels of all tensor arguments."""
+    """Label the result of an elementwise function by merging the labels of all tensor arguments."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -39,7 +39,7 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a product or quotient. A parameter times a number still counts as this parameter."""
+    """Label the result of a product or quotient. A parameter times a number still counts as this parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
         r.record_turned(x, out, range(x.dim()))
@@ -57,7 +57,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give an overwritten tensor the labels of its new values. If it is a view or a parameter, its units are fixed."""
+    """Label an overwritten tensor by its new values. If it is a view or a parameter, its units are never cut."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -66,10 +66,10 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label `x[index] = value`. If x is a view, its units are fixed."""
+    """Label x after `x[index] = value`. If x is a view, its units are never cut."""
     x, index, value = args
     places = _split_index(index)
-    if x._is_view() or r.name(x) or any(map(_is_nowhere, places)):
+    if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
         r.give_up(name, out, args, kwargs)
         return
     labels = r.labels(x)
@@ -88,7 +88,7 @@ def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a function that moves elements: apply the same function to the labels."""
+    """Label the result of a function that moves elements by applying the same function to the labels."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
         turned = _turn_dims(x, name, values, kwargs)
@@ -114,7 +114,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
         kwargs: Its keyword arguments.
     """
     if name in _TURNS:
-        # The size of each dimension of this tensor is the dimension's number, so the result shows where it has moved.
+        # Dimension d of this tensor has the size d, so the sizes of the result show the new order of the dimensions.
         sizes = torch.empty(tuple(range(x.dim())), device="meta")
         return list(_move_labels(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
@@ -151,7 +151,7 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
         values: Its other positional arguments.
         kwargs: Its keyword arguments.
     """
-    if not name.endswith("_as") and any(_is_nowhere(x) for x in iterate_tensors((values, kwargs))):
+    if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
         return getattr(labels, name)
@@ -163,7 +163,7 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label elements that an index selects.
 
-    All positions of the indexed dimension are tied, so the rule may read the label at any of them.
+    All positions of the indexed dimension must be cut together, so the rule may read the label at any of them.
     """
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
@@ -189,7 +189,7 @@ def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     else:
         _, dim = arguments_of(args, kwargs, "input", "dim")
         r.ties.tie_along(labels, [dim or 0], "some units are picked by position")
-    label_moved(r, name, out, (args[0], *_at_hand(args[1:])), _at_hand(kwargs))
+    label_moved(r, name, out, (args[0], *_replace_unknown(args[1:])), _replace_unknown(kwargs))
 
 
 def _split_index(index: Any) -> tuple[Any, ...]:
@@ -197,18 +197,18 @@ def _split_index(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
 
 
-def _is_nowhere(index: Any) -> bool:
+def _lacks_values(index: Any) -> bool:
     """Return True if the index is on the meta device, so that its values are unknown."""
     return isinstance(index, Tensor) and index.is_meta
 
 
-def _at_hand(value: Any) -> Any:
+def _replace_unknown(value: Any) -> Any:
     """Return an index or arguments in which the first position replaces indices with unknown values."""
     if isinstance(value, dict):
-        return {name: _at_hand(part) for name, part in value.items()}
+        return {name: _replace_unknown(part) for name, part in value.items()}
     if isinstance(value, tuple):
-        return tuple(_at_hand(part) for part in value)
-    if _is_nowhere(value):
+        return tuple(_replace_unknown(part) for part in value)
+    if _lacks_values(value):
         return torch.zeros_like(value, device="cpu")
     return value
 
@@ -238,7 +238,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a split. Units of equal pieces are tied, because the pieces stay equal only if they are cut together.
+    """Label the pieces of a split. Equal pieces stay equal only if their units are cut together.
 
     For unequal pieces, the code passes their sizes to `split` as numbers, which a cut replaces.
     """
@@ -258,7 +258,7 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Join the labels of pieces along a dimension. The units of the pieces along all other dimensions are tied."""
+    """Join the labels of pieces along a dimension. Units along the other dimensions must be cut in all pieces."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # Skip empty tensors, such as a cache before its first use.
@@ -280,7 +280,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a padding. Padding along a dimension with units is not possible in a cut, so these units are fixed."""
+    """Label the result of a padding. A cut cannot pad a dimension with units, so these units are never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
@@ -296,15 +296,15 @@ def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a pooling: each channel is pooled independently, over spatial positions."""
+    """Label the result of a pooling, which pools the spatial positions of each channel independently."""
     labels = r.labels(args[0])
-    channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` mixes its positions")
+    channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` combines positions")
     for result in iterate_tensors(out):
         r.put(result, channels.expand(result.shape))
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a reduction such as mean, or a function such as softmax. Elements along its dimensions are tied."""
+    """Label the result of a function such as mean or softmax. Elements along its dimensions must be cut together."""
     x, *values = args
     # With a second tensor the call is max(a, b), which is elementwise.
     if values and isinstance(values[0], Tensor):
@@ -316,7 +316,7 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
     if dim is None:
         dim = _DEFAULT_DIMS.get(name)
     dims = _named_dims(labels, dim)
-    head = r.ties.tie_along(labels, dims, f"`{name}` runs over all units")
+    head = r.ties.tie_along(labels, dims, f"`{name}` is computed over all units")
     for result in iterate_tensors(out):
         small = head
         if result.dim() < labels.dim():
@@ -335,9 +335,9 @@ def _named_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a function that turns pixels into channels or back: tie the channels that become one channel."""
+    """Label the result of a function that moves pixels into channels or back, or that shuffles channels."""
     x, factor = (*args, *kwargs.values())[:2]
-    labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
+    labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
     # A cut removes the same channels of every group.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
@@ -351,21 +351,21 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label `Tensor.unfold` (windows along one dimension) or `torch.nn.functional.unfold` (patches per channel)."""
+    """Label the result of `Tensor.unfold` (windows along a dimension) or `functional.unfold` (patches per channel)."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         _, dim = arguments_of(args, kwargs, "input", "dimension")
         labels = r.ties.tie_along(r.labels(x), [dim], "its windows overlap")
         r.put(out, labels.unsqueeze(-1).expand(out.shape))
         return
-    labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
+    labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
     r.put(out, labels.repeat_interleave(out.size(-2) // len(labels)).unsqueeze(-1).expand(out.shape))
 
 
 def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a fold, which sums overlapping patches of each channel independently."""
+    """Label the result of a fold, which sums overlapping patches of each channel independently."""
     x = args[0]
-    labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(
+    labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` combines positions").reshape(
         -1
     )
     channels = r.ties.tie_along(labels.view(out.size(-3), -1), [1], f"`{name}` joins the units").reshape(-1)
@@ -373,7 +373,7 @@ def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie the real and imaginary parts of a number."""
+    """Label complex numbers. The real and the imaginary part of a number must be cut together."""
     x = args[0]
     r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
@@ -384,17 +384,17 @@ def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a Fourier transform. All elements along the transformed dimensions are tied."""
+    """Label the result of a Fourier transform. Elements along the transformed dimensions must be cut together."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
-    head = r.ties.tie_along(labels, _named_dims(labels, dim), "a Fourier transform runs over all units")
+    head = r.ties.tie_along(labels, _named_dims(labels, dim), "a Fourier transform is computed over all units")
     r.put(out, head.expand(out.shape))
 
 
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a function that samples each channel at positions. The tensor of positions is never cut."""
+    """Label the result of a function that samples each channel at positions. The tensor of positions is never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
     r.ties.pin(r.labels(grid), f"`{name}` reads the units as places")
-    channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")
+    channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions")
     r.put(out, channels.expand(out.shape))

@@ -58,7 +58,7 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
     example = map_tree(lambda part: part.cpu(), example)
     recorder, ran = _follow_module(module, example)
     traced = group_units(module, recorder)
-    choices = {name: 1 for name in recorder.open if recorder.made.get(name) not in traced.units.get(name, {})}
+    choices = {name: 1 for name in recorder.ambiguous if recorder.unit_dims.get(name) not in traced.units.get(name, {})}
     if choices:
         second_recorder, ran = _follow_module(module, example, choices)
         second = group_units(module, second_recorder)
@@ -179,8 +179,8 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The code of a module may raise any exception. If an empty search result was filled with a position, code that
-    # counts results may fail because of it.
+    # The code of a module may raise any exception. If an empty search result was filled with a position, this position
+    # may be the cause of the exception.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -264,7 +264,7 @@ def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
 
 
 def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
-    """Fix the units of a group, so that they are never cut.
+    """Exclude the units of a group from cuts.
 
     Args:
         recorder: The recorder.

@@ -49,7 +49,7 @@ _IMPORTED = time.time()
 
 
 def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] | None = None) -> Traced:
-    """Return the traced module, from the cache if this has an entry with the same code and shapes.
+    """Return the traced module. Read it from the cache if the cache has an entry with the same code and shapes.
 
     Args:
         module: The module.
@@ -57,7 +57,7 @@ def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] |
         report: Called with a line of text if tracing takes long.
     """
     path = _entry_path(module, example)
-    slow = _report_slow(f"tracing {type(module).__name__}: looking for what can be cut", report)
+    slow = _report_slow(f"tracing {type(module).__name__}: searching for units that can be cut", report)
     if path is None:
         with slow:
             return trace_module(module, example)
@@ -118,9 +118,9 @@ def _report_slow(text: str, report: Callable[[str], None] | None) -> Iterator[No
 
 @contextmanager
 def _collect_codes(codes: set[CodeType]) -> Iterator[bool]:
-    """Collect the code objects of all Python functions that run in the block. Yield False if this is not possible.
+    """Collect the code objects of all Python functions that run in the block. Yield True if this works.
 
-    It is not possible if another profiler is active.
+    Yield False if a profiler is active, because Python allows only one.
     """
     if sys.getprofile() is not None:
         yield False
@@ -235,7 +235,7 @@ def _process_start() -> float:
 
 
 def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
-    """Write the entry atomically. If the disk is full, ignore it, because the run does not need the cache.
+    """Write the entry atomically. A full disk is no error, because the run does not need the cache.
 
     Args:
         path: File of the entry.
@@ -274,7 +274,7 @@ def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
 
 
 def _read_entry(path: Path, module: nn.Module) -> Traced | None:
-    """Return the traced module from an entry, or None if the entry is missing, damaged, or of other code."""
+    """Return the traced module from an entry, or None if the entry is missing, damaged, or made with other code."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
         if digest.decode() != _hash_content(text):

@@ -122,7 +122,7 @@ class Trial:
         """
         if not groups:
             return None
-        # A copy of `traced` has empty caches, which the trial may fill.
+        # The copy has its own empty caches, so that the trial does not fill the caches of `traced`.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
             failure = self._find_failure_once(traced, groups, number)
@@ -164,7 +164,7 @@ class Trial:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return a text about the difference between a cut and a larger cut in which the other units are 0, or None.
+        """Return a text about the difference between two cuts, or None. The units that only the larger one has are 0.
 
         Args:
             traced: The traced module.
@@ -242,7 +242,7 @@ class Trial:
         return bool((apart <= self._tolerance * _find_scales(expected)).all())
 
     def _run_modes(self, module: nn.Module, modes: Sequence[bool], *, back: bool = False) -> list[Tensor]:
-        """Return the module's outputs in all these modes. With `back`, also run the backward pass in training mode."""
+        """Return the module's outputs in each mode (True: training). With `back`, also run its backward pass."""
         results = []
         for training in modes:
             results += self._run_module(module, training, back=back and training)
@@ -259,7 +259,7 @@ class Trial:
             module: The module to run.
             training: True for training mode.
             noted: Records the names of the functions; None if these are not needed.
-            back: True to run the backward pass as well.
+            back: True to also run the backward pass.
         """
         with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
@@ -322,7 +322,7 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
     if part.is_floating_point():
         part = part.double()
         if noise:
-            # The sign of further rows is changed, so that the trial includes negative numbers.
+            # The sign of all rows after the fourth is changed, so that the trial includes negative numbers.
             part[4:] *= -1
             part = part + torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     if double:

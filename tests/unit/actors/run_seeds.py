@@ -1,4 +1,4 @@
-"""`make seeds`: try many interleavings of a simulated run, print the seeds that fail and the seeds per minute.
+"""`make seeds`: simulate a run with many seeds, and print the seeds that fail and the seeds per minute.
 
 python tests/unit/actors/run_seeds.py [FIRST] [COUNT]
 """
@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
-from simulated_run import play, simulated_cluster  # noqa: E402
+from simulated_cluster import simulated_cluster  # noqa: E402
+from simulated_run import play  # noqa: E402
 
 
 def main(first: int = 0, count: int = 5000) -> int:

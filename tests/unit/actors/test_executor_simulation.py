@@ -1,4 +1,4 @@
-"""The executor over a simulation of Ray: one seed is one interleaving of delays, losses, deaths and freezes.
+"""The executor over a simulation of Ray: each seed gives one order of delays, losses, deaths and freezes.
 
 Every run must end with the log and the bits of a run without Ray, except for faults.
 """
@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_ray import FOREVER_S, Faults, SimulatedRay, SimulatedWorker, evaluate, simulated_runtime, train
+from simulated_ray import FOREVER_S, Faults, SimulatedRay, simulated_runtime
+from simulated_worker import SimulatedWorker, evaluate, train
 
 from actors.pool import pulse
 from actors.pool.executor import RayExecutor
@@ -119,7 +120,7 @@ def test_any_interleaving_ends_with_the_same_bits(
 
 
 def test_a_worker_that_freezes_without_a_task_is_replaced(case: Case) -> None:
-    """No call can be blamed for the worker's end."""
+    """The worker has no call in progress, so its end cannot be attributed to a task."""
     with simulated(0, Faults()) as simulation:
         pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(2, {"CPU": 1}),), simulation=simulation)
         assert pool.await_workers(10.0)

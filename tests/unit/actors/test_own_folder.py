@@ -38,6 +38,7 @@ def test_a_folder_is_closed_to_others_and_goes_with_its_owner(tmp_path: Path) ->
     assert not folder.exists()
 
 
+@pytest.mark.linux
 def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     folder, child = killed.stdout.split()

@@ -1,4 +1,4 @@
-"""The user's modules that travel by value, and the processes that can import them."""
+"""The user's modules that Ray sends by value, and the processes that can import them."""
 
 import sys
 import threading
@@ -41,7 +41,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def elsewhere(pickled: Path, path: Path | None = None) -> Any:
-    """Return the unpickled object of another process, which finds these modules only at `path`."""
+    """Unpickle an object in another process, which can import the modules only from `path`, and return the result."""
     code = f"import pickle; print(pickle.load(open({str(pickled)!r}, 'rb'))[0](5))"
     extra = "" if path is None else f"import sys; sys.path.insert(0, {str(path)!r}); "
     return execute([sys.executable, "-c", extra + code], capture_output=True, text=True, check=False, cwd="/")

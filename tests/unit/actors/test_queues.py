@@ -1,4 +1,4 @@
-"""The waiting tasks that travel in one call."""
+"""The number of waiting tasks that are sent to a worker in one call."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def task(number: int, client: int = 0) -> Task:
 
 
 def filled(dues: list[float], pace: float | None = None) -> Queues:
-    """Return the tasks 0, 1, ... of one unit of work each."""
+    """Return queues with the tasks 0, 1, ..., each of one unit of work."""
     queues = Queues(1, None, lambda task: 1.0)
     for number, due in enumerate(dues):
         queues.submit(task(number), due)

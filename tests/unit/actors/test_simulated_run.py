@@ -1,6 +1,6 @@
 """Runs on a simulated cluster: driver, follower, relay, placement, pulses and executor under all kinds of faults.
 
-One seed is one interleaving of deaths, delays, losses, duplicates and freezes; `run_seeds.py` tries many of them. Every
+Each seed gives one order of deaths, delays, losses, duplicates and freezes, and `run_seeds.py` tries many seeds. Every
 run must end with the model, the log and the events of callbacks of a run without faults.
 """
 
@@ -11,8 +11,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from simulated_ray import FOREVER_S, Faults, HostActor, SimulatedWorker
-from simulated_run import FAR, OTHER, Plan, SimulatedRun, play, simulated_cluster
+from simulated_actors import HostActor
+from simulated_cluster import simulated_cluster
+from simulated_ray import FOREVER_S, Faults
+from simulated_run import FAR, OTHER, Plan, SimulatedRun, play
+from simulated_worker import SimulatedWorker
 
 from fedraa.errors import RunFailed
 
@@ -54,7 +57,7 @@ KINDS = st.sampled_from([SimulatedWorker, SimulatedWorker, HostActor])
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """A run, and a tester who disturbs it between two moments."""
+    """A run that Hypothesis disturbs step by step."""
 
     run: SimulatedRun | None = None
 

@@ -106,7 +106,8 @@ def test_interval_is_coarse_if_it_is_wider_than_half_of_the_papers_advantage() -
     assert replace(gained, paper=9.9).is_coarse(percent=True)
     assert not replace(gained, paper=10.0).is_coarse(percent=True)
     assert not replace(gained, paper=-10.0).is_coarse(percent=True)
-    # Without a figure of the paper, an interval of a percentage may be two points wide, and any other not at all.
+    # Without a number of the paper, an interval in percentage points is coarse if it is wider than two points, and any
+    # other interval is coarse.
     assert gained.is_coarse(percent=True)
     narrow = replace(gained, low=-0.9, high=1.0)
     assert not narrow.is_coarse(percent=True)
@@ -116,7 +117,7 @@ def test_interval_is_coarse_if_it_is_wider_than_half_of_the_papers_advantage() -
     assert replace(times, paper=2.6).is_coarse(percent=False)
     assert not replace(times, paper=2.8).is_coarse(percent=False)
     assert times.is_coarse(percent=False)
-    # A comparison that decides is never too coarse, and a target that was not always reached is.
+    # An interval that excludes 0 is never coarse. A comparison is coarse if a seed did not reach the target.
     assert not of((11, 21.1, 31), (10, 20, 30)).is_coarse(percent=False)
     assert of((1, 2), (3, INF), less=True, ratio=True).is_coarse(percent=False)
 
@@ -198,7 +199,8 @@ def test_p_values_are_those_of_the_intervals_tests() -> None:
     # Means 5 and 2, deviations 1, n = 3: t = 3 / sqrt(2 / 3) = 3.6742 with 4 degrees of freedom.
     lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
     assert measure_advantage("", ("a", "b"), *lines, less=False, ratio=False).p == pytest.approx(0.02131, abs=1e-4)
-    # Three seeds always and three never: 1 of the 20 tables with these sums on each side.
+    # All three seeds reach the target with one method and none with the other: 1 of the 20 tables with these sums on
+    # each side.
     assert of((1, 2, 3), (INF, INF, INF), less=True, ratio=True).p == pytest.approx(0.1)
 
 

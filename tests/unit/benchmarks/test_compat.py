@@ -18,7 +18,7 @@ def environment(tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the tested combinations, all of whose checks passed."""
+    """Replace the tests of combinations, so that all checks pass. Return the names of the tested combinations."""
     names: list[str] = []
 
     def try_quickly(name: str, combination: compat.Combination, folder: Path) -> compat.Row:

@@ -1,4 +1,4 @@
-"""The benchmark of GPUs, which measures smaller workloads where there is none."""
+"""The benchmark of GPUs, which measures smaller workloads if there is no GPU."""
 
 import csv
 from dataclasses import replace

@@ -324,7 +324,7 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     run_study("race", RunOptions(**asked | {"out": again, "tuned": tmp_path / "race_digits.toml"}))
     assert (again / "race_digits.csv").read_text() == (tmp_path / "race_digits.csv").read_text()
     assert not list(again.rglob("tuning"))
-    # With its folder, the runs are not repeated either, whatever their directories were.
+    # If `extend` is this folder, the runs are read from its files and not repeated.
     page_of_one, wider = tmp_path / "one", tmp_path / "wider"
     run_study(
         "race", RunOptions(**asked | {"methods": (OURS,), "parts": ("tuned",), "out": page_of_one, "extend": tmp_path})

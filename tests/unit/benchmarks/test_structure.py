@@ -3,14 +3,14 @@
 import pytest
 
 from benchmarks.system import structure
-from benchmarks.system.structure import assign_floors, files_that_name, structure_metrics
+from benchmarks.system.structure import assign_levels, files_that_name, structure_metrics
 
 
 def test_figures_of_the_structure() -> None:
     counted = structure_metrics()
     assert counted["cycles"] == 0
     assert counted["modules at the root of fedraa"] <= 10
-    assert counted["floors"] <= 19
+    assert counted["levels"] <= 19
     assert counted["source files that a new method touches"] == 1
     assert counted["files to read for the whole path of fedavg"] == 5
     assert counted["files to read for the whole path of fed-raa"] == 5
@@ -21,13 +21,13 @@ def test_files_that_name_a_method_are_its_own() -> None:
     assert files_that_name("prunefl") == ["fedraa/methods/prunefl.py"]
 
 
-def test_floors_put_each_room_above_its_imports() -> None:
-    assert assign_floors({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == [["c"], ["b", "d"], ["a"]]
+def test_levels_put_each_folder_above_its_imports() -> None:
+    assert assign_levels({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == [["c"], ["b", "d"], ["a"]]
 
 
-def test_cycle_has_no_floors() -> None:
+def test_cycle_has_no_levels() -> None:
     with pytest.raises(ValueError, match="cycle"):
-        assign_floors({"a": {"b"}, "b": {"a"}})
+        assign_levels({"a": {"b"}, "b": {"a"}})
 
 
 def test_a_file_that_is_not_on_the_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

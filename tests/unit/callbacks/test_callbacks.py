@@ -233,7 +233,7 @@ def test_one_that_raises_while_it_looks_at_progress_ends_the_run_too(tmp_path: P
 def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> None:
     """A callback that is added in a resume receives evaluations later, if the run did not wait for them.
 
-    Replay accepts it.
+    `replay` accepts the log.
     """
     with pytest.raises(Killed):
         run(experiment(tmp_path / "run", eval_every=1), callbacks=[RaiseAt(5, Killed())])
@@ -247,7 +247,7 @@ def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("values", "stops"),
     [
-        # With patience 2, the second evaluation in a row that is not better than the best one ends the run.
+        # With patience 2, a run ends after two successive evaluations that are not better than the best one.
         ([0.1, 0.2, 0.2, 0.15, 0.9], 3),
         ([0.1, 0.2, 0.1, 0.3, 0.2, 0.25], 5),
         ([0.5, nan, nan, 0.9], 2),

@@ -30,7 +30,7 @@ def evaluations(lines: list[str]) -> list[tuple[int, float, float, float]]:
 
 
 def in_file(history: fl.History) -> list[tuple[int, float, float, float]]:
-    """Return the same from evals.csv."""
+    """Return step, t, accuracy and loss of every row of evals.csv."""
     columns = ("step", "t", "accuracy", "loss")
     return [
         (int(step), *(float(f"{value:.4g}") for value in rest))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`fedraa board` on the command line: one sentence for a mistake, an address, and an end at once."""
+"""`fedraa board` on the command line: one sentence for a mistake, the address, and an immediate end after Ctrl-C."""
 
 import os
 import signal

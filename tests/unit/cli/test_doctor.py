@@ -1,6 +1,7 @@
 """`fedraa doctor` names the versions, the machine, and each known fault with its remedy."""
 
 import json
+import math
 import os
 import sys
 from importlib.metadata import version
@@ -11,12 +12,14 @@ import pytest
 from fedraa.cli import doctor
 from fedraa.cli.doctor import GIGABYTE, diagnose
 from fedraa.cli.main import main
+from fedraa.config.processes import cluster_address
+from fedraa.config.sections import ClusterOptions
 from fedraa.engine import memory_check
 
 
 @pytest.fixture(autouse=True)
 def healthy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let the machine have one usable core for each core, 10 GB of memory, and 50 GB in every folder."""
+    """Simulate a machine with all cores usable, 10 GB of memory, and 50 GB of space in every folder."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
@@ -58,6 +61,28 @@ def test_small_shared_memory_is_a_fault(monkeypatch: pytest.MonkeyPatch, shared:
     monkeypatch.setattr(doctor, "free_gigabytes", lambda folder: shared)
     findings = diagnose(None).findings
     assert [finding.remedy for finding in findings] == ["start the container with --shm-size=3g"] * is_fault
+
+
+@pytest.mark.parametrize(("platform", "faults"), [("linux", 1), ("darwin", 0)])
+def test_missing_shared_memory_is_a_fault_on_linux(monkeypatch: pytest.MonkeyPatch, platform: str, faults: int) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(doctor, "free_gigabytes", lambda folder: None if folder == doctor.SHARED_MEMORY else 50.0)
+    findings = diagnose(None).findings
+    assert ["--engine local" in finding.remedy for finding in findings] == [True] * faults
+
+
+def test_unknown_memory_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_check, "free_memory", lambda: math.inf)
+    diagnosis = diagnose(None)
+    assert diagnosis.findings == []
+    assert diagnosis.machine["free memory"] == "unknown on this system"
+
+
+def test_folder_that_cannot_be_written_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The superuser may write into every folder that the file system allows, so the answer is replaced.
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (Path.cwd(), os.W_OK))
+    (finding,) = diagnose(None).findings
+    assert "--out" in finding.remedy
 
 
 def test_full_disk_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +129,21 @@ def test_cluster_that_does_not_answer_is_a_fault(monkeypatch: pytest.MonkeyPatch
     diagnosis = diagnose(None if by_environment else address)
     assert diagnosis.cluster == f"{address} does not answer"
     assert [address in finding.problem for finding in diagnosis.findings] == [True]
+
+
+@pytest.mark.parametrize(
+    "address", ["%$", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:65536", ":6379", "ray://", "http://127.0.0.1:8265"]
+)
+def test_malformed_address_is_a_fault(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    (finding,) = diagnose(None).findings
+    assert "HOST:PORT" in finding.problem
+
+
+def test_empty_variable_for_the_address_names_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert diagnose(None).cluster is None
+    assert cluster_address(ClusterOptions(engine="ray")) is None
 
 
 @pytest.mark.parametrize(("mode", "is_fault"), [(0o644, True), (0o600, False)])

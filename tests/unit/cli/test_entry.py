@@ -1,6 +1,7 @@
-"""The command `fedraa`: Ctrl-C during its imports prints one sentence."""
+"""The command `fedraa`: one sentence for Ctrl-C during its imports, and for a current folder that was deleted."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +21,16 @@ def test_ctrl_c_while_the_command_line_is_imported(
     monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
     assert main() == 130
     assert capsys.readouterr() == ("", "\nfedraa: interrupted\n")
+
+
+def test_current_folder_that_was_deleted_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(sys, "argv", ["fedraa", "doctor"])
+    assert main() == 2
+    err = capsys.readouterr().err
+    assert err.startswith("fedraa: folder: ")
+    assert err.count("\n") == 1

@@ -63,7 +63,7 @@ def check_report(run: Path) -> None:
 
 
 def no_files(whole: Path, scratch: Path, killed: bool, most: int | None) -> None:
-    """Yield copies of a run in which something else has the name of a file."""
+    """Check every command on copies of a run in which something that is not a file replaces a file."""
     names = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.is_file()]
     cases = [(name, kind) for name in names for kind in OTHER_KINDS if not killed or name.name != "summary.json"]
     for place in np.random.default_rng(killed).permutation(len(cases))[:most]:
@@ -145,6 +145,6 @@ def copied(whole: Path, to: Path) -> Path:
 
 
 def ended(run: Path, data: st.DataObject) -> None:
-    """Return the names of the files of a run that has ended, or that was killed."""
+    """Remove the summary, as if the run had been killed, or leave the run as it is."""
     if data.draw(st.booleans()):
         (run / "summary.json").unlink(missing_ok=True)

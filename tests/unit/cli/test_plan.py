@@ -78,7 +78,8 @@ def printed(capsys: pytest.CaptureFixture[str], flags: str) -> list[list[str]]:
 
 def test_fragments_are_listed_with_what_they_own_and_share(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--hidden 200 --fragments 2 --updates 40")
-    # digits 64-200-10: 80 neurons own 80 * (64 + 1 + 10) parameters, the 10 of the output bias are everybody's
+    # The model has the widths 64, 200 and 10. 80 neurons own 80 * (64 + 1 + 10) parameters, and all fragments share the
+    # 10 of the output bias.
     assert lines[0] == ["mlp:", "15010", "parameters,", "0", "of", "them", "never", "trained"]
     assert lines[3][:3] == ["0", "80", "6010"]
     assert lines[3][-2:] == ["6000", "10"]
@@ -89,13 +90,13 @@ def test_fragments_are_listed_with_what_they_own_and_share(capsys: pytest.Captur
 
 def test_blocks_between_two_cut_layers_are_never_trained(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--hidden 40 40 --fragments 4")
-    # of the 40 x 40 weights only the blocks 4^2 + 8^2 + 12^2 + 16^2 = 480 are within a fragment
+    # Of the 40 x 40 weights, only the blocks 4^2 + 8^2 + 12^2 + 16^2 = 480 are within a fragment.
     assert lines[0] == ["mlp:", "4650", "parameters,", "1120", "of", "them", "never", "trained"]
 
 
 def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--clients 9 --compute 1:1 --ratios 0.5 0.5 --duration-jitter 0 --updates 90")
-    # 1437 digits, 9 clients: 159 or 160 samples each, and half the model's neurons
+    # Each of 9 clients has 159 or 160 of the 1437 samples, and trains half of the neurons.
     told = {words[0]: words for words in lines if words[0] in ("delay", "expected")}
     assert float(told["delay"][2]) == pytest.approx(0.5 * 160 * 9 / 1437, abs=1e-3)
     assert told["expected"][1:4] == ["90", "updates", "in"]
@@ -104,7 +105,7 @@ def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[
 
 
 def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixture[str]) -> None:
-    # 479 samples each; the slow one takes 1 / 0.5
+    # Each client has 479 samples, and the slow client takes 1 / 0.5.
     lines = printed(capsys, "--method fedavg --clients 3 --compute 0.5:0.3333,2:0.6667 --rounds 4")
     assert lines[-1][:6] == ["expected", "4", "rounds", "of", "2", "in"]
     assert lines[-1][7] == "8,"

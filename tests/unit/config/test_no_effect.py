@@ -21,7 +21,7 @@ from fedraa.data import make_partitioner
 from fedraa.data.partition import Dirichlet, Hsu, Labels, LogNormal, Noise, PowerLaw, Rotation, SortedShards
 from fedraa.engine.build import build_run
 from fedraa.errors import RunWarning
-from fedraa.settings.resolve import resolve_method, without_foreign_flags
+from fedraa.settings.resolve import drop_unused_options, resolve_method
 
 METHODS = list_methods()
 
@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
     "eval_every": 100,
     "quiet": True,
 }
-# The fields and paths of a method, each with a value that no method has, besides those that choose a whole component.
+# The fields and paths of a method, each with a value that no method has. Fields that choose a component are not here.
 METHOD_FIELDS: dict[str, Any] = {
     "fragments": 2,
     "ratios": (0.35, 0.65),
@@ -112,7 +112,7 @@ def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, path: st
     if ignored:
         with refuses(path, got=value):
             resolve_method(Experiment(**changes))
-        assert without_foreign_flags(Experiment(**changes)).override == {}
+        assert drop_unused_options(Experiment(**changes)).override == {}
     else:
         assert resolve_method(Experiment(**changes)).name
 
@@ -301,9 +301,9 @@ def test_partition_misspelt_with_a_number_has_a_suggestion() -> None:
 def test_compare_leaves_out_what_has_no_effect_on_one_of_the_methods() -> None:
     override = {"local.scale_activations": True, "submodel.server_compute": 2.0, "update.mixing": 0.4}
     trial = Experiment(method="fedasync", override=override, scheduler="random", lr=0.3)
-    kept = without_foreign_flags(trial)
+    kept = drop_unused_options(trial)
     assert (kept.override, kept.scheduler, kept.lr) == ({"update.mixing": 0.4}, None, 0.3)
-    other = without_foreign_flags(trial.model_copy(update={"method": "fed-raa"}))
+    other = drop_unused_options(trial.model_copy(update={"method": "fed-raa"}))
     assert (other.scheduler, list(other.override)) == ("random", ["local.scale_activations", "update.mixing"])
 
 

@@ -61,7 +61,8 @@ def test_hsu_draws_around_the_class_prior():
     """A large alpha gives every client the classes of the data, here 1 : 4 : 5."""
     labels = np.repeat(np.arange(3), [1000, 4000, 5000])
     assert shares("hsu:1e6", 10, labels) == pytest.approx(np.tile([0.1, 0.4, 0.5], (10, 1)), abs=0.06)
-    # With per_class the prior does not count: the mean mixture of 10 samples per client is uniform.
+    # With per_class the class shares of the data have no effect: the first samples of a client are uniform over
+    # classes.
     rows = Hsu(1e6, per_class=True).assign(labels, 100, np.random.default_rng(0))
     first = np.array([np.bincount(labels[mine[:20]], minlength=3) for mine in rows]).mean(axis=0) / 20
     assert first == pytest.approx([1 / 3] * 3, abs=0.03)
@@ -76,7 +77,7 @@ def test_the_order_of_drawing_favours_no_client():
 
 
 def test_a_client_without_a_class_left_draws_from_the_remaining_rows():
-    """Both clients want class 0 only, which has 4 of 12 rows: 6 rows each, 4 of class 0 in all, then class 1."""
+    """Both clients draw only class 0, which has 4 of 12 rows. When it is used up, they draw from the other classes."""
     classes = np.repeat([0, 1], [4, 8])
     rows = draw_equal_shards(classes, np.array([[1.0, 0], [1, 0]]), np.random.default_rng(0))
     assert [classes[mine].tolist() for mine in rows] == [[0, 0, 1, 1, 1, 1]] * 2

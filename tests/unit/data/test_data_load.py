@@ -217,7 +217,8 @@ def test_agnews_words_are_ranked_by_training_frequency(tmp_path):
         "label,text\n1,zebra B! c-na\n2,null\n",
     )
     data = load_dataset("agnews", tmp_path)
-    # b three times, a twice, then c and na once each in alphabetical order: ids 2, 3, 4, 5; unknown words are 1.
+    # Ids are by frequency, then by the alphabet: b (three times) has 2, a (twice) 3, c and na 4 and 5. Unknown words
+    # have 1.
     assert data.x_train.shape == (2, 64)
     assert data.x_train[:, :5].tolist() == [[2, 3, 2, 4, 0], [3, 2, 5, 0, 0]]
     assert data.x_test[:, :5].tolist() == [[1, 2, 4, 5, 0], [1, 0, 0, 0, 0]]

@@ -96,8 +96,8 @@ def test_label_limited_clients_hold_so_many_labels_and_labels_so_many_holders(cl
 
 
 def test_rounding_does_not_favour_the_same_clients_in_every_class():
-    # Each of 10 clients gets 14 or 15 samples of each of 10 classes: were all classes rounded alike, a client would
-    # hold 140 or 150.
+    # Each of 10 clients gets 14 or 15 samples of each of 10 classes. If all classes were rounded in the same way, a
+    # client would have 140 or 150.
     y = labels(144)
     for seed in range(10):
         sizes = np.diff(split(y, y, 10, "labels(per_client=10)", seed=seed).train.offsets)

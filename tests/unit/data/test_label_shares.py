@@ -1,4 +1,4 @@
-"""The shares of the labels in the data of all clients, for data in memory and for data that clients make."""
+"""The shares of the labels in the data of all clients, for data in memory and for data that clients create."""
 
 from collections.abc import Callable
 

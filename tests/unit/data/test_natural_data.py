@@ -42,7 +42,7 @@ def deal(data, clients, **how):
 
 
 def images(*codes):
-    """Images as LEAF writes them: 784 numbers k / 255."""
+    """Return images as LEAF writes them: 784 numbers k / 255."""
     return [(np.full(784, code) / 255).tolist() for code in codes]
 
 
@@ -232,7 +232,7 @@ def test_shakespeare_of_hugging_face(tmp_path):
 
 
 def test_shakespeare_as_plain_text(tmp_path):
-    """Roles with 2,000 characters: A has 30 + 1 + 1,969 = 2,000, B 1,999. The last 400 are the test text."""
+    """Role A has 30 + 1 + 1,969 = 2,000 characters and is a client. B has 1,999. The last 400 are the test text."""
     drawn = np.random.default_rng(1).choice(list("abc \n"), 1960)
     text = "".join(drawn).replace("\n\n", "ab").strip().ljust(1969, "x")
     (tmp_path / "shakespeare").mkdir()
@@ -306,7 +306,7 @@ def test_sent140_of_leaf(tmp_path):
     write_leaf(tmp_path, "sent140", train, [{"ann": ([tweet("good new day", "ann")], [1])}])
     dealt = deal(load_dataset("sent140", tmp_path), 1)
     x, y = dealt.client(0)
-    # day and good twice in alphabetical order, then a and bad: ids 2, 3, 4, 5.
+    # Ids are by frequency, then by the alphabet: day and good (twice) have 2 and 3, a and bad have 4 and 5.
     assert x[:, :4].tolist() == [[3, 3, 2, 0], [4, 5, 2, 0]]
     assert (x.shape, y.tolist()) == ((2, 25), [1, 0])
     assert dealt.test_of(0)[0][0, :4].tolist() == [3, 1, 2, 0]
@@ -326,7 +326,7 @@ def test_sent140_of_hugging_face(tmp_path):
 
 
 def comment(words):
-    """A comment as LEAF writes it: inputs, and targets shifted by one word, in sequences of ten."""
+    """Return a comment as LEAF writes it: inputs, and targets shifted by one word, in sequences of ten."""
     inputs = ["<BOS>", *words, "<EOS>"]
     targets = [*words, "<EOS>", "<PAD>"]
     counts = [1.0] * len(inputs)
@@ -346,7 +346,7 @@ def test_reddit_of_leaf(tmp_path):
     test = [{"1": ([comments[2][0]], [comments[2][1]])}]
     write_leaf(tmp_path, "reddit", train, test)
     data = load_dataset("reddit", tmp_path, NextToken().targets)
-    # b 12 times, then <BOS> and <EOS> twice, a once: ids 2, 3, 4, 5.
+    # Ids are by frequency: b (12 times) has 2, <BOS> and <EOS> (twice) have 3 and 4, and a has 5.
     assert data.classes == 6
     dealt = deal(data, 1, targets=NextToken().targets)
     x, y = dealt.client(0)
@@ -362,7 +362,7 @@ def test_reddit_of_leaf(tmp_path):
 
 
 def field(number, value):
-    """A field of Protocol Buffers with a length."""
+    """Return a field of Protocol Buffers with a length."""
     size, length = len(value), b""
     while size >= 128:
         length += bytes([size % 128 + 128])
@@ -371,7 +371,7 @@ def field(number, value):
 
 
 def example(tokens):
-    """A serialised tf.train.Example with the features of Stack Overflow."""
+    """Return a serialised tf.train.Example with the features of Stack Overflow."""
     texts = {"creation_date": b"2010", "tags": b"python", "title": b"t", "tokens": tokens.encode(), "type": b"answer"}
     features = {name: field(1, field(1, text)) for name, text in texts.items()}
     features["score"] = field(3, field(1, b"\x05"))
@@ -400,7 +400,7 @@ def test_stackoverflow_of_tensorflow_federated(tmp_path):
     # Of the users 12, 13 and 15 only 12 has training and test sentences.
     assert dealt.names == ("12",)
     x, y = dealt.client(0)
-    # how 201 times, then <BOS>, <EOS> twice, to once: ids 2, 3, 4, 5.
+    # Ids are by frequency: how (201 times) has 2, <BOS> and <EOS> (twice) have 3 and 4, and to has 5.
     assert x[0, :5].tolist() == [3, 2, 5, 4, 0]
     assert y[0, :5].tolist() == [2, 5, 4, -100, -100]
     assert x.shape == (2, 20)

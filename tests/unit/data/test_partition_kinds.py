@@ -22,7 +22,7 @@ def sizes(partitioner: object, clients: int, labels: Any = LABELS) -> list[int]:
 
 
 def test_shards_are_runs_of_the_sorted_labels() -> None:
-    """60 samples of 3 classes in 5 x 3 runs of 4: a run has one class, a client three runs."""
+    """60 samples of 3 classes make 5 x 3 shards of 4. A shard has one class, and a client has three shards."""
     partition = divide_samples(make_partitioner("shards(per_client=3)"), LABELS, TEST, 5, seed=1)
     assert np.diff(partition.train.offsets).tolist() == [12] * 5
     for mine in np.split(LABELS[partition.train.order], partition.train.offsets[1:-1]):
@@ -30,24 +30,24 @@ def test_shards_are_runs_of_the_sorted_labels() -> None:
 
 
 def test_sizes_are_the_shares_of_weights_and_one_at_least() -> None:
-    """20 samples, one each for 4; 16 in the shares 8 : 4 : 3 : 1 of 16 are 8, 4, 3, 1."""
+    """Of 20 samples each of 4 clients gets one. The other 16 are divided 8 : 4 : 3 : 1."""
     assert apportion_sizes(np.array([8.0, 4, 3, 1]), 20).tolist() == [9, 5, 4, 2]
     assert apportion_sizes(np.array([1.0, 1, 1]), 5).tolist() == [2, 2, 1]
     assert apportion_sizes(np.array([1.0, 1e-30]), 2).tolist() == [1, 1]
 
 
 def test_a_power_law_gives_the_k_th_client_k_to_minus_the_exponent() -> None:
-    """Exponent 1, 4 clients: 1, 1/2, 1/3, 1/4 of 25/12; of 60 - 4 = 56 samples 26.88, 13.44, 8.96, 6.72."""
+    """The weights 1, 1/2, 1/3, 1/4 have the sum 25/12. They divide 60 - 4 = 56 samples: 26.88, 13.44, 8.96, 6.72."""
     assert sorted(sizes(PowerLaw(1.0), 4), reverse=True) == [28, 14, 10, 8]
     assert sizes("powerlaw(exponent=0)", 4) == [15, 15, 15, 15]
 
 
 def test_zipf_sizes_are_the_rounded_shares() -> None:
-    """Exponent 1, 5 clients: 1, 1/2, ... of 137/60; of 100 samples 43.80, 21.90, 14.60, 10.95, 8.76."""
+    """The weights 1, 1/2, ..., 1/5 have the sum 137/60. They divide 100 samples: 43.80, 21.90, 14.60, 10.95, 8.76."""
     assert round_shares(1 / np.arange(1.0, 6), 100).tolist() == [44, 22, 14, 11, 9]
     assert sorted(sizes("zipf:1", 5, np.zeros(100, np.int64)), reverse=True) == [44, 22, 14, 11, 9]
     assert sizes("zipf(exponent=0)", 4) == [15, 15, 15, 15]
-    # The last of 12 clients has the share 1/12^3 of 1.2.
+    # The last of 12 clients has the weight 1/12^3, and the sum of all weights is 1.2.
     with refuses("partition", "powerlaw"):
         sizes("zipf:3", 12)
 
@@ -163,7 +163,7 @@ def test_colour_turns_the_hue() -> None:
 
 
 def test_noise_grows_with_the_client() -> None:
-    """Variance level * n / N."""
+    """The noise of client n has the variance level * n / N."""
     noise = make_partitioner("noise(level=2.0)")
     x = np.zeros((4000, 3), np.float32)
     for client, variance in ((0, 0.5), (3, 2.0)):

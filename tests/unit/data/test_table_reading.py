@@ -28,7 +28,7 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> str:
 
 
 def table(header: str, row: str, **values: Any) -> str:
-    """Return a table. Row i has the i-th value of each name in place of the name."""
+    """Return a table. In row i, each name in braces is replaced by the i-th of its values."""
     lines = [header]
     for i in range(ROWS):
         lines.append(row.format(**{name: column[i] for name, column in values.items()}, i=i, y=CLASSES[i]))
@@ -113,7 +113,7 @@ def test_decimal_commas_make_points_separators_in_the_whole_file(tmp_path: Path)
     commas = [f"{x}".replace(".", ",") for x in X]
     thousands = 1000 * np.arange(1, ROWS + 1) + 7
     points = [f"{number // 1000}.007" for number in thousands]
-    # The last of the other numbers shows which of both the point is: 40.007, and 41 without one.
+    # A point may be a decimal point or a separator of thousands. The decimal commas of the other column decide.
     check(
         write(tmp_path, table("a;b;label", "{a};{b};{y}", a=commas, b=[*points[:-1], "41"])),
         np.stack([X, [*thousands[:-1], 41]], 1),

@@ -94,7 +94,7 @@ def task(first: int, steps: int | None) -> Task:
 
 
 def test_minibatches_go_on_over_tasks(tmp_path: Path) -> None:
-    """Tasks of 2, 3 and 4 steps are the first nine of three passes, each with another permutation."""
+    """Tasks of 2, 3 and 4 steps use the nine minibatches of three passes. Each pass has another permutation."""
     run = spec(tmp_path)
     trainer = Seen(run.traced, run.method.local, seed=5)
     order = [row for first, steps in ((0, 2), (2, 3), (5, 4)) for row in trainer.order(task(first, steps), 20)]

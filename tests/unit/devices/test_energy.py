@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {"clients": 4, "hidden": (8,), "local_steps": 2, "engine
 
 @pytest.fixture
 def devices(tmp_path: Path) -> Path:
-    """Four devices with watts. The second device is the fastest."""
+    """Return a file of four devices with watts. The second device is the fastest."""
     path = tmp_path / "devices.csv"
     path.write_text(
         ALL_WATTS

@@ -43,7 +43,7 @@ def test_clients_get_different_devices_drawn_from_the_seed(tmp_path: Path) -> No
 
 
 def test_a_device_is_available_as_in_its_trace(tmp_path: Path) -> None:
-    """Ends are included, and the trace repeats after 200 s, at any time and in any order of the questions."""
+    """The ends of the spans are included, and the trace repeats after 200 s, in any order of the calls."""
     trace = read_fedscale_availability(write(tmp_path / "behave", {7: TRACE}), 2, seed=0)
     for client in (0, 1):
         for time in (320.0, 10.0, 50.0, 120.0, 210.0, 220.0, 100.0, 150.0):

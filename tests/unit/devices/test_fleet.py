@@ -37,7 +37,7 @@ def test_tiers(spec: str, clients: int, compute: list[float]) -> None:
 def test_distributions_have_their_moments_and_are_seeded() -> None:
     many = 20_000
     lognormal = np.log(fleet("lognormal:0.5", many).compute)
-    # standard errors: 0.5/sqrt(20000) = 0.0035 of the mean, 0.0025 of the deviation
+    # The standard errors are 0.5/sqrt(20000) = 0.0035 of the mean and 0.0025 of the deviation.
     assert abs(lognormal.mean()) < 0.015
     assert abs(lognormal.std() - 0.5) < 0.011
     uniform = fleet("uniform:1:10", many).compute
@@ -75,7 +75,7 @@ def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
     path.write_text("compute,downlink,uplink,latency,memory\n1e9,1e6,5e5,0.1,4e6\n2e9,inf,inf,0,8e6\n")
     devices = make_fleet(str(path), 2, units="physical", seed=0)
     load = Load(work=3e9, down=2e6, up=1e6, memory=5e6)
-    # 0.1 + 2e6/1e6 + 3e9/1e9 + 1e6/5e5 = 0.1 + 2 + 3 + 2; and 3e9/2e9 alone
+    # The first device takes 0.1 + 2e6/1e6 + 3e9/1e9 + 1e6/5e5. The second has no transfers and takes 3e9/2e9.
     assert devices.cost(load).tolist() == pytest.approx([7.1, 1.5])
     assert devices.fits_memory(load).tolist() == [False, True]
 
@@ -100,7 +100,7 @@ def test_wrong_table_of_devices_is_refused_by_row(tmp_path: Path, text: str, pla
 
 
 def test_relative_costs_are_share_of_the_model_over_capability() -> None:
-    # 1437 digits to 3 clients are 479 each; a fragment of 40 of 200 neurons holds 40 * 75 + 10 of 15010 parameters
+    # Each of 3 clients has 479 samples. A fragment with 40 of 200 neurons has 40 * 75 + 10 of 15010 parameters.
     spec = build_run(Experiment(clients=3, compute="1:0.667,3:0.333", fragments=3))
     table = make_cost_model(spec).table([part.widths for part in spec.submodels])
     shares = [(40 * 75 + 10) / 15010, (60 * 75 + 10) / 15010, (100 * 75 + 10) / 15010]
@@ -109,7 +109,7 @@ def test_relative_costs_are_share_of_the_model_over_capability() -> None:
 
 
 def test_relative_cost_follows_data_epochs_and_passes() -> None:
-    # 1437 = 3 * 359 + 360: client 0 holds 360 samples, the mean is 359.25
+    # 1437 = 3 * 359 + 360: client 0 has 360 samples, and the mean is 359.25.
     def first(**flags: object) -> float:
         spec = build_run(Experiment(method="fedavg", clients=4, compute="2:1", **flags))
         sizes = spec.data.sizes
@@ -121,7 +121,8 @@ def test_relative_cost_follows_data_epochs_and_passes() -> None:
 
 
 def test_local_steps_cost_by_their_samples() -> None:
-    # 359 samples are 11 batches of 32 and one of 7: 20 steps are a whole epoch and 8 batches; 5 epochs of 359.25 cost 1
+    # 359 samples make 11 minibatches of 32 and one of 7, so 20 steps are an epoch and 8 minibatches. A cost of 1 is
+    # 5 epochs of 359.25 samples.
     spec = build_run(Experiment(method="fedavg", clients=4, compute="1:1", local_steps=20, batch_size=32))
     costs = make_cost_model(spec).table([spec.submodels[0].widths])[:, 0]
     assert costs[spec.data.sizes == 359] == pytest.approx((359 + 8 * 32) / (5 * 359.25))

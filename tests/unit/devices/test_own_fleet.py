@@ -22,7 +22,7 @@ def ramp(clients: int, rng: np.random.Generator) -> Any:
 
 
 class Mobile:
-    """Devices on a slow network; every `every`th is a fast one."""
+    """A fleet on a slow network. One of `every` devices has a fast link."""
 
     def __init__(self, every: int = 2) -> None:
         self.every = every

@@ -90,8 +90,9 @@ def test_a_run_over_days_waits_for_its_devices_and_replays(tmp_path: Path) -> No
     )
     history = run(experiment)
     rounds = history.events.query("kind == 'round'")["t"].tolist()
-    # a round takes 0.2 of a device that is there; client 1 is not until 0.5, then both must be there in turn:
-    # 0.7 (client 1), then client 0 at 1.2, then client 1 at 1.7 (equal shards up to one sample in 479)
+    # A task takes 0.2 of a device's available time. Client 1 is available from 0.5, and ends round 1 at 0.7. Client 0
+    # is available again from 1.0, and ends round 2 at 1.2. Client 1 ends round 3 at 1.7. Shards differ by one sample in
+    # 479.
     assert rounds == pytest.approx([0.7, 1.2, 1.7], abs=2e-3)
     replay(history.directory)
 

@@ -1,5 +1,6 @@
 """A run that cannot fit into memory is refused before the start, with the numbers and a run that would fit."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,39 @@ def test_too_many_workers_for_the_gpu_names_the_number_that_fits() -> None:
         check_memory(spec, Free(1e12, GPU_CONTEXT_BYTES / 2))
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_unknown_free_memory_refuses_no_run(engine: str) -> None:
+    check_memory(build_run(Experiment(engine=engine)), Free(math.inf, None))
+
+
 def test_free_memory_without_numbers_of_the_kernel_is_infinite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory_check, "MEMORY_INFO", tmp_path / "meminfo")
     monkeypatch.setattr(memory_check, "_group_left", lambda: float("inf"))
     assert memory_check.free_memory() == float("inf")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\n")
+    assert memory_check.free_memory() == float("inf")
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       4 kB\n")
     assert memory_check.free_memory() == 4096
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "allowed", "left"),
+    [
+        ("memory.max", "memory.current", "max", math.inf),
+        ("memory.max", "memory.current", "5000", 4000),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "5000", 4000),
+        # Without a limit, version 1 of control groups reports the largest multiple of the page size (4 kB, 64 kB) below
+        # 2^63.
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", str(2**63 - 4096), math.inf),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", str(2**63 - 65536), math.inf),
+    ],
+)
+def test_free_memory_is_bounded_by_the_control_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, used: str, allowed: str, left: float
+) -> None:
+    monkeypatch.setattr(memory_check, "MEMORY_INFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory_check, "CONTROL_GROUP", tmp_path)
+    (tmp_path / limit).parent.mkdir(exist_ok=True)
+    (tmp_path / limit).write_text(f"{allowed}\n")
+    (tmp_path / used).write_text("1000\n")
+    assert memory_check.free_memory() == left

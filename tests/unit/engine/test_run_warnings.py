@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fedraa as fl
 from fedraa.cli.main import main
 from fedraa.engine.build import build_run
-from fedraa.engine.run_warnings import find_probabilities
+from fedraa.engine.run_warnings import find_probabilities, find_stacked_convolutions
 from fedraa.errors import RunWarning
 from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
 from fedraa.report.runs import load_groups
@@ -159,6 +159,22 @@ def test_fragments_that_predict_numbers_are_warned_of(fields: dict[str, Any], na
     assert len(sentences) == len(names)
     for sentence, name in zip(sentences, names, strict=True):
         assert re.search(name, sentence)
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "device", "warns"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), 2, "cuda", True),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), 1, "cuda", False),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), 2, "cpu", False),
+        (nn.Sequential(nn.ConvTranspose1d(1, 2, 3), nn.Flatten()), 2, "cuda", True),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 2, "cuda", False),
+    ],
+)
+def test_convolutions_of_several_tasks_on_a_gpu_are_warned_of(
+    model: nn.Module, stack: int, device: str, warns: bool
+) -> None:
+    assert (find_stacked_convolutions(model, stack, device) is not None) is warns
 
 
 def test_sum_of_two_fragments_is_twice_the_target(tmp_path: Path) -> None:

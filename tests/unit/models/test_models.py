@@ -68,8 +68,8 @@ def test_build_model_only_the_seed_decides_the_weights(name):
         ("resnet18-bn", (3, 32, 32), 10, 11_173_962),
         # The norms have 64 + 4*64 + (4+1)*(128 + 256 + 512) channels, each with a scale and a shift.
         ("resnet18-scaler", (3, 32, 32), 10, 11_173_962 - 2 * 4_800),
-        # the norms of the stem and the three shortcuts go, and where a block widens, its first norm is half as
-        # wide; one more of 512 comes last
+        # The norms of the stem and of the three shortcuts are missing. If a block widens, its first norm is half as
+        # wide. One more norm of 512 channels is at the end.
         ("preact-resnet18", (3, 32, 32), 10, 11_173_962 + 2 * (512 - 64 - 896 - 448)),
         # Outside the blocks are 8x8x3 patches, the class token, 17 positions, a norm and the head.
         ("vit-small", (3, 32, 32), 10, 133_120 + 193 * 64 + 64 + 17 * 64 + 128 + 650),

@@ -76,7 +76,7 @@ def test_runs_are_grouped_over_seeds(runs: Path) -> None:
     ]
 
 
-def test_group_labels_have_the_differing_flags_or_a_number(runs: Path, tmp_path: Path) -> None:
+def test_group_labels_have_the_differing_options_or_a_number(runs: Path, tmp_path: Path) -> None:
     run(Experiment(method="ist", rounds=2, out=tmp_path / "short", **FLAGS))
     assert [group.label for group in load_groups([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
     run(Experiment(method="ist", rounds=2, lr=0.1, partition="dirichlet", out=tmp_path / "z", **FLAGS))
@@ -261,7 +261,7 @@ def test_writer_without_its_package_is_refused(
 
 
 def softmax_regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """One sample, two classes: the loss is softplus(-m) for the margin m = (w0 - w1) x + b0 - b1."""
+    """Return a model, a sample and its label. The loss is softplus(-m) for the margin m = (w0 - w1) x + b0 - b1."""
     module = nn.Linear(3, 2)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[0.5, -1.0, 2.0], [0.1, 0.3, -0.2]]))

@@ -112,8 +112,9 @@ def test_client_without_a_feasible_fragment_gets_its_cheapest() -> None:
 
 
 def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
-    # N = 10, M = 3: fast clients 5..9 take ceil(n 3/10) = 1 1 1 2 2 of the fragments from large to small, the
-    # slow ones 2 3 3 3 3
+    # N = 10, M = 3. Sorted by speed, the n-th client gets the fragment number ceil(n 3 / 10), counted from the
+    # largest.
+    # The fast clients 5 to 9 get 1 1 1 2 2, and the slow clients get 2 3 3 3 3.
     assert [s.tolist() for s in offline_sets(costs(3))] == [[1], [0], [0], [0], [0], [2], [2], [2], [1], [1]]
     # N = 2 < M = 4: the fast client 1 takes the two large fragments, and the slow client the two small ones.
     assert [s.tolist() for s in offline_sets(costs(4, slow=1, clients=2))] == [[1, 0], [3, 2]]
@@ -171,7 +172,8 @@ def test_ties_are_broken_uniformly() -> None:
     scheduler = planned(GreRAA(), costs(4), INF)
     draws = [choose(scheduler, 0, 0, np.array([1, 1, 9, 1]), rng) for _ in range(6000)]
     assert set(draws) == {0, 1, 3}
-    # 99.9 % point of chi-square with 2 degrees of freedom; the paper's pseudocode draws 3000, 1500, 1500: 750
+    # The limit is the 99.9 % point of chi-square with 2 degrees of freedom. The paper's pseudocode would draw the
+    # fragments 3000, 1500 and 1500 times, which gives 750.
     assert chi_square([{0: 0, 1: 1, 3: 2}[draw] for draw in draws], 3) < 13.8
 
 

@@ -13,7 +13,7 @@ from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
 from fedraa.server.participation_correction import balance_factors, balanced_weight, mean_pause
 from fedraa.server.polyak import PolyakAveraging
-from fedraa.server.running_mean import MeanHere
+from fedraa.server.running_mean import LocalMean
 from fedraa.vectors.index_runs import common_places
 
 
@@ -139,7 +139,7 @@ class Counting:
 
 def averaged(share: float) -> PolyakAveraging:
     server: Any = Counting()
-    return PolyakAveraging(server, share, MeanHere(server))
+    return PolyakAveraging(server, share, LocalMean(server))
 
 
 def test_the_mean_is_the_formula_and_only_steps_count() -> None:

@@ -26,7 +26,7 @@ def of_fragment(number: int) -> Task:
 @pytest.mark.parametrize("value", [1e30, -1e30, 1001.0])
 def test_what_no_training_comes_to_is_refused_without_a_bound(value: float) -> None:
     wrong = Bounds().judge_update(away(value), TASK)
-    assert wrong == f"params hold values up to {abs(value):.4g}, and the sent weights only up to 0"
+    assert wrong == f"params hold values up to {abs(value):.4g}, the received weights only up to 0"
     assert Bounds().judge_update(away(1000), TASK) is None
 
 
@@ -57,7 +57,7 @@ def test_a_number_bounds_every_update() -> None:
 
 def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
     """||w|| is 0 here, so the bound uses 1. For sent weights of norm 3 the bound is three times as large."""
-    assert "over 20 times the norm of the sent weights, 1" in str(Bounds("auto").judge_update(away(20.5), TASK))
+    assert "over 20 times the norm of the received weights, 1" in str(Bounds("auto").judge_update(away(20.5), TASK))
     assert Bounds("auto").judge_update(away(19.5), TASK) is None
     longer = replace(TASK, buffer=np.array([3] + [0] * (SIZE - 1), np.float32))
     assert Bounds("auto").judge_update(away(59.5, longer), longer) is None
@@ -65,12 +65,12 @@ def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
 
 
 def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
-    """The median of (1, 2, 3, 4, 15) is 3, even with the outlier; later it is the median of 50 ones."""
+    """The median of (1, 2, 3, 4, 15) is 3. After 50 updates of norm 1 it is 1."""
     bounds = Bounds("auto")
     for norm in (1, 15, 2, 4, 3):
         assert bounds.judge_update(away(norm), TASK) is None
     assert bounds.judge_update(away(3 * NORM_FACTOR + 1), TASK) == (
-        "the update's norm 61 is over 20 times the median of its fragment, 3"
+        "the update's norm 61 is over 20 times the median norm of its fragment's updates, 3"
     )
     other = of_fragment(5)
     # A fragment without accepted updates.

@@ -86,7 +86,7 @@ def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
 
 
 def test_the_largest_are_those_that_sorting_puts_first() -> None:
-    """Of equal values the first counts, and NaN is last, as in Python's stable sort."""
+    """Among equal values the first is chosen, and NaN is last, as in Python's stable sort."""
     rng = np.random.default_rng(2)
     for density in (0.001, 0.1, 0.5, 0.97, 1.0):
         # Many values are equal.

@@ -18,7 +18,7 @@ from fedraa.server.stores.sharded import Shard, Split, assemble_pieces
 from fedraa.server.update_checks import check_update
 from fedraa.submodels.assignment import Assignment, Submodel
 
-# Three fragments of 0..8, 10 and 11; 0 and 5 are in all of them, 9 is in none.
+# The coordinates of three fragments: 0 and 5 are in all of them, and 9 is in none.
 INDICES = ([0, 1, 2, 5], [0, 3, 4, 5, 10], [0, 5, 6, 7, 8, 11])
 SIZE = 12
 ALL = [np.array(index) for index in INDICES]

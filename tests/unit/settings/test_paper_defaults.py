@@ -1,8 +1,8 @@
 """Settings of methods against the values in their papers and in the code of these papers.
 
-Sources: McMahan et al. 2017; Xie et al. 2019; Reddi et al. 2021; Hsu et al. 2019; Nguyen et al. 2022 and FLSim; FedSAM
-(003), Section 6; Fed-RAA (004), Section 5 and Table 4; RAM-Fed (002), Section 6; SubDisMO (000); shuffled submodels
-(001); the released code of HeteroFL, FedRolex, PruneFL, FADAS, FedGMR.
+Sources: McMahan et al. 2017; Xie et al. 2019; Reddi et al. 2021; Hsu et al. 2019; Nguyen et al. 2022 and FLSim; FedSAM,
+Section 6; Fed-RAA, Section 5 and Table 4; RAM-Fed, Section 6; SubDisMO; shuffled submodels; the released code of
+HeteroFL, FedRolex, PruneFL, FADAS, FedGMR.
 """
 
 from typing import Any

@@ -15,7 +15,7 @@ from fedraa.client.lr_schedule import lr_schedule, lr_unit
 from fedraa.composition.registry import find_method, list_methods
 from fedraa.report.cells import make_experiments
 from fedraa.report.differences import setting_differences
-from fedraa.settings.resolve import resolve_method, without_foreign_flags
+from fedraa.settings.resolve import drop_unused_options, resolve_method
 from fedraa.settings.terms import on_terms, paper_settings
 from fedraa.settings.tuned import read_tuned, write_tuned
 
@@ -59,7 +59,7 @@ def test_every_method_has_its_papers_terms_and_runs_on_them() -> None:
     for name in METHODS:
         experiment = on_terms(Experiment(method=name, clients=20, time=1.0), "paper")
         # All values that the paper states are values of the method.
-        assert without_foreign_flags(experiment) == experiment, name
+        assert drop_unused_options(experiment) == experiment, name
         resolve_method(Experiment(**dict(experiment)))
 
 

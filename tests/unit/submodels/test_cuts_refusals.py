@@ -169,7 +169,7 @@ def test_einsum_dimension_of_size_one_is_accepted() -> None:
     module.w = nn.Parameter(torch.randn(8, 1))
     traced = trace_module(module, VECTOR)
     assert [entry.tensor for group in traced.groups for entry in group.entries] == ["w", "b.weight"]
-    assert "it meets a dimension of another size" in traced.uncut["a"]
+    assert "it is combined with a dimension of another size" in traced.uncut["a"]
 
 
 def by_width(m: nn.Module, x: Tensor) -> Tensor:

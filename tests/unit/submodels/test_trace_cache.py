@@ -59,7 +59,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], nn.M
 
 
 def write(folder: Path, source: str) -> None:
-    """Return the module, with a file time before the start of this process."""
+    """Write a module whose file is older than this process."""
     path = folder / "own_module_of_mine.py"
     path.write_text(source)
     os.utime(path, (1e9, 1e9))
@@ -194,7 +194,7 @@ def test_trace_once_long_trace_reports_a_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(trace_cache, "trace_module", slow)
     monkeypatch.setattr(trace_cache, "REPORT_AFTER_S", 0.01)
     trace_once(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), EXAMPLE, lines.append)
-    assert lines == ["tracing Sequential: looking for what can be cut"]
+    assert lines == ["tracing Sequential: searching for units that can be cut"]
 
 
 def test_trace_cache_code_newer_than_the_process_is_not_cached(

@@ -158,7 +158,7 @@ class FirstOfASet(fl.Scheduler):
 
 
 class Counting(fl.Compressor):
-    """A compressor that sends every other delta over all clients, in the order of calls."""
+    """A compressor whose result depends on the number of earlier calls: it sends only every second delta."""
 
     calls = 0
 

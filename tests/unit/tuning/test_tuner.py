@@ -25,7 +25,7 @@ SMALL = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "engine": 
 
 
 def fake(asked: Attempt) -> Trial:
-    """Return trials with a metric that is best at lr .3, and for fedsam at radius .1. One rate fails."""
+    """Return a trial whose metric is best at lr .3, and for fedsam at radius .1. The trial of one rate fails."""
     if asked.values["lr"] > 5:
         return Trial(asked.method, asked.number, asked.values, "failed", why="too much")
     value = -abs(np.log(asked.values["lr"] / 0.3)) - abs(asked.values.get("local.sam_rho", 0.1) - 0.1)
