@@ -171,7 +171,7 @@ class Update:
         loss: Mean training loss.
         seconds: The real time of training at the worker.
         cosine: The cosine between the model's change in the first half of the steps and its change in the second half,
-            if the learning rate is adaptive.
+            if the learning rate is adaptive. `HalfwayCosine` has its limits.
         waited: On the wall clock, the seconds between dispatch and arrival in which no worker trained the task.
         receipt: The check of the buffer. If there is a receipt, the buffer stays in the process that wrote the receipt,
             and `params` is empty.

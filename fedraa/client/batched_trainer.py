@@ -91,18 +91,21 @@ class BatchedTrainer(Trainer):
             self._solver, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
         )
         totals = torch.zeros(self._height, device=self._device)
-        halfway = HalfwayCosine(steps if self._is_adaptive else [])
-        received = local_step.received_buffer(whole.params) if self._is_adaptive else None
+        halfway, received = None, None
+        if self._target_cosine is not None:
+            halfway = HalfwayCosine(steps, self._target_cosine, stack.module, local_step.embeddings)
+            received = local_step.received_buffer(whole.params)
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):
             totals += local_step.step(*batch)
-            halfway.record(step, stack.weights)
+            if halfway is not None:
+                halfway.record(step, stack.weights)
             for row, last in enumerate(steps):
                 if last != step:
                     continue
                 task = work[row].task
                 cosine = None
-                if received is not None:
+                if halfway is not None and received is not None:
                     cosine = halfway.compute(received, stack.weights, row)
                 extras = self._compress_update(local_step, task, row)
                 extras |= local_step.optimizer_state(row)

@@ -58,11 +58,8 @@ class FlatModule:
                 hook(lambda trained: model.hand_on(trained))  # type: ignore[no-untyped-call]
             self._pieces[parameter] = piece
             start = piece.stop
-
-    @property
-    def sizes(self) -> list[int]:
-        """Return the number of elements of each trainable parameter."""
-        return [parameter.numel() for parameter in self._pieces]
+        self.sizes = [piece.stop - piece.start for piece in self._pieces.values()]
+        """The number of elements of each trainable parameter."""
 
     @property
     def whole(self) -> bool:
@@ -159,11 +156,11 @@ class BatchedModule:
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:
-        self._module = module.to(device).train()
+        self.module = module.to(device).train()
         for part in module.modules():
             if isinstance(part, ImageConv2d):
                 part.lay_out = False
-        parameters = {name: p for name, p in self._module.named_parameters() if p.requires_grad}
+        parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         size = sum(p.numel() for p in parameters.values())
         self.weights, self.gradient = (torch.zeros(height, size, device=device) for _ in range(2))
         self._pieces: list[slice] = []
@@ -175,7 +172,7 @@ class BatchedModule:
             self._pieces.append(piece)
             start = piece.stop
         self.sizes = [piece.stop - piece.start for piece in self._pieces]
-        self._forward = vmap(lambda parameters, x: functional_call(self._module, parameters, (x,)))
+        self._forward = vmap(lambda parameters, x: functional_call(self.module, parameters, (x,)))
 
     def load(self, params: Vector) -> None:
         """Copy the weights from a buffer [height, k]."""

@@ -1,9 +1,17 @@
 """The cosine between the first and the second half of a task's path, from which the server adapts the learning rate."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from fedraa.submodels import trainable_parameters
+
+# The rate falls if a task changes a weight matrix by more than its own norm.
+LARGEST_CHANGE = 1.0
+# The rate does not fall because of cosines if a task changes every weight matrix by less than this share of its norm.
+SMALLEST_CHANGE = 0.1
 
 
 class HalfwayCosine:
@@ -12,13 +20,29 @@ class HalfwayCosine:
     If steps are short, both changes have similar directions, and the cosine is near 1. If steps are so long that they
     jump over the minimum, the directions are opposite, and the cosine is negative.
 
+    Two limits correct the cosine if it is misleading. r is the largest relative change of a weight matrix, which is the
+    norm of its change divided by the norm of its received weights:
+
+    - The cosine is at most log(LARGEST_CHANGE / r), the change of the logarithm of the rate that makes r smaller again.
+      A model may be destroyed before the cosine of its biases falls.
+    - If r is below SMALLEST_CHANGE, the cosine is at least the target. If gradients are noisy, the directions may be
+      opposite although steps are short.
+
     Args:
         steps: Number of local steps of each task. There are several tasks if they are trained as rows of one stack.
+        target: The cosine at which the server does not change the rate.
+        module: The module that is trained.
+        embeddings: The slices of embeddings that do not depend on the learning rate. They do not count.
     """
 
-    def __init__(self, steps: Sequence[int]) -> None:
+    def __init__(
+        self, steps: Sequence[int], target: float, module: nn.Module, embeddings: Sequence[slice] = ()
+    ) -> None:
         self._halves = [count // 2 for count in steps]
         self._halfway: dict[int, Tensor] = {}
+        self._target = target
+        self._embeddings = embeddings
+        self._matrices = [piece for piece in _find_matrices(module) if piece not in embeddings]
 
     def record(self, steps: int, weights: Tensor) -> None:
         """Store the weights of each task that has now finished half of its steps.
@@ -32,7 +56,9 @@ class HalfwayCosine:
                 self._halfway[row] = _row_of(weights, row).clone()
 
     def compute(self, received: Tensor, weights: Tensor, row: int = 0) -> float | None:
-        """Return the cosine of a task. Return None for a task of one step, or if one half did not change the weights.
+        """Return the cosine of a task, within its limits.
+
+        Return None for a task of one step, or if one half did not change the weights.
 
         Args:
             received: The weights before training, in the shape of `weights`.
@@ -44,10 +70,38 @@ class HalfwayCosine:
         halfway = self._halfway.pop(row)
         first = halfway - _row_of(received, row)
         second = _row_of(weights, row) - halfway
+        for piece in self._embeddings:
+            first[piece] = 0.0
+            second[piece] = 0.0
         norms = float(first.norm() * second.norm())
         if norms == 0:
             return None
-        return float(torch.dot(first, second)) / norms
+        cosine = float(torch.dot(first, second)) / norms
+        change = self._relative_change(_row_of(received, row), first.add_(second))
+        if change == 0:
+            return cosine
+        if change < SMALLEST_CHANGE:
+            cosine = max(cosine, self._target)
+        return min(cosine, math.log(LARGEST_CHANGE / change))
+
+    def _relative_change(self, received: Tensor, delta: Tensor) -> float:
+        """Return the largest relative change of a weight matrix; 0 if there is none with weights other than 0."""
+        changes = [0.0]
+        for piece in self._matrices:
+            norm = float(received[piece].norm())
+            if norm > 0:
+                changes.append(float(delta[piece].norm()) / norm)
+        return max(changes)
+
+
+def _find_matrices(module: nn.Module) -> Iterator[slice]:
+    """Yield the slices of the flat buffer that hold tensors with two dimensions or more."""
+    start = 0
+    for parameter in trainable_parameters(module):
+        stop = start + parameter.numel()
+        if parameter.dim() > 1:
+            yield slice(start, stop)
+        start = stop
 
 
 def _row_of(weights: Tensor, row: int) -> Tensor:

@@ -298,9 +298,9 @@ def _collapse_uniform(steps: Tensor) -> Tensor:
 
 def _cut_buffer(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
     """Return a chunk of a buffer. If the buffer is one number for all coordinates, return it unchanged."""
-    if buffer.shape[-1] == 1:
+    if buffer.shape[-1] == 1 or isinstance(piece, EllipsisType):
         return buffer
-    return buffer[piece]
+    return buffer[..., piece]
 
 
 LOCAL_OPTIMIZER: ComponentRegistry[LocalOptimizer] = ComponentRegistry(

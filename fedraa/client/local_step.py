@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.compression import COMPRESSOR, Compressor
+from fedraa.client.embedding_steps import find_adam_embeddings, make_optimizer_steps
 from fedraa.client.error_feedback import compress_with_feedback
 from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.gradient_transforms import (
@@ -130,6 +131,7 @@ class LocalStep:
             # Without a mask, the anchor is a view of the task's buffer, so that nothing is copied on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
+        self.embeddings = find_adam_embeddings(solver, components.optimizer, model.module)
         self._optimizer = self._make_optimizer(kept)
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
         self._labels: list[Tensor] | None = None
@@ -167,13 +169,10 @@ class LocalStep:
 
     def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps:
         """Return the optimizer, with the state in `kept` if the client has kept it."""
-        return OptimizerSteps(
-            self._components.optimizer,
-            self.model.weights,
-            {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()},
-            momentum=self.settings.momentum,
-            weight_decay=self.settings.weight_decay,
-            sizes=self.model.sizes,
+        received = {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()}
+        model, optimizer = self.model, self._components.optimizer
+        return make_optimizer_steps(
+            self.settings, optimizer, model.weights, received, sizes=model.sizes, embeddings=self.embeddings
         )
 
     def add_term(self, term: GradientTransform) -> None:

@@ -109,7 +109,7 @@ class Trainer:
         self._settings = model or ModelSettings()
         self._state = self._settings.state
         self._solver = solver
-        self._is_adaptive = target_cosine(solver.lr_schedule) is not None
+        self._target_cosine = target_cosine(solver.lr_schedule)
         self._components = StepComponents.of(solver, self._settings.label_shares)
         self._seed = seed
         self._bf16 = bf16
@@ -155,8 +155,8 @@ class Trainer:
         kept = {buffer.name: task.extra_values(buffer.key) for buffer in algorithm.kept}
         mask = None if personal is None else self._to_tensor(personal)
         run = TaskRun(local_step, minibatches, kept, mask)
-        if self._is_adaptive:
-            run.halfway = HalfwayCosine([length])
+        if self._target_cosine is not None:
+            run.halfway = HalfwayCosine([length], self._target_cosine, model.module, local_step.embeddings)
         algorithm.train(run)
         cosine = None
         if run.halfway is not None:

@@ -5,15 +5,17 @@ The model is cut into M equal fragments. When client n is idle:
     send theta_j
 Client n: SGD with clipping and calibrated logits, with so many steps that training takes at least about as long as the
     download and the upload of theta_j;
-    c = cos(change of theta_j in the first half of the steps, change of theta_j in the second half)
+    c = cos(change of theta_j in the first half of the steps, change of theta_j in the second half),
+        within limits that follow from the relative change of weight matrices;
+    embeddings take steps of Adam
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     theta_j <- theta_j + a * delta
     the learning rate of later tasks rises if c > -0.05, and falls if c < -0.05 or if the clients' losses have risen
 The evaluated model is the Polyak mean of the last models.
 
-Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), server/local_rates.py (the
-learning rate), server/polyak.py (the mean).
+Read next: schedulers/least_sent.py (the scheduler), client/halfway_cosine.py and server/local_rates.py (the learning
+rate), client/embedding_steps.py (Adam for embeddings).
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """The adaptive learning rate: the cosines of tasks against NumPy, the server's factor by hand, and whole runs."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from first_task import first_task
 from numpy_mlp import sgd
 from refusals import refuses
 from tiny import LR, SEED, WIDTHS, minibatches, spec, start
+from torch import nn
 
 import fedraa as fl
 from fedraa.client import Trainer
@@ -33,9 +35,43 @@ def test_the_cosine_compares_the_halves_of_a_tasks_path(mask: np.ndarray | None)
     assert update.cosine == pytest.approx(first @ second / np.linalg.norm(first) / np.linalg.norm(second), abs=1e-5)
 
 
+def cosine_of_path(
+    received: list[float], halfway: list[float], last: list[float], module: nn.Module, embeddings: Sequence[slice] = ()
+) -> float | None:
+    """Return the cosine of a task of two steps, with the target -0.05, from the weights before and after each step."""
+    cosine = HalfwayCosine([2], -0.05, module, embeddings)
+    cosine.record(1, torch.tensor(halfway))
+    return cosine.compute(torch.tensor(received), torch.tensor(last))
+
+
+def test_the_cosine_is_limited_by_the_relative_change_of_weight_matrices() -> None:
+    line = nn.Linear(2, 1, bias=False)
+    # The weights have the norm 5 and change by 10, in a straight line. The limit is the logarithm of 5 / 10.
+    assert cosine_of_path([3.0, 4.0], [3.0, 9.0], [3.0, 14.0], line) == pytest.approx(-math.log(2))
+    # A change by a fifth does not change the cosine, nor does any change of weights of 0.
+    assert cosine_of_path([3.0, 4.0], [3.0, 4.5], [3.0, 5.0], line) == pytest.approx(1.0)
+    assert cosine_of_path([0.0, 0.0], [3.0, 4.0], [6.0, 8.0], line) == pytest.approx(1.0)
+    # Weights that turn back keep a negative cosine after a long step, and the target after a short one.
+    assert cosine_of_path([3.0, 4.0], [3.0, 6.0], [3.0, 5.0], line) == pytest.approx(-1.0)
+    assert cosine_of_path([3.0, 4.0], [3.0, 4.4], [3.0, 4.2], line) == pytest.approx(-0.05)
+    # Biases do not count.
+    module = nn.Linear(1, 1)
+    assert cosine_of_path([5.0, 1.0], [6.0, 2.0], [7.0, 9.0], module) == pytest.approx(8 / math.sqrt(2 * 50))
+
+
+def test_an_embedding_does_not_count_in_the_cosine() -> None:
+    module = nn.Sequential(nn.Embedding(1, 2), nn.Linear(2, 1, bias=False))
+    received, halfway, last = [1.0, 1.0, 3.0, 4.0], [9.0, 1.0, 3.0, 4.5], [1.0, 1.0, 3.0, 5.0]
+    assert cosine_of_path(received, halfway, last, module, [slice(0, 2)]) == pytest.approx(1.0)
+    whole = cosine_of_path(received, halfway, last, module)
+    assert whole is not None
+    assert whole < 0
+
+
 def test_a_single_step_and_a_path_that_stands_still_have_no_cosine() -> None:
-    single = HalfwayCosine([1])
-    still = HalfwayCosine([4])
+    module = nn.Linear(3, 1, bias=False)
+    single = HalfwayCosine([1], -0.05, module)
+    still = HalfwayCosine([4], -0.05, module)
     weights = torch.ones(3)
     for steps in range(1, 5):
         single.record(steps, weights)

@@ -1,0 +1,135 @@
+"""Adam steps for embeddings, while SGD with an adaptive learning rate trains all other layers."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import EllipsisType
+
+import torch
+from torch import Tensor, nn
+
+from fedraa.client.local_optimizer import SGD, Adam, LocalOptimizer, OptimizerSteps
+from fedraa.client.local_training import LocalTraining
+from fedraa.client.lr_schedule import target_cosine
+from fedraa.submodels import trainable_parameters
+
+# The learning rate of Adam, as a share of the root mean square of the received embeddings.
+EMBEDDING_RATE = 0.03
+
+
+def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, module: nn.Module) -> list[slice]:
+    """Return the slices of the flat buffer that hold embeddings with Adam steps, in the order of the buffer.
+
+    The mean gradient of a token that is rare in the data is small. With a rate that suits the other layers, SGD hardly
+    moves the embedding of this token. Therefore an adaptive rate does not apply to embeddings. No embedding has Adam
+    steps if the rate is not adaptive, if the local optimizer is not SGD, or if a term such as weight decay gives unused
+    tokens a gradient, because Adam would move them as far as all others. A tensor that another layer also uses is
+    trained like the other layers.
+
+    Args:
+        settings: The settings of local training.
+        optimizer: The local optimizer.
+        module: The module of a submodel.
+    """
+    if target_cosine(settings.lr_schedule) is None or not isinstance(optimizer, SGD):
+        return []
+    decays = settings.weight_decay or optimizer.weight_decay
+    if decays or settings.control or settings.grad_mix != 1 or settings.transforms:
+        return []
+    embeddings: set[nn.Parameter] = set()
+    others: set[nn.Parameter] = set()
+    for layer in module.modules():
+        owners = embeddings if isinstance(layer, nn.Embedding | nn.EmbeddingBag) else others
+        owners.update(layer.parameters(recurse=False))
+    slices = []
+    start = 0
+    for parameter in trainable_parameters(module):
+        stop = start + parameter.numel()
+        if parameter in embeddings - others:
+            slices.append(slice(start, stop))
+        start = stop
+    return slices
+
+
+class _AdamSteps:
+    """The Adam steps of one embedding in one task. Adam starts again in each task.
+
+    Args:
+        received: The received weights of the embedding [k], or [height, k] for several clients.
+    """
+
+    def __init__(self, received: Tensor) -> None:
+        sizes = [received.shape[-1]]
+        self._steps = OptimizerSteps(Adam(), received, {}, momentum=0.0, weight_decay=0.0, sizes=sizes)
+        scale = received.square().mean(-1, keepdim=True).sqrt()
+        self._scale = torch.where(scale > 0, scale, 1.0)
+
+    def descend(self, weights: Tensor, gradient: Tensor) -> None:
+        self._steps.begin_step()
+        step = torch.zeros_like(weights)
+        self._steps.descend(step, gradient, ..., EMBEDDING_RATE)
+        weights.addcmul_(step, self._scale)
+
+
+class EmbeddingSteps(OptimizerSteps):
+    """The steps of a local optimizer, with Adam steps for embeddings, which do not depend on the learning rate.
+
+    Args:
+        optimizer: The local optimizer of all other coordinates.
+        weights: The buffer [k] that the task trains, or [height, k] for several clients, with the received weights.
+        received: The state that the client has kept from its last task, by buffer name; empty if there is none.
+        momentum: The experiment's momentum.
+        sizes: Number of coordinates of each trained tensor, in the order of the buffer.
+        embeddings: The slices of the embeddings, in the order of the buffer.
+    """
+
+    def __init__(
+        self,
+        optimizer: LocalOptimizer,
+        weights: Tensor,
+        received: Mapping[str, Tensor],
+        *,
+        momentum: float,
+        sizes: Sequence[int],
+        embeddings: Sequence[slice],
+    ) -> None:
+        super().__init__(optimizer, weights, received, momentum=momentum, weight_decay=0.0, sizes=sizes)
+        self._embeddings = {(piece.start, piece.stop): _AdamSteps(weights[..., piece]) for piece in embeddings}
+        bounds = [0, *(bound for piece in embeddings for bound in (piece.start, piece.stop)), weights.shape[-1]]
+        # All coordinates in order, as slices that are an embedding or have no coordinate of one.
+        self._slices = [slice(start, stop) for start, stop in pairwise(bounds) if start < stop]
+
+    def descend(self, weights: Tensor, gradient: Tensor, piece: slice | EllipsisType, lr: float) -> None:
+        if isinstance(piece, EllipsisType):
+            for part in self._slices:
+                self.descend(weights[..., part], gradient[..., part], part, lr)
+        elif (piece.start, piece.stop) in self._embeddings:
+            self._embeddings[piece.start, piece.stop].descend(weights, gradient)
+        else:
+            super().descend(weights, gradient, piece, lr)
+
+
+def make_optimizer_steps(
+    settings: LocalTraining,
+    optimizer: LocalOptimizer,
+    weights: Tensor,
+    received: Mapping[str, Tensor],
+    *,
+    sizes: Sequence[int],
+    embeddings: Sequence[slice],
+) -> OptimizerSteps:
+    """Return the local optimizer of a task with its state.
+
+    Args:
+        settings: The settings of local training.
+        optimizer: The local optimizer.
+        weights: The buffer that the task trains.
+        received: The state that the client has kept from its last task, by buffer name; empty if there is none.
+        sizes: Number of coordinates of each trained tensor, in the order of the buffer.
+        embeddings: The slices of the embeddings with Adam steps.
+    """
+    momentum = settings.momentum
+    if embeddings:
+        return EmbeddingSteps(optimizer, weights, received, momentum=momentum, sizes=sizes, embeddings=embeddings)
+    return OptimizerSteps(
+        optimizer, weights, received, momentum=momentum, weight_decay=settings.weight_decay, sizes=sizes
+    )

@@ -1,0 +1,127 @@
+"""Embeddings with an adaptive rate: their steps against torch.optim.Adam, and the models that have such steps."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedraa.client.embedding_steps import EMBEDDING_RATE, EmbeddingSteps, find_adam_embeddings
+from fedraa.client.flat_module import FlatModule
+from fedraa.client.local_optimizer import SGD, Adam
+from fedraa.client.local_training import LocalTraining
+
+ADAPTIVE = LocalTraining(lr_schedule="adaptive")
+
+
+class Words(nn.Module):
+    """A linear layer on the mean of the embeddings of a sample's words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.words = nn.EmbeddingBag(7, 2)
+        self.last = nn.Linear(2, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.first(self.words(words)))
+        return logits
+
+
+def flat_words() -> FlatModule:
+    torch.manual_seed(0)
+    module = Words()
+    size = sum(parameter.numel() for parameter in module.parameters())
+    weights = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    flat = FlatModule(module, torch.zeros(size), torch.zeros(size))
+    flat.weights.copy_(weights)
+    return flat
+
+
+def test_embeddings_take_the_steps_of_adam_and_other_layers_those_of_sgd() -> None:
+    flat = flat_words()
+    other = copy.deepcopy(flat.module)
+    embedding = other.get_parameter("words.weight")
+    rate = EMBEDDING_RATE * float(embedding.detach().square().mean().sqrt())
+    adam = torch.optim.Adam([embedding], lr=rate)
+    sgd = torch.optim.SGD([p for p in other.parameters() if p is not embedding], lr=0.1, momentum=0.5)
+    steps = EmbeddingSteps(
+        SGD(),
+        flat.weights,
+        {},
+        momentum=0.5,
+        sizes=flat.sizes,
+        embeddings=find_adam_embeddings(ADAPTIVE, SGD(), flat.module),
+    )
+    for number in range(5):
+        words = torch.randint(0, 7, (4, 3), generator=torch.Generator().manual_seed(number))
+        labels = torch.tensor([0, 1, 2, 0])
+        adam.zero_grad()
+        sgd.zero_grad()
+        F.cross_entropy(other(words), labels).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        sgd.step()
+        steps.begin_step()
+        flat.backward(F.cross_entropy(flat.module(words), labels))
+        if number % 2:
+            steps.descend(flat.weights, flat.gradient, ..., 0.1)
+        else:
+            # Large models take their steps tensor by tensor.
+            start = 0
+            for size in flat.sizes:
+                piece = slice(start, start + size)
+                steps.descend(flat.weights[piece], flat.gradient[piece], piece, 0.1)
+                start += size
+    expected = torch.cat([parameter.detach().flatten() for parameter in other.parameters()])
+    torch.testing.assert_close(flat.weights, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_rows_of_a_stack_take_the_steps_of_single_clients() -> None:
+    rows = torch.randn(2, 9, generator=torch.Generator().manual_seed(1))
+    gradients = torch.randn(3, 2, 9, generator=torch.Generator().manual_seed(2))
+    options: dict[str, Any] = {"momentum": 0.5, "sizes": [3, 4, 2], "embeddings": [slice(3, 7)]}
+    stack, singles = rows.clone(), [rows[0].clone(), rows[1].clone()]
+    stacked_steps = EmbeddingSteps(SGD(), stack, {}, **options)
+    single_steps = [EmbeddingSteps(SGD(), single, {}, **options) for single in singles]
+    for gradient in gradients:
+        stacked_steps.begin_step()
+        stacked_steps.descend(stack, gradient.clone(), ..., 0.2)
+        for row, (steps, single) in enumerate(zip(single_steps, singles, strict=True)):
+            steps.begin_step()
+            steps.descend(single, gradient[row].clone(), ..., 0.2)
+    torch.testing.assert_close(stack, torch.stack(singles))
+    assert not torch.equal(stack, rows)
+
+
+def test_embeddings_of_zero_take_steps() -> None:
+    weights = torch.zeros(4)
+    steps = EmbeddingSteps(SGD(), weights, {}, momentum=0.0, sizes=[4], embeddings=[slice(0, 4)])
+    steps.begin_step()
+    steps.descend(weights, torch.tensor([1.0, -1.0, 2.0, 0.0]), ..., 0.1)
+    torch.testing.assert_close(weights, EMBEDDING_RATE * torch.tensor([-1.0, 1.0, -1.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        LocalTraining(),
+        replace(ADAPTIVE, weight_decay=0.1),
+        replace(ADAPTIVE, control=True),
+        replace(ADAPTIVE, grad_mix=0.5),
+    ],
+)
+def test_embeddings_are_trained_like_other_layers_with_a_fixed_rate_or_dense_gradients(settings: LocalTraining) -> None:
+    assert find_adam_embeddings(ADAPTIVE, SGD(), Words()) == [slice(6, 20)]
+    assert find_adam_embeddings(settings, SGD(), Words()) == []
+
+
+def test_embeddings_are_trained_like_other_layers_with_another_optimizer_or_if_they_are_shared() -> None:
+    assert find_adam_embeddings(ADAPTIVE, Adam(), Words()) == []
+    assert find_adam_embeddings(ADAPTIVE, SGD(weight_decay=0.1), Words()) == []
+    tied = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3))
+    assert find_adam_embeddings(ADAPTIVE, SGD(), tied) == [slice(0, 6)]
+    tied[1].weight = tied[0].weight
+    assert find_adam_embeddings(ADAPTIVE, SGD(), tied) == []
