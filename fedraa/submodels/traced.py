@@ -67,8 +67,8 @@ class Traced:
         units: For each tensor and each of its dimensions that can be cut, an array with the ID of the unit at each
             index, or -1 for indices that are always kept. All units of all groups have different IDs.
         grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
-        estimated: Names of running statistics. They are estimated again in training, because one module serves several
-            submodels and may hold statistics of other units.
+        estimated: Names of running statistics. They are estimated again in training, because a worker may use one
+            module for several submodels. The module then holds the statistics of another submodel's units.
         sizes: For each module, the places at which its code contains widths that may be cut.
         by_piece: True if each parameter may be updated as soon as its own gradient is computed.
         costs: A cache of measured costs, by the widths of the cut and the shape of the example.
@@ -139,9 +139,9 @@ class Traced:
         )
 
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
-        """Return the new number of each unit, and the new number of each kept group.
+        """Return the new ID of each unit, and the new number of each kept group.
 
-        Units of other groups get -1. The array has one more entry at its end, for indices that are always kept.
+        Units of other groups get the ID -1. The array has one more -1 at its end, for indices that are always kept.
 
         Args:
             is_kept: For each group, True if its units can still be cut.
@@ -250,7 +250,7 @@ class Traced:
     def _find_kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
         """Return the kept indices for each tensor and each of its cut dimensions."""
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
-        # Indices that are always kept have unit -1.
+        # Indices that are always kept have the ID -1.
         present[-1] = True
         start = 0
         for group, kept in zip(self.groups, self.check(indices), strict=True):

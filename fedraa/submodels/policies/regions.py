@@ -50,9 +50,10 @@ class Arbitrary(SubmodelPolicy):
     Attributes:
         level: The number of regions that a client trains: L, S or MIX.
         parts: Number of regions.
-        uncovered_every: In every round with this period all clients train the same regions; 0 for never.
+        uncovered_every: The number of rounds from one round in which all clients train the same regions to the next
+            such round; 0 if there is no such round.
         regions: The form of the regions: hidden or units.
-        redraw: True to draw the clients that train as at level L in every round, with level MIX.
+        redraw: True to draw the clients that train as at level L again in every round. Only for level MIX.
         capacities: Each client's share of the model, which replaces the level.
     """
 

@@ -17,8 +17,8 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 class Bernoulli(WithCapacities):
     """Shuffled submodels, Algorithm 1: a client trains each element with probability p.
 
-    With `kernels` it trains ceil(p K) random units of every group of K instead, as in the paper's experiments. The
-    paper's theory draws elements.
+    If `kernels` is True, the client instead trains ceil(p K) random units of every group of K units, as in the paper's
+    experiments. The paper's theory draws elements.
 
     Attributes:
         capacities: Each client's share of the elements or kernels.
@@ -48,10 +48,11 @@ class ShuffledBlocks(WithCapacities):
     """Shuffled submodels, Algorithm 2: the parameters form B = ceil(1/r) fixed blocks.
 
     A client trains each block once per cycle. In a cycle, all clients of equal capacity have the same random order of
-    the blocks, so that they train the same block. If `shuffled` is False, the order is always the same (rolling). The
-    blocks consist of elements, or with `kernels` of units of every group. With `kernels` each group has a different
-    order. With one order for all groups, the weights between different blocks of adjacent layers would never be
-    trained.
+    the blocks, so that they train the same block. If `shuffled` is False, the order is always the same (rolling).
+
+    A block consists of elements. If `kernels` is True, it consists of units of every group instead, and each group has
+    a different order. With one order for all groups, the weights between different blocks of adjacent layers would
+    never be trained.
 
     Attributes:
         capacities: Each client's share r of the model.

@@ -113,9 +113,9 @@ class Rolling(WithCapacities):
 class DisjointGroups(SubmodelPolicy):
     """IST: in each round the units of every hidden layer are divided at random among the cohort, in equal groups.
 
-    A unit of the full model reads the units of all groups, but in training only those of its own group. Therefore, with
-    `scaled`, the activations are multiplied by the size of the cohort in training, and the learning rate is divided by
-    it. In the released code, batch norms have the effects of these two factors.
+    A unit of the full model reads the units of all groups, but in training only those of its own group. Therefore, if
+    `scaled` is True, training multiplies the activations by the size of the cohort, and divides the learning rate by
+    this size. In the released code, batch norms have the effects of these two factors.
 
     Attributes:
         scaled: True to scale activations and learning rate while a group trains.

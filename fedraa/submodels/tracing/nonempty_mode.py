@@ -39,7 +39,7 @@ class NonemptyMode(TorchFunctionMode):
         return self._fill_places(out)
 
     def _fill_mask(self, index: Any) -> Any:
-        """Return the index. In each of its masks that selects no position, the first position is selected."""
+        """Return the index, but with the first position selected in each mask that selects none."""
         if type(index) is tuple:
             return tuple(map(self._fill_mask, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:

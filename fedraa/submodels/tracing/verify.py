@@ -1,4 +1,7 @@
-"""The trial of a cut: its output must equal that of the full module with zero parameters for the absent units."""
+"""The trial of a cut.
+
+The cut must have the same output as the full module in which the parameters of the units that the cut lacks are 0.
+"""
 
 from __future__ import annotations
 
@@ -333,7 +336,10 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a module with the cut's widths equals the cut after the cut's parameters are loaded into it.
+    """Return True if a worker can rebuild the cut.
+
+    A worker makes a module from only the widths of the cut, and loads the parameters of the cut into it. The result
+    differs from the cut if a buffer has different values for different units.
 
     Args:
         small: The cut.
