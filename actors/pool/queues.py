@@ -10,7 +10,7 @@ from fedraa.messages import Index, Task
 # overhead of a call is only milliseconds.
 GROUP_SECONDS = 0.1
 # Maximum number of bytes in the answer to a call of several tasks.
-GROUP_BYTES = 8 * 2**20
+GROUP_BYTES = 16 * 2**20
 
 
 class Queues:

@@ -168,7 +168,14 @@ class TaskSerializer:
         return shared
 
     def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[AnyRef]]:
-        """Return the jobs of a call and the list of their shared arguments. The clients' data are in `blocks`."""
+        """Return a job for each task, and the references to large arrays that these jobs use.
+
+        A job contains its small arrays. In place of a large array it has an index in the list of references.
+
+        Args:
+            tasks: The tasks that one call of a worker trains.
+            blocks: The references to the data of all clients.
+        """
         shared_args: dict[AnyRef, int] = {}
 
         def number_of(ref: AnyRef) -> int:

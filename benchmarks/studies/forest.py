@@ -1,4 +1,8 @@
-"""A forest plot per paper: the weakest comparison of each claim with its interval, beside the paper's number."""
+"""A forest plot per paper, with a row for each claim of the paper.
+
+A claim says that one method is better than another. Several comparisons of our study may test the claim. Its row shows
+the weakest of them: the advantage of the better method with its 95 % interval, and the same advantage in the paper.
+"""
 
 import math
 from collections.abc import Sequence
@@ -16,19 +20,21 @@ from fedraa.rundir.atomic_files import write_text
 
 OURS, PAPER = PALETTE[0], PALETTE[1]
 LABEL_LETTERS = 60
-# Limits of the plots' axes. An interval that is wider ends at the edge of the plot.
+# The largest ratio and the largest difference on the axes. A longer interval ends at the edge of the plot.
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]
-"""The text of a claim, and the comparison that decides it."""
+"""The text of a claim, and the weakest comparison that tests the claim."""
 
 
 def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
-    """Draw the claims of one paper. Advantages that are ratios have one panel, and differences have another.
+    """Draw the forest plot of one paper.
+
+    An advantage is a ratio or a difference. The plot has a panel for ratios and a panel for differences.
 
     Args:
         paper: The paper's name.
-        rows: The claims of the paper.
+        rows: The claims of the paper, each with its weakest comparison.
         path: The SVG file.
     """
     panels = {ratio: [row for row in rows if row[1].ratio is ratio] for ratio in (True, False)}
@@ -47,12 +53,14 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 
 
 def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
-    """Draw a row per claim: our study's advantage as a dot with its 95 % interval, the paper's as a hollow diamond.
+    """Draw a row for each claim.
+
+    A dot shows the advantage in our study, a line its 95 % interval, and a hollow diamond the advantage in the paper.
 
     Args:
         axes: The axes.
         rows: The claims.
-        ratio: True if the advantages are ratios.
+        ratio: True if the advantages are ratios, False if they are differences.
     """
     least = float(ratio)
     low_limit, high_limit = (1 / WIDEST_RATIO, WIDEST_RATIO) if ratio else (-WIDEST_DIFFERENCE, WIDEST_DIFFERENCE)

@@ -19,9 +19,9 @@ from fedraa.rundir.task_timeline import read_timeline
 class Metric:
     """A metric of a run. `of` reads its value, and `better` says if lower or higher values are better, or neither.
 
-    The value is infinite if the run did not reach the target of the metric. With `own_units`, the paper measures in
-    other units than we do, so only ratios between rows of a table can be compared with the paper. `within` has the
-    smallest and the largest possible value.
+    The value is infinite if the run did not reach the target of the metric. If `own_units` is True, the paper measures
+    in other units than we do. Then only ratios between rows of our table can be compared with ratios in the paper.
+    `within` has the smallest and the largest possible value.
     """
 
     name: str
@@ -78,7 +78,7 @@ def after_rounds(count: int) -> Metric:
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
     """Return a metric: the accuracy after `multiple` times the time that the same run needed to reach a target.
 
-    It is NaN if the run did not reach the target, or ended before the end of this time.
+    The accuracy is NaN if the run did not reach the target, or ended too early.
 
     Args:
         target: The target accuracy by data set.
@@ -127,7 +127,7 @@ def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
 
 
 def _idle_percent(history: History) -> float:
-    """Return the share of all clients' time in which they had no task, in percent."""
+    """Return the percentage of the run's time in which a client had no task, as the mean over all clients."""
     idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
     # `round` removes floating-point errors of the sums, such as a tiny number instead of 0.
@@ -149,7 +149,7 @@ FAIRNESS = Metric("fairness of updates", _fairness_index, "more", ".3f")
 
 
 def _peak_memory(history: History) -> float:
-    """Return the megabytes that training the largest submodel of a device needs with a batch of two samples."""
+    """Return the megabytes of memory that the training of the largest submodel needs, with a batch of two samples."""
     resolved = history.config["resolved"]
     parts = resolved["fragments"]
     return 1e-6 * max(float(shape["memory"]) for shape in resolved["shapes"] if shape["widths"] in parts)
@@ -163,24 +163,26 @@ def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Calla
 
 
 def _least_trained(history: History) -> float:
-    """Return the smallest percentage of coordinates that any round trained."""
+    """Return the percentage of coordinates that at least one client trained, in the round in which it is smallest."""
     uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
-# Among the coordinates that were trained in a round, the smallest number of clients that trained the same coordinate.
-# The papers call it Gamma* or C*.
+# In each round, count for each coordinate the clients that trained it. The metric is the smallest of these counts over
+# all rounds, without the counts that are 0. The papers call it Gamma* or C*.
 LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
-# The smallest percentage of coordinates that a round trained, which the papers call S*.
+# In each round, take the percentage of coordinates that at least one client trained. The metric is the smallest
+# percentage over all rounds. The papers call it S*.
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)
 # The maximum number of consecutive rounds in which no client trained a coordinate.
 LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 
 
 def _longest_spell(history: History) -> float:
-    """Return the longest time, in consecutive rounds, for which a client did not train one of the regions.
+    """Return the largest number of consecutive rounds in which some client did not train some region.
 
-    The label of a task in the log is a bit mask of the regions that the client trains.
+    A region is one of the parts into which the method divides the model. The fragment number of a task in the log is a
+    bit mask of the regions that the task trains.
     """
     parts = int(history.config["method"]["submodel"]["parts"])
     all_regions = (1 << parts) - 1
@@ -189,9 +191,9 @@ def _longest_spell(history: History) -> float:
     longest = 0
     for line in read_events(history.directory):
         if line["kind"] == "dispatch":
-            # The tasks of round 0 have the label 0, but train all regions.
-            label = int(line["fragment"]) or all_regions
-            trained[line["client"]] = label >> np.arange(parts) & 1
+            # The tasks of round 0 have the bit mask 0, but train all regions.
+            bit_mask = int(line["fragment"]) or all_regions
+            trained[line["client"]] = bit_mask >> np.arange(parts) & 1
         elif line["kind"] == "round":
             spells = np.where(trained, 0, spells + 1)
             longest = max(longest, int(spells.max()))

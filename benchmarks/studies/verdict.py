@@ -222,7 +222,10 @@ def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, rati
 
 
 def _student(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
-    """Return an estimate, half of its interval, and the p-value of the hypothesis that it is 0 (NaN if `error` is 0).
+    """Return an estimate, half of its interval, and the p-value of the hypothesis that it is 0.
+
+    If all differences are equal, the standard error is 0. Then the p-value is 0, its limit for a small error, or NaN if
+    the estimate is 0.
 
     Args:
         middle: The estimate.
@@ -230,7 +233,7 @@ def _student(middle: float, error: float, freedom: float) -> tuple[float, float,
         freedom: The degrees of freedom.
     """
     if not error:
-        return middle, 0.0, math.nan
+        return middle, 0.0, 0.0 if middle else math.nan
     half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
     return middle, half, float(2 * stats.t.sf(abs(middle) / error, freedom))
 
@@ -263,7 +266,7 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
-        return middle, 0.0, math.nan
+        return middle, 0.0, 0.0 if middle else math.nan
     if min(a.n, b.n) < 2 or a.half_width is None or b.half_width is None:
         return middle, math.nan, math.nan
     errors = [standard_error(half, line.n) for line, half in ((a, a.half_width), (b, b.half_width))]
@@ -271,7 +274,7 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
         errors = [error / line.mean for error, line in zip(errors, (a, b), strict=True)]
     variances = [error**2 for error in errors]
     if not sum(variances):
-        return middle, 0.0, math.nan
+        return middle, 0.0, 0.0 if middle else math.nan
     freedom = sum(variances) ** 2 / sum(v**2 / (line.n - 1) for v, line in zip(variances, (a, b), strict=True))
     return _student(middle, math.sqrt(sum(variances)), freedom)
 

@@ -104,10 +104,10 @@ def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         repeats: The number of updates per client.
     """
     spec = build_run(make_experiment(method, hidden), dataset=synthetic_dataset(400))
-    model, warm = spec.params.nbytes, np.ones_like(spec.params)
+    model, existing = spec.params.nbytes, np.ones_like(spec.params)
     start = memory_bytes()
     server = make_server(spec, lambda *_, **__: None)
-    within, ends = measure_updates(spec, server, repeats, warm)
+    within, ends = measure_updates(spec, server, repeats, existing)
     buffers = METHODS.get(method, 1)
     kept = max(one.kept for one in within + ends)
     update = max(one.update for one in within + ends)
@@ -204,11 +204,19 @@ def make_experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
 
 @dataclass(frozen=True)
 class Taken:
-    """The measured cost of applying an update and of the copies after it. Times are in seconds.
+    """The measured cost of applying one update, and of the copies that were made after it for comparison.
 
-    `peak` is the peak memory of the process while the update was applied. `kept` is the memory of the process before or
-    after the update, whichever is larger. `update` is the size of the update. All three are in bytes. CPU times are
-    sums over all threads. `ends` is True if the update ended a round.
+    Attributes:
+        size: The number of coordinates of the update's submodel.
+        ends: True if the update ended a round.
+        kept: The bytes of memory that the process uses before or after the update, whichever is larger.
+        update: The bytes of the update.
+        peak: The peak memory of the process in bytes while the update was applied.
+        seconds: The time of applying the update.
+        cpu: The CPU seconds of all threads for the update.
+        copy: The seconds of a copy into new memory.
+        copy_cpu: The CPU seconds of this copy.
+        copy_in_place: The seconds of a copy into existing memory.
     """
 
     size: int
@@ -231,14 +239,17 @@ class Taken:
         return self.cpu / self.copy_cpu
 
 
-def measure_updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[Taken], list[Taken]]:
-    """Apply updates, and return the costs for the largest submodel: within a round, and at the end of a round.
+def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vector) -> tuple[list[Taken], list[Taken]]:
+    """Apply updates and measure the cost of each. Return the costs of the updates of the largest submodel as two lists.
+
+    The first list has the updates that did not end a round, the second has those that did. The cost of the second kind
+    includes the server step.
 
     Args:
         spec: The run.
         server: The server of the run.
         repeats: The number of updates per client.
-        warm: Existing memory of the model's size, into which copies are made.
+        existing: An array of the model's size. Copies into existing memory are made into this array.
     """
     bounds = Bounds()
     taken = list[Taken]()
@@ -263,8 +274,8 @@ def measure_updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -
         nbytes = sum(buffer.nbytes for buffer in (new, *extras.values()))
         del task, update, new, extras
         kept = max(kept, memory_bytes())
-        in_place, _ = time_fastest(partial(np.copyto, warm[:size], spec.params[:size]))
-        copied, copied_cpu = time_fastest(warm[:size].copy)
+        in_place, _ = time_fastest(partial(np.copyto, existing[:size], spec.params[:size]))
+        copied, copied_cpu = time_fastest(existing[:size].copy)
         taken.append(
             Taken(
                 size=size,

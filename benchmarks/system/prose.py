@@ -71,12 +71,12 @@ DOCUMENTED = (*FUNCTIONS, ast.ClassDef, ast.Module)
 
 @dataclass(frozen=True)
 class Text:
-    """A text of the project that is measured.
+    """A docstring, comment, string or paragraph of the project, in which phrases are counted.
 
     Attributes:
         kind: docstring, comment, string or page.
-        place: The file, and the line in a Python file.
-        words: The text with single spaces.
+        place: The file. For a Python file also the line.
+        words: The text, in which each sequence of spaces and line breaks is one space.
     """
 
     kind: str
@@ -86,7 +86,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Rate:
-    """A measured metric and its limit."""
+    """The value of a metric and its limit."""
 
     value: float
     limit: float
@@ -96,7 +96,7 @@ def main(worst: int = 0) -> None:
     """Print every metric beside its limit.
 
     Args:
-        worst: The number of texts to print also: those with the most matched phrases per word.
+        worst: The number of texts that are printed after the metrics: those with the most matched phrases per word.
     """
     texts = list(read_texts(ROOT))
     for name, rate in measure(ROOT, texts).items():
@@ -107,7 +107,7 @@ def main(worst: int = 0) -> None:
 
 
 def measure(root: Path, texts: list[Text]) -> dict[str, Rate]:
-    """Return the rates of phrases and the metrics of names and dense code, for the project in the folder `root`."""
+    """Return the metrics of the project in the folder `root`: rates of phrases, one-word names and dense code."""
     words = sum(len(text.words.split()) for text in texts)
     rates = {
         name: Rate(1000 * sum(len(re.findall(phrase.pattern, text.words)) for text in texts) / words, phrase.limit)
@@ -199,7 +199,7 @@ def _measure_code(root: Path) -> dict[str, float]:
 
 
 def _classify(node: ast.AST) -> Mapping[str, int]:
-    """Return, for each count of code, the number (0 or 1) that one node of a syntax tree adds to it."""
+    """Return the counts of dense code to which one node of a syntax tree adds, each with the number 0 or 1."""
     docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     is_assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     is_function = isinstance(node, FUNCTIONS) and not node.name.startswith("__")

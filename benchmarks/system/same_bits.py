@@ -182,15 +182,19 @@ def _method_names() -> list[str]:
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return fields with a model that has low-rank adapters, if the method averages adapters. Otherwise return none."""
+    """Return fields with a model that has adapters or batch norm, if the method needs it. Otherwise return none."""
     import torch
     from torch import nn
 
     import fedraa as fl
 
-    if method not in ("hetlora", "flora"):
+    if method not in ("hetlora", "flora", "fedbn"):
         return {}
     torch.manual_seed(0)
+    if method == "fedbn":
+        norm = nn.BatchNorm1d(16)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), norm, nn.ReLU(), nn.Linear(16, 10))
+        return {"model": model, "hidden": (200,)}
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
     return {"model": fl.lora(model, rank=4, merge=method == "flora"), "hidden": (200,)}
 

@@ -10,7 +10,7 @@ from fedraa.messages import Update
 CAUSES = {
     "not finite": r"update refused: params hold 1 values that are not finite",
     "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
-    "1e30": r"update refused: params hold values up to 1e\+30, and the sent weights only up to [\d.]+",
+    "1e30": r"update refused: params hold values up to 1e\+30, the received weights only up to [\d.]+",
     "loss": r"update refused: the training loss is nan",
     "raises": r"ZeroDivisionError: no such thing",
 }

@@ -6,6 +6,7 @@ from papers import paper_of
 from fedraa.cli.methods import AXES, choice_text
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
+from fedraa.submodels.personal_layers import BATCH_NORM
 
 NAMES = {"submodel": "submodel", "local": "local training", "update": "server's update", "schedule": "schedule"}
 ADAPTERS = ("flora", "hetlora")
@@ -20,8 +21,9 @@ each client update when it arrives, or several of them as soon as a buffer is fu
 waits for all clients of a round.
 
 The name `a+b` combines two methods: it trains the submodels of `a` with the local training and the server step of `b`.
-For example, `oap+scaffold` trains the submodels of `oap` with the control variates of `scaffold`. In the cards, d is
-the number of parameters, N the number of clients and M the number of fragments.
+For example, `oap+scaffold` trains the submodels of `oap` with the control variates of `scaffold`. If `a` has no rounds,
+its server stays, and `b` gives only the local training, as in `fedasync+ditto`. In the cards, d is the number of
+parameters, N the number of clients and M the number of fragments.
 
 """
 
@@ -87,9 +89,16 @@ def _card(method: Method) -> str:
             f"**Memory at the server, besides the model.** {method.keeps or 'none'}.",
             f"**When to use it.** {method.when}",
             *(["**Claims.**", "\n".join(f"- {claim}" for claim in claims)] if claims else []),
-            f"```sh\nfedraa run --method {name} --{_clock(method)} 3 --engine local\n```",
+            f"```sh\nfedraa run --method {name}{_model(method)} --{_clock(method)} 3 --engine local\n```",
         ]
     )
+
+
+def _model(method: Method) -> str:
+    """Return the options of a model with batch norm if the method needs one, and else an empty text."""
+    if BATCH_NORM in method.local.personal_layers:
+        return " --dataset mnist --data-dir DATA --model resnet18-bn --local-steps 5"
+    return ""
 
 
 def _cost(method: Method) -> str:

@@ -70,7 +70,9 @@ class Attack:
         return delta
 
     def collude(self, rows: Rows, clients: int, attackers: int) -> Numbers:
-        """Return the delta [d] that all attackers send. On coordinates with NaN, each attacker sends its own value.
+        """Return the delta [d] that all attackers send.
+
+        If a coordinate of the returned delta is NaN, each attacker sends its own value there.
 
         Args:
             rows: The deltas that the attackers see: arrays [d], with NaN on coordinates that a client did not train.

@@ -4,21 +4,31 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 
+from fedraa.callbacks.background_calls import BackgroundCalls
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
 from fedraa.components.calls import one_line
 from fedraa.errors import InputError, RunWarning
 
+# Maximum time that a run waits for the service before its first task.
+START_TIMEOUT_S = 30.0
+# Maximum time that a run waits for the service at its end.
+END_TIMEOUT_S = 10.0
+
 
 class Tracker(Callback):
     """The base class of callbacks that write evaluations to a tracking service, such as MLflow.
 
-    If the service raises an error at the start of a run, the run does not start. If it raises an error later, the user
-    gets a warning with the error, and the run continues without this callback.
+    The methods `open`, `write_metrics`, `write_end` and `shut` are called one after another in a thread, so that a run
+    does not wait while the service is slow or retries. It waits only at its start, for at most `START_TIMEOUT_S`,
+    and at its end, for at most `END_TIMEOUT_S`.
+
+    If the service raises an error or does not answer at the start, the run does not start. If it fails later, a
+    warning says so, and the run continues without this callback.
     """
 
     blocking = False
-    _has_failed = False
+    _calls: BackgroundCalls | None = None
 
     @abstractmethod
     def open(self, run: RunStart) -> None:
@@ -36,31 +46,61 @@ class Tracker(Callback):
         """Close the connection, if there is one."""
 
     def on_start(self, run: RunStart) -> None:
-        self._has_failed = False
-        try:
-            self.open(run)
-        # The Python package of a tracking service can raise any exception.
-        except Exception as error:
-            self._has_failed = True
-            problem = f"{type(self).__name__} cannot start: {type(error).__name__}: {one_line(error)}"
-            raise InputError("callbacks", problem, hint="correct its arguments, or leave it out") from error
+        # When a dead server on Ray is restarted, this process receives the start of the run again.
+        if self._calls is None:
+            self._calls = BackgroundCalls(type(self).__name__)
+        problem = self._wait_for(lambda: self.open(run), START_TIMEOUT_S)
+        if problem is not None:
+            text = f"{type(self).__name__} cannot start: {problem}"
+            raise InputError("callbacks", text, hint="correct its arguments, or leave it out")
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        self._attempt(lambda: self.write_metrics(step, t, metrics))
+        self._add(lambda: self.write_metrics(step, t, metrics))
 
     def on_end(self, event: Event) -> None:
-        self._attempt(lambda: self.write_end(event))
+        self._add(lambda: self.write_end(event))
 
     def on_close(self) -> None:
-        self._attempt(self.shut)
+        self._warn_of_error()
+        problem = self._wait_for(self.shut, END_TIMEOUT_S)
+        if problem is not None:
+            self._warn(f"{problem}; its last values may be missing")
+        self._discard_calls()
 
-    def _attempt(self, write: Callable[[], None]) -> None:
-        """Call a function that writes to the service. Do nothing after an earlier call has failed."""
-        if self._has_failed:
-            return
-        try:
-            write()
-        except Exception as error:
-            self._has_failed = True
-            text = f"{type(self).__name__} failed with {type(error).__name__}: {one_line(error)}"
-            warnings.warn(f"callbacks: {text}; the run continues without it", RunWarning, stacklevel=2)
+    def _add(self, write: Callable[[], None]) -> None:
+        """Call a function in the thread, unless the service has failed before."""
+        self._warn_of_error()
+        if self._calls is not None:
+            self._calls.add(write)
+
+    def _wait_for(self, function: Callable[[], None], timeout_s: float) -> str | None:
+        """Call a function in the thread and wait for it. Return the problem if it fails or does not end in time."""
+        if self._calls is None:
+            return None
+        ended = self._calls.add(function).wait(timeout_s)
+        if not ended:
+            self._discard_calls()
+            return f"its service did not answer within {timeout_s:g} s"
+        return self._take_error()
+
+    def _warn_of_error(self) -> None:
+        """Warn of the error of an earlier call, if there is one."""
+        problem = self._take_error()
+        if problem is not None:
+            self._warn(f"{problem}; the run continues without it")
+
+    def _take_error(self) -> str | None:
+        """Return the error of an earlier call, and make no more calls. Return None if no call has failed."""
+        if self._calls is None or self._calls.error is None:
+            return None
+        error = self._calls.error
+        self._discard_calls()
+        return f"{type(error).__name__}: {one_line(error)}"
+
+    def _discard_calls(self) -> None:
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"callbacks: {type(self).__name__} failed: {text}", RunWarning, stacklevel=2)

@@ -1,4 +1,7 @@
-"""Training of several tasks in one batched computation, which is faster if kernel launches take most of the time."""
+"""Training of several tasks in one batched computation.
+
+This is faster than training one task after the other if kernel launches take most of the time, as on a GPU.
+"""
 
 import time
 from collections import defaultdict
@@ -172,7 +175,10 @@ class BatchedTrainer(Trainer):
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
-    """Return one task with the buffers of all tasks as the rows of arrays [n, k]. The submodels have one shape."""
+    """Return one task with the buffers [k] of n tasks as the rows of an array [n, k].
+
+    The submodels of all tasks must have the same shape. Masks and extras are stacked in the same way.
+    """
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
     return replace(

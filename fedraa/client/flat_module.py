@@ -58,11 +58,8 @@ class FlatModule:
                 hook(lambda trained: model.hand_on(trained))  # type: ignore[no-untyped-call]
             self._pieces[parameter] = piece
             start = piece.stop
-
-    @property
-    def sizes(self) -> list[int]:
-        """Return the number of elements of each trainable parameter."""
-        return [parameter.numel() for parameter in self._pieces]
+        self.sizes = [piece.stop - piece.start for piece in self._pieces.values()]
+        """The number of elements of each trainable parameter."""
 
     @property
     def whole(self) -> bool:

@@ -280,11 +280,11 @@ class _Probe:
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Estimate buffers on a batch, in the same way as a run does before an evaluation.
+        """Estimate buffers by passes over one batch, as a run does before an evaluation with its training samples.
 
-        Return the buffers that change, and which of these buffers evaluation reads.
+        Return the buffers that these passes change, and those of them that evaluation reads.
 
-        Raises InputError if a buffer does not converge, or if evaluation reads a buffer that the estimation never sets.
+        Raises InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
         """
         module = self._copy_module()
         sample = map_tree(lambda part: part.numpy(), self._batch)
@@ -293,8 +293,9 @@ class _Probe:
         except Unsettled as error:
             raise InputError(
                 "model",
-                f"training changes the {_name_value('buffer', str(error), self._module)}, which cannot be estimated "
-                "before an evaluation, because it does not converge when the same samples are repeated",
+                f"training changes the {_name_value('buffer', str(error), self._module)}, and clients do not send it "
+                "to the server; the server cannot compute it for an evaluation, because it does not converge in "
+                "repeated passes over the same samples",
                 hint="replace its layer by nn.BatchNorm1d or another layer of torch, or remove it",
             ) from None
         now = copy_buffers(module)

@@ -28,7 +28,8 @@ class PaperSettings:
 
     Attributes:
         source: The section, table or code that states the settings.
-        values: The values by option of an experiment, or by path in the method, such as `local.sam_rho`.
+        values: A value for each setting. The key is an option of an experiment, such as `lr`, or the path of a field of
+            the method, such as `local.sam_rho`.
         client_fraction: The share of all clients that take part in a round; None if the paper does not state it.
         unstated: A text that lists settings which the paper does not state.
     """

@@ -1,7 +1,7 @@
 """The registry of methods, with functions that register a method, find it by name, and cross two methods.
 
 The crossing `a+b` has the submodels of method a, and the local training and server step of method b (SubDisMO, Table
-1).
+1). An asynchronous method a also keeps its server step.
 """
 
 from collections.abc import Mapping
@@ -120,14 +120,18 @@ def _find_by_name(name: str) -> Method:
 def cross_methods(name: str, base: Method, other: Method) -> Method:
     """Return the crossing of two methods: submodels and aggregator of `base`, local training and step of `other`.
 
+    An asynchronous `base` keeps its server, and `other` gives only the local training.
+
     Args:
         name: The name of the crossing, `a+b`.
-        base: A method in rounds in which clients train submodels.
+        base: An asynchronous method, or a method in rounds in which clients train submodels.
         other: A method in rounds in which clients train the whole model.
 
     Raises:
         InputError: The methods cannot be crossed.
     """
+    if base.asynchronous:
+        return _cross_asynchronous(name, base, other)
     submodel_update = base.update
     step_update = other.update
     if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
@@ -148,3 +152,16 @@ def cross_methods(name: str, base: Method, other: Method) -> Method:
         update=replace(submodel_update, optimizer=step_update.resolve_optimizer(), auxiliary=step_update.auxiliary),
         paper_settings=other.paper_settings,
     )
+
+
+def _cross_asynchronous(name: str, base: Method, other: Method) -> Method:
+    """Return the crossing of an asynchronous method with the local training of a method in rounds."""
+    update = other.update
+    if not isinstance(update, Mean) or update != Mean(weights=update.weights) or other.submodel != Full():
+        expected = "an asynchronous method + a method in rounds with the server of fedavg, such as fedasync+ditto"
+        raise InputError("method", got=name, expected=expected)
+    if base.local.algorithm != LocalTraining().algorithm:
+        problem = f"the server of {base.name} needs the local training of {base.name}"
+        raise InputError("method", problem, got=name, hint="give another asynchronous method, such as fedasync")
+    local = replace(other.local, label_masked=base.local.label_masked, split=base.local.split)
+    return replace(base, name=name, paper=f"{base.paper} + {other.paper}", local=local, paper_settings=None)

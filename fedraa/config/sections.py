@@ -53,7 +53,7 @@ class ProblemOptions(Section):
     def _dataset_name(cls, value: object) -> object:
         """Return a name or a path as text. Raise InputError for an object, which an experiment cannot store."""
         if not isinstance(value, str | Path):
-            hint = "give an object or a function to run(experiment, dataset=...)"
+            hint = "pass an object or a function by run(experiment, dataset=...)"
             raise InputError("dataset", got=value, expected="a name or a path", hint=hint)
         return str(value)
 

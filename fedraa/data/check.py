@@ -41,7 +41,7 @@ def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
         other = ""
         if not isinstance(dataset, tuple | list):
             other = ", or a fedraa.FederatedDataset(name, train=..., test=...) of data sets of torch or Hugging Face"
-        raise InputError("dataset", got=dataset, expected=f"a {FORM} of whole arrays{other}")
+        raise InputError("dataset", got=dataset, expected=f"a {FORM}, with arrays of all samples{other}")
     if not isinstance(dataset.name, str):
         raise InputError("dataset name", got=dataset.name, expected=f"text, as in {FORM}")
     try:

@@ -2,8 +2,9 @@
 
 A fleet has one of two systems of units:
 
-- Relative units (the default): a device of compute speed 1 trains the full model for 5 epochs on the mean number of
-  samples in time 1. Bandwidth 1 moves the full model in time 1. Memory 1 holds the training state of the full model.
+- Relative units (the default): take a client with the mean number of samples. With compute speed 1, its device trains
+  the full model for 5 epochs in one time unit. With bandwidth 1, a link transfers the full model in one time unit.
+  A memory of 1 holds the training state of the full model.
 - Physical units: FLOP/s, bytes/s, seconds and bytes. Only devices in physical units can have a power in watts.
 """
 

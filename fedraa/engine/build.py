@@ -41,7 +41,6 @@ from fedraa.engine.preflight import (
     check_runnable,
     warn_of_many_attackers,
     warn_of_no_adapters,
-    warn_of_no_batch_norm,
     warn_of_no_evaluation,
     warn_of_no_exits,
     warn_of_small_shards,
@@ -224,7 +223,6 @@ def build_run(
             *warn_of_small_shards(spec),
             *warn_of_no_adapters(spec),
             *warn_of_no_exits(spec),
-            *warn_of_no_batch_norm(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),
         )

@@ -256,26 +256,17 @@ def _check_privacy(spec: RunSpec) -> None:
         raise InputError("model", problem, hint="give a model with group norm or without normalisation")
 
 
-def _lacks_batch_norm(spec: RunSpec) -> bool:
-    """Return True if the method's clients keep the parameters of batch norm, but the model has no batch norm."""
-    return BATCH_NORM in spec.method.local.personal_layers and not find_personal(spec.traced, (BATCH_NORM,))
-
-
 def _check_batch_norm(spec: RunSpec) -> None:
-    """Raise InputError if the user makes batch norm personal, but the model has no batch norm."""
-    if chosen_value(spec.experiment, "personal_layers") is not None and _lacks_batch_norm(spec):
-        beside = f"{type(spec.traced.module).__name__}, which has no batch norm with weights"
+    """Raise InputError if clients keep the parameters of batch norm, but the model has no batch norm."""
+    if BATCH_NORM not in spec.method.local.personal_layers or find_personal(spec.traced, (BATCH_NORM,)):
+        return
+    kind = type(spec.traced.module).__name__
+    if chosen_value(spec.experiment, "personal_layers") is not None:
+        beside = f"{kind}, which has no batch norm with weights"
         raise without_effect("personal_layers", BATCH_NORM, beside, "give the names of other layers")
-
-
-def warn_of_no_batch_norm(spec: RunSpec) -> list[str]:
-    """Return a warning if the method's clients keep the parameters of batch norm, but the model has no batch norm."""
-    if not _lacks_batch_norm(spec):
-        return []
-    return [
-        f"method: clients of {spec.experiment.method} keep the parameters of batch norm, and "
-        f"{type(spec.traced.module).__name__} has none, so the method equals fedavg; give a model with batch norm"
-    ]
+    problem = f"its clients keep the parameters of batch norm, and {kind} has none"
+    hint = "give a model with batch norm, such as --model resnet18-bn, or run fedavg"
+    raise InputError("method", problem, got=spec.experiment.method, hint=hint)
 
 
 def warn_of_many_attackers(spec: RunSpec) -> list[str]:

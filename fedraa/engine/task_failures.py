@@ -1,4 +1,4 @@
-"""The choice of the next action after a failed attempt of a task, and a check if the sent model was the cause."""
+"""The choice of the next action after a failed attempt of a task, and checks that end the run after a failure."""
 
 from collections import Counter
 from enum import Enum
@@ -58,7 +58,10 @@ def give_up(task: Task, fault: Fault) -> NoReturn:
 
 
 def check_sent_model(task: Task, outcome: Update | Fault) -> None:
-    """Raise RunFailed if the sent model caused the failure, because its values are not finite or too large."""
+    """Raise RunFailed if the weights that the client received with the task are NaN, infinite or too large.
+
+    Then these weights caused the failed outcome, not the client or its worker.
+    """
     defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
     if defect is not None:
         raise RunFailed(

@@ -21,7 +21,8 @@ from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, copy_structure, drop_weights, load_parameters
 
 BATCH = 1024
-# The values that clients keep if no client has trained yet.
+# The default of `kept` in `Evaluator.evaluate`. The empty array says that no client has trained yet, so that no client
+# has a personal model.
 NO_KEPT_VALUES: State = {"clients": np.zeros(0, np.int64)}
 
 Buffers = dict[str, Tensor | None]
@@ -86,7 +87,7 @@ class Evaluator:
 
         Args:
             params: The model [d].
-            kept: The values that the clients with personal models keep, as `ClientStates.copy_rows` returns them.
+            kept: The personal values of the clients that have trained, as `ClientStates.copy_rows` returns them.
         """
         started = time.perf_counter()
         self.prepare(params)
@@ -160,13 +161,16 @@ class Evaluator:
         return self._module.eval()
 
     def _batch_slices(self, samples: int) -> list[slice]:
-        """Return the rows of each batch. If the model needs two samples, the last batch never has only one."""
+        """Return the rows of each batch. If the model works only with two or more samples, no batch has only one."""
         if not samples:
             return []
         return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples)
 
     def _compute_outputs(self, inputs: Tree, samples: int) -> Tensor:
-        """Return the model's outputs for a batch. If the model needs two samples, a single sample is fed in twice."""
+        """Return the model's outputs for a batch.
+
+        If the model works only with two or more samples, a batch of one sample is replaced by this sample twice.
+        """
         if samples < self._state.min_eval_batch:
             inputs = map_tree(lambda part: torch.cat([part, part]), inputs)
         buffers: Buffers = {}
@@ -184,7 +188,7 @@ class Evaluator:
 
         Args:
             params: The global model [d].
-            kept: The values that clients keep, as `ClientStates.copy_rows` returns them.
+            kept: The personal values of the clients that have trained, as `ClientStates.copy_rows` returns them.
             client: The client.
             x: Its training inputs [n, ...].
             y: Its training targets [n, ...].
@@ -228,7 +232,7 @@ class Evaluator:
         if reported is None:
             return {}
         counts = np.diff(self._data.test_offsets)
-        # Position of each client among the clients that have test samples.
+        # The row of each reported client in `sums`, which has a row for each client with test samples.
         places = (np.cumsum(counts > 0) - 1)[reported]
         measured = np.flatnonzero((counts[reported] > 0) & (sums["count"][places] > 0))
         metrics = self._objective.metrics_by_client({name: values[places[measured]] for name, values in sums.items()})

@@ -8,7 +8,7 @@ from fedraa.rng import generator
 
 @dataclass(frozen=True)
 class Concurrency:
-    """The rule that at most `limit` clients train at the same time. With None, all clients train.
+    """The rule that at most `limit` clients train at the same time. If `limit` is None, all clients train.
 
     The draws depend only on the seed and the task, so there is no state to save.
     """
@@ -29,15 +29,15 @@ class Concurrency:
         return drawn
 
     def next(self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()) -> tuple[int, ...]:
-        """Return the client that gets the next task, drawn from the idle clients, or no client if there is none.
+        """Return the client that gets the next task after a task of `client` ended; empty if no client can get it.
 
-        Without a limit, the client itself trains again.
+        If `limited` is True, the next client is drawn from the idle clients. Otherwise it is `client` itself.
 
         Args:
             client: The client of the ended task.
-            task: The number of the task.
-            busy: Clients that train.
-            left_out: Quarantined clients.
+            task: The number of the ended task, which determines the draw.
+            busy: Clients that train now.
+            left_out: Quarantined clients, which get no task.
         """
         if not self.limited and client in left_out:
             return ()

@@ -6,10 +6,10 @@ Client n keeps the parameters b_n of its batch norms and receives all others, s:
 Server:
     s <- mean of the clients' s, with equal weights
 
-Layers of batch norm are found by their type, not by their name. A model without batch norm is trained as by fedavg,
-with a warning. In the paper, clients also keep running means and variances. Here, running statistics are estimated
-before each evaluation: for a personal model on the training samples of its client, and for the global model on the
-training samples of all clients.
+Layers of batch norm are found by their type, not by their name. A model without batch norm is refused, because fedavg
+trains it in the same way. In the paper, clients also keep running means and variances. Here, running statistics are
+estimated before each evaluation: for a personal model on the training samples of its client, and for the global model
+on the training samples of all clients.
 
 Read next: submodels/personal_layers.py (the choice of the layers), models/statistics.py (the statistics).
 """

@@ -257,7 +257,7 @@ def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole:
         if reason is not None:
             raise InputError("targets", f"{name!r} {reason}", expected=LAYERS)
         if names[name] in parts:
-            raise InputError("targets", f"{name!r} is also named by train", hint="name it in only one of the two")
+            raise InputError("targets", f"{name!r} is also in `train`", hint="name it only in `targets` or in `train`")
     if not chosen:
         raise InputError("targets", f"{type(model).__name__} has no layer that can have an adapter", expected=LAYERS)
     layers = {names[name] for name in chosen}

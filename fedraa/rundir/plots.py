@@ -37,7 +37,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
         y: The column of the vertical axis.
         x: The column of the horizontal axis.
         title: The title.
-        clock: The clock of the run. The label of `t` names it.
+        clock: The name of the run's clock. If `x` is `t`, the label of the horizontal axis is `CLOCK time`.
 
     Raises:
         ValueError: There is no such column. The error lists the columns.

@@ -62,8 +62,9 @@ class TiFL(CountedSelection):
         self._tier_of: list[int] = []
         self._credits: list[int] = []
         self._probabilities: list[float] = []
-        # The tier of the last round, and the loss of each tier at the last change.
+        # The tier from which the last round drew its clients.
         self._tier = 0
+        # The mean loss of each tier when the probabilities of the tiers were last updated.
         self._last_losses: list[float] = []
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
@@ -103,7 +104,10 @@ class TiFL(CountedSelection):
         self._probabilities = [1 / self.tiers] * self.tiers
 
     def _update_probabilities(self, view: SelectionContext) -> None:
-        """Rank the tiers by loss if the loss of the last round's tier did not fall since the last change."""
+        """Set the probabilities by rank of loss, if the tier of the last round has not a lower loss than before.
+
+        The earlier loss is that of the last call. Both are means over the clients of the tier that have trained.
+        """
         tier_of = np.array(self._tier_of)
         losses = np.full(self.tiers, np.inf)
         for tier in range(self.tiers):

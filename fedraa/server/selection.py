@@ -1,4 +1,7 @@
-"""Functions that make the selector of a run's clients from the settings of the schedule, for runs and replays."""
+"""Functions that create the client selector of a run, which chooses the clients that train.
+
+Runs and replays call these functions with the settings of the schedule.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -34,6 +35,14 @@ def flatten_parameters(module: nn.Module) -> np.ndarray:
     """Return a copy of the trainable parameters as one vector, in the order of `named_parameters`: float32 `[d]`."""
     parts = [p.detach().to("cpu", torch.float32).reshape(-1).numpy() for p in trainable_parameters(module)]
     return np.concatenate([np.zeros(0, np.float32), *parts])
+
+
+def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
+    """Return names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    shapes = tuple(tuple(p.shape) for p in parameters.values())
+    *offsets, size = [0, *accumulate(p.numel() for p in parameters.values())]
+    return tuple(parameters), shapes, tuple(offsets), size
 
 
 def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:

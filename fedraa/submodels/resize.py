@@ -25,9 +25,9 @@ Place = tuple[tuple[str, int], ...]
 
 
 class Number(NamedTuple):
-    """A size in the code as a function of a cut's widths: the constant `fixed` plus a multiple of some groups' units.
+    """A size in the code as a function of the widths of a cut: `fixed` plus the sum of factor * width.
 
-    `times` has pairs (number of the group, factor).
+    `times` has a pair (number of the group, factor) for each group in this sum.
     """
 
     fixed: int
@@ -115,7 +115,7 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 
 
 def slice_ranges(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, units: np.ndarray
 ) -> list[tuple[int, int]] | None:
     """Return the ranges of a dimension that a slicing call selects by numbers in the code.
 
@@ -127,9 +127,9 @@ def slice_ranges(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         dim: The dimension.
-        line: The unit to which each index of this dimension belongs.
+        units: The unit to which each index of this dimension belongs.
     """
-    size = len(line)
+    size = len(units)
     if name != "getitem" and _find_dim(name, args, kwargs) != dim:
         return []
     if name == "split":
@@ -148,7 +148,7 @@ def slice_ranges(
     start, stop, step = part.indices(size)
     if step != 1:
         is_even = start < step and stop == size and size % step == 0
-        if is_even and (line.reshape(-1, step) == line[::step, None]).all():
+        if is_even and (units.reshape(-1, step) == units[::step, None]).all():
             return []
         return None
     if part.start is None and part.stop is None:

@@ -64,8 +64,8 @@ class Traced:
         names, shapes, offsets: The layout of the flat float32 vector: the names, shapes and first indices of the
             trainable parameters, in the order of `named_parameters`.
         size: Length `d` of the flat vector.
-        units: For each tensor and each of its dimensions that can be cut, an array with the number of the unit at each
-            index, or -1 for indices that are always kept. All units of all groups have different numbers.
+        units: For each tensor and each of its dimensions that can be cut, an array with the ID of the unit at each
+            index, or -1 for indices that are always kept. All units of all groups have different IDs.
         grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
         estimated: Names of running statistics. They are estimated again in training, because one module serves several
             submodels and may hold statistics of other units.

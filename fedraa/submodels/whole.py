@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedraa.data.tree import Tree, map_tree
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
-from fedraa.submodels.flat import BY_PIECE, trainable_parameters
+from fedraa.submodels.flat import BY_PIECE, flat_layout, trainable_parameters
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import (
     check_kinds,
@@ -21,7 +21,6 @@ from fedraa.submodels.tracing.accept import (
     refuse_sparse,
     unregistered_error,
 )
-from fedraa.submodels.tracing.grouping import flat_layout
 from fedraa.submodels.tracing.recorder import iterate_tensors
 from fedraa.submodels.tracing.trace import copy_to_cpu
 

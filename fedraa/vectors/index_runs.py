@@ -1,4 +1,15 @@
-"""Sets of coordinates as slices of neighbours. Slices are several times faster than index arrays."""
+"""Sets of coordinates as slices of neighbours. Slices are several times faster than index arrays.
+
+- The full vector [d] has the values of all coordinates of the model.
+- A buffer [k] has the values of k of these coordinates, such as those of a submodel.
+- A chunk is a slice of the positions in a buffer. A buffer is processed chunk by chunk.
+- A run is a sequence of neighbouring coordinates.
+- A part is the piece of a chunk that one slice, or one index array, of the full vector addresses.
+
+Example: the coordinates 2, 3, 4, 8, 9 are the runs 2 to 4 and 8 to 9. Their buffer has the positions 0 to 4. The chunk
+`slice(1, 5)` of the buffer has two parts: `slice(3, 5)` and `slice(8, 10)` of the full vector, which are `slice(0, 2)`
+and `slice(2, 4)` of the chunk.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +28,7 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# If the runs of neighbours have at least this average length, slices are faster than an index array.
+# If the average length of the runs is at least this number, slices are faster than an index array.
 MIN_RUN_LENGTH = 512
 # Number of coordinates that are examined at a time.
 WINDOW = 1 << 16
@@ -25,10 +36,10 @@ WINDOW = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class IndexRuns:
-    """The coordinates `index` [k] as runs of neighbours.
+    """The coordinates `index` [k] as runs.
 
-    Run i begins at coordinate `starts[i]` of the model. In a buffer [k] it is at positions `places[i]` to
-    `places[i + 1]`.
+    Run i begins at coordinate `starts[i]` of the full vector. In a buffer [k] it has the positions from `places[i]` up
+    to `places[i + 1]`, excluded.
     """
 
     index: Index
@@ -36,7 +47,7 @@ class IndexRuns:
     places: list[int]
 
     def within(self, piece: slice) -> list[tuple[slice, slice]]:
-        """Return the slices of the full vector for a chunk of a buffer, each with the matching slice of the chunk."""
+        """Return the parts of the chunk `piece`, each as a slice of the full vector and a slice of the chunk."""
         slices = []
         for run in range(bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)):
             first, last = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
@@ -45,9 +56,10 @@ class IndexRuns:
         return slices
 
     def iterate_views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-        """Yield views of a full vector for a chunk of a buffer, each with the matching slice of the chunk.
+        """Yield the parts of the chunk `piece`, each as a view of the full vector `target` and a slice of the chunk.
 
-        Runs of equal length at equal distances, such as the rows of a matrix, become one view with a row for each run.
+        Runs of equal length at equal distances, such as the rows of a matrix, are one part. Its view has a row for each
+        of these runs.
         """
         run = bisect_right(self.places, piece.start) - 1
         last = bisect_left(self.places, piece.stop)
@@ -72,14 +84,17 @@ class IndexRuns:
 
     @cached_property
     def _run_distances(self) -> list[int]:
-        """Return the distance of each run to the next, or 0 if the next differs in length or overlaps."""
+        """Return the distance between the start of each run and that of the next run.
+
+        It is 0 for the last run, and if the next run has another length or overlaps this run.
+        """
         steps, lengths = np.diff(self.starts), np.diff(self.places)
         alike = (lengths[1:] == lengths[:-1]) & (steps >= lengths[1:])
         return [*np.where(alike, steps, 0).tolist(), 0]
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the numbers of those runs at which the distance changes, followed by the number of all runs."""
+        """Return the indices of the runs whose distance differs from that of the run before, then the count of runs."""
         return [*(np.flatnonzero(np.diff(self._run_distances)) + 1).tolist(), len(self.starts)]
 
 
@@ -105,7 +120,7 @@ _KNOWN: WeakKeyDictionary["Submodel", CoordinateSet] = WeakKeyDictionary()
 
 
 def where_of(submodel: "Submodel") -> CoordinateSet:
-    """Return the coordinates of a submodel's buffer in the full vector."""
+    """Return the coordinates of the full vector that a submodel has."""
     if submodel.index is None:
         return slice(None)
     if submodel not in _KNOWN:
@@ -114,12 +129,12 @@ def where_of(submodel: "Submodel") -> CoordinateSet:
 
 
 def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
-    """Return for each fragment the positions in its buffer of those coordinates that are in all fragments.
+    """Find the coordinates that all fragments share. For each fragment, return their positions in its buffer.
 
-    If there is only one fragment, the positions are empty, because its coordinates are not shared.
+    If there is only one fragment, it shares no coordinate, so its array of positions is empty.
 
     Args:
-        indices: Coordinates of each fragment; None means all coordinates.
+        indices: The coordinates of each fragment, in the order of its buffer. None means all coordinates.
         size: Number of coordinates of the model.
     """
     held = [slice(None) if index is None else index for index in indices]
@@ -135,22 +150,22 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
 def iterate_parts(
     target: npt.NDArray[Number], where: CoordinateSet, piece: slice
 ) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-    """Yield the values of a full vector for a chunk of a buffer, in a few parts, each with its slice of the chunk.
+    """Yield each part of a chunk: its values in the full vector, and its slice of the chunk.
 
-    The caller may change the values in place. The changes are written to the vector.
+    The caller may change the values in place. The full vector then gets the changed values.
 
     Args:
         target: The full vector.
-        where: Coordinates of the buffer.
-        piece: The chunk of the buffer.
+        where: The coordinates of the buffer.
+        piece: The chunk, as a slice of the buffer.
     """
     if isinstance(where, IndexRuns):
         yield from where.iterate_views(target, piece)
         return
     for place, part in global_slices(where, piece):
+        # If `place` is an index array, `values` is a copy of the values. If it is a slice, `values` is a view.
         values = target[place]
         yield values, part
-        # For indices, `values` is a copy, which this assignment writes back. For a slice it is a view.
         target[place] = values
 
 
@@ -162,7 +177,7 @@ def index_of(where: CoordinateSet) -> Index | slice:
 
 
 def global_slices(where: CoordinateSet, piece: slice) -> Iterable[tuple[Index | slice, slice]]:
-    """Return the coordinates of a chunk of a buffer in a few parts, each with the matching slice of the chunk."""
+    """Return each part of the chunk `piece`: its coordinates in the full vector, and its slice of the chunk."""
     if isinstance(where, IndexRuns):
         return where.within(piece)
     part = slice(0, piece.stop - piece.start)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from execution import execute_warm
+from needed_models import needed_model
 
 from fedraa import Experiment, History, replay, run
 from fedraa.composition.registry import find_method, list_methods
@@ -20,9 +21,11 @@ CROSSED = [
     for submodel in ("ist", "oap", "prunefl", "fedrolex")  # SubDisMO, Table 1
     for solver in ("fedavg", "fedprox", "scaffold", "fedadam")
 ]
-EVERY = [*METHODS, *CROSSED]
 # Together these crossings have a submodel of each kind, and each local training once.
 CROSSED_IN_SHORT = ("ist+fedavg", "oap+fedprox", "prunefl+scaffold", "fedrolex+fedadam")
+# Personal models without rounds, of the whole model and of fragments.
+PERSONAL = ("fedasync+ditto", "fed-raa+apfl")
+EVERY = [*METHODS, *CROSSED, *PERSONAL]
 # One method for each way in which a convolution is cut, masked or split, and one that trains whole models.
 CNN_IN_SHORT = {
     *("fed-raa", "fed-quilt", "fedavg", "heterofl", "fedrolex", "heterofl-async", "ist", "oap", "prunefl", "splitfed"),
@@ -43,6 +46,7 @@ ON_RAY = {
         "ringleader",
         "salf",
         "padamfed",
+        "fedasync+ditto",
     ],
     "cnn": ["ist"],
 }
@@ -57,8 +61,7 @@ def experiment(method: str, model: str, **fields: Any) -> Experiment:
         budget["buffer_size"] = 2
     return Experiment(
         method=method,
-        model=model,
-        **MODELS[model],
+        **{"model": model, **MODELS[model], **needed_model(method)},
         clients=CLIENTS,
         local_steps=2,
         checkpoint_every=1000,
@@ -73,7 +76,8 @@ def story(history: History) -> list[dict[str, object]]:
 
 
 def in_one_process() -> list[Any]:
-    short = [(method, "mlp") for method in (*METHODS, *CROSSED_IN_SHORT)] + [(name, "cnn") for name in CNN_IN_SHORT]
+    short = [(method, "mlp") for method in (*METHODS, *CROSSED_IN_SHORT, *PERSONAL)]
+    short += [(name, "cnn") for name in CNN_IN_SHORT]
     return [
         pytest.param(method, model, marks=[] if (method, model) in short else [pytest.mark.slow])
         for method in EVERY

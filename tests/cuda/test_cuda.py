@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from needed_models import needed_model
 
 import fedraa as fl
 from fedraa.composition.registry import find_method, list_methods
@@ -47,7 +48,7 @@ def fields(method: str, **changes: Any) -> dict[str, Any]:
     small: dict[str, Any] = {"clients": CLIENTS, "local_steps": 2, "engine": "local", "quiet": True}
     if "model" not in changes:
         small["hidden"] = (32,)
-    return {"method": method, "lr": 0.05, **small, **budget, **changes}
+    return {"method": method, "lr": 0.05, **small, **budget, **changes, **needed_model(method)}
 
 
 def train(out: Path, device: str, options: dict[str, Any], **objects: Any) -> fl.History:

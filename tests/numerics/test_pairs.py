@@ -39,9 +39,18 @@ def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: s
     assert np.isfinite(stepped.server.params).all()
     assert (stepped.server.params != before).any()
 
-    # Two clients train a quarter and one trains a half. No client trains the other half.
+
+@pytest.mark.parametrize("name", ["fedasync+ditto", "fed-raa+apfl", "heterofl-async+fedprox"])
+def test_crossing_without_rounds_has_the_server_of_one_and_the_local_training_of_the_other(name: str) -> None:
+    crossed = find_method(name)
+    base, other = (METHODS[part] for part in name.split("+"))
+    assert (crossed.submodel, crossed.update, crossed.schedule) == (base.submodel, base.update, base.schedule)
+    assert (crossed.local.algorithm, crossed.local.prox_mu) == (other.local.algorithm, other.local.prox_mu)
+    assert (crossed.local.momentum, crossed.local.label_masked) == (other.local.momentum, base.local.label_masked)
+    assert crossed.paper_settings is None
 
 
+# Two clients train a quarter and one trains a half. No client trains the other half.
 OAP = {"capacities": (0.25, 0.5)}
 
 
@@ -103,6 +112,11 @@ def test_adam_skips_what_nobody_covers() -> None:
         ("oap+heterofl", "oap+heterofl"),
         ("oap+fedasync", "oap+fedasync"),
         ("fed-raa+scaffold", "fed-raa+scaffold"),
+        ("fed-raa+fedadam", "fed-raa+fedadam"),
+        ("fedasync+feddyn", "fedasync+feddyn"),
+        ("fedasync+heterofl", "fedasync+heterofl"),
+        ("fedasync+fed-raa", "fedasync+fed-raa"),
+        ("feddyn-async+ditto", "feddyn-async+ditto"),
         ("ram-fed+scaffold", "ram-fed+scaffold"),
         ("oap+", ""),
         ("+scaffold", ""),

@@ -13,7 +13,6 @@ from torch import nn
 import fedraa as fl
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
-from fedraa.errors import RunWarning
 from fedraa.submodels import flatten_parameters
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.traced import Traced
@@ -236,12 +235,17 @@ def test_error_suggests_no_module_without_parameters() -> None:
     assert "did you mean" not in caught.value.hint
 
 
-def test_fedbn_warns_of_a_model_without_batch_norm_and_refuses_the_option() -> None:
-    with pytest.warns(RunWarning, match="fedbn"):
-        run = spec("fedbn")
-    assert run.kept_buffers == ()
-    with refuses("personal_layers"):
-        spec("fedavg", personal_layers=("batch-norm",))
+def test_batch_norm_is_refused_as_personal_for_a_model_without_it() -> None:
+    with refuses("method", "--model resnet18-bn", "fedavg", got="fedbn"):
+        spec("fedbn")
+    for method in ("fedavg", "fedbn"):
+        with refuses("personal_layers", got="batch-norm"):
+            spec(method, personal_layers=("batch-norm",))
+
+
+def test_fedbn_with_other_personal_layers_needs_no_batch_norm() -> None:
+    run = spec("fedbn", personal_layers=("last-layer",))
+    assert [buffer.name for buffer in run.kept_buffers] == ["personal_layers"]
 
 
 def test_fedbn_keeps_scale_and_shift_at_the_clients() -> None:

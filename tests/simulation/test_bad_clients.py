@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from needed_models import needed_model
 from refusals import refuses
 from test_resume import lines, same_run
 
@@ -70,7 +71,13 @@ def execute(method: str, out: Path, **flags: Any) -> fl.History:
     together = {"submodel": "adaptive-pruning(initial=0)"} if method == "prunefl" else {}
     limit = {"updates": 9 if buffered else 25} if METHODS[method].asynchronous else {"rounds": 5}
     history: fl.History = fl.run(
-        **SMALL | buffered | together | limit | {"method": method, "dataset": made_up(), "out": out} | flags
+        **SMALL
+        | needed_model(method)
+        | buffered
+        | together
+        | limit
+        | {"method": method, "dataset": made_up(), "out": out}
+        | flags
     )
     return history
 

@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {
 DYNAMIC: list[dict[str, Any]] = [
     {"method": "feddyn", "rounds": 5, "participation": "sample:3"},
     {"method": "moon", "rounds": 5, "participation": "sample:3"},
+    {"method": "fedbuff+moon", "updates": 10, "buffer_size": 2},
     {"method": "feddyn-async", "updates": 10, "buffer_size": 2},
     {"method": "fed-raa", "updates": 12, "compress": "topk:0.1", "error_feedback": "ef"},
     {"method": "heterofl", "rounds": 5, "compress": "topk:0.1", "error_feedback": "ef21"},
@@ -46,6 +47,10 @@ RUNS: list[dict[str, Any]] = [
     {"method": "ditto", "rounds": 5, "participation": "sample:3"},
     {"method": "apfl", "rounds": 5},
     {"method": "pfedme", "rounds": 5, "override": {"local.algorithm.personal_lr": 0.02}},
+    {"method": "heterofl+ditto", "rounds": 5},
+    {"method": "fedasync+ditto", "updates": 20},
+    {"method": "fed-raa+apfl", "updates": 20},
+    {"method": "heterofl-async+fedrep", "updates": 20},
 ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from needed_models import needed_model
 from refusals import refuses
 
 from benchmarks.system.killing import KillAt, Killed
@@ -32,7 +33,7 @@ SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "che
 def experiment(method: str, out: Path, **changes: object) -> Experiment:
     """Return an experiment with a few dozen commits of a method."""
     limit = {"updates": 25} if METHODS[method].asynchronous else {"rounds": 5}
-    small = {**SMALL, "buffer_size": 3, **limit}
+    small = {**SMALL, **needed_model(method), "buffer_size": 3, **limit}
     return drop_unused_options(Experiment(**{"method": method, **small, "out": out, **changes}))
 
 
@@ -73,8 +74,8 @@ def test_killed_twice_and_resumed_it_is_the_same_run(method: str, tmp_path: Path
     first = int(rng.integers(1, total))
     killed(experiment(method, directory), first)
     with pytest.raises(Killed):
-        resume(directory, callbacks=[KillAt(min(total, first + int(rng.integers(3))))])
-    resume(directory)
+        resume(directory, callbacks=[KillAt(min(total, first + int(rng.integers(3))))], trust=True)
+    resume(directory, trust=True)
     same_run(directory, undisturbed)
 
 

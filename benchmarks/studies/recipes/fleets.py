@@ -19,6 +19,7 @@ from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.settings.terms import on_terms
+from fedraa.submodels.personal_layers import BATCH_NORM
 
 FLEETS = Path(__file__).parents[2] / "fleets"
 TARGETS = {"digits": 0.85, "mnist": 0.95}
@@ -39,6 +40,11 @@ def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
     return scale.experiment(**common | own)
 
 
+def _methods_of_mlp() -> tuple[str, ...]:
+    """Return the names of the methods that can train an MLP: all but those that need batch norm."""
+    return tuple(name for name, method in list_methods().items() if BATCH_NORM not in method.local.personal_layers)
+
+
 def on_equal_terms(experiment: Experiment) -> Experiment:
     """Return the experiment with the same hyperparameters for every method, as with `fedraa compare --terms equal`."""
     return on_terms(experiment, "equal")
@@ -46,7 +52,7 @@ def on_equal_terms(experiment: Experiment) -> Experiment:
 
 def equal_budget(scale: Scale) -> Study:
     """Compare all methods at equal time: the accuracy; the time, bytes and FLOPs to a target; the peak memory."""
-    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in list_methods()]
+    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_of_mlp()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
         "equal_budget",
@@ -182,7 +188,7 @@ def best_lr(scale: Scale) -> Study:
     """Run each method with every learning rate of a grid: compare methods at their best rates and at a common rate."""
     rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
-    chosen = scale.pick_value(sample, sample, tuple(list_methods()))
+    chosen = scale.pick_value(sample, sample, _methods_of_mlp())
     fixed = scale.pick_value(0.05, 0.1, 0.1)
     cells = []
     for rate, method in product(rates, chosen):

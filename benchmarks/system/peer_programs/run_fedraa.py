@@ -1,4 +1,7 @@
-"""The rounds in fedraa. The program's second argument is the engine, and the third is the value of `--vmap-batch`."""
+"""The program that trains the workload of the benchmark with fedraa.
+
+Its arguments are the file of the workload, the engine, and the value of `--vmap-batch`.
+"""
 
 import sys
 import time

@@ -140,7 +140,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
             path,
             f"its first line has numbers ({list_names(names)}) and none of {', '.join(TARGETS)}",
             expected="the names of the columns",
-            hint=f"put such a line first, or name the column to predict, as in {example}",
+            hint=f"put a line with these names first, or name the column to predict, as in {example}",
         )
     raise InputError(
         "target",

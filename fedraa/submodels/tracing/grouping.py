@@ -1,7 +1,12 @@
 """The computation of width groups from the labels of a trace.
 
-A label is the number of a unit (see labels.py). Labels are tied if their units must be cut together. All labels that
-are tied to each other have a common root, which is the smallest of them.
+The words unit, label, tie and root are defined in labels.py. This module adds:
+
+- Group: units that lie along the same dimensions of the same tensors, such as the neurons of a layer. The width of a
+  group is the number of its units that a cut keeps.
+- ID: the number of a unit. The units that can be cut are numbered from 0, group by group. An index of a dimension that
+  is never cut has the ID -1.
+- Part: the indices of a dimension that a slicing call takes, such as the first 64 in `x[:, :64]`.
 """
 
 from __future__ import annotations
@@ -9,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedraa.submodels.flat import flat_layout
 from fedraa.submodels.resize import GROUPED, PARTS, Number, Place, Resize, Sizes, slice_ranges
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress_labels, varies_along
@@ -24,12 +30,13 @@ Units = dict[str, dict[int, np.ndarray]]
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
-    """Return the traced module: complete the recorder's ties, and number the units group by group."""
+    """Complete the recorder's ties, divide the units into groups, and return the traced module."""
     while True:
         _settle_ties(recorder)
         roots = recorder.ties.resolve()
-        units, groups, number = _number_groups(module, _find_roots(recorder, roots), _find_parts(recorder.sites, roots))
-        sizes, unclear = _find_sizes(recorder.sites, groups, partial(_number_units, roots, number))
+        tensor_roots, part_roots = _find_roots(recorder, roots), _find_parts(recorder.sites, roots)
+        units, groups, id_of_root = _form_groups(module, tensor_roots, part_roots)
+        sizes, unclear = _find_sizes(recorder.sites, groups, partial(_find_ids, roots, id_of_root))
         if not unclear:
             break
         for site in unclear:
@@ -50,23 +57,15 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
     )
 
 
-def _number_units(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
-    """Return the number of the unit of each label, or -1 for a label that is never cut.
+def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarray:
+    """Return for each label the ID of its unit, or -1 if the label is never cut.
 
     Args:
-        roots: The root of each label. Labels that are tied have the same root.
-        number: The unit's number for each root.
+        roots: The root of each label.
+        id_of_root: The ID of the unit for which each root stands.
         labels: The labels.
     """
-    return np.asarray(number[np.minimum(roots(labels), len(number) - 1)])
-
-
-def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
-    """Return names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
-    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    shapes = tuple(tuple(p.shape) for p in parameters.values())
-    *offsets, size = [0, *accumulate(p.numel() for p in parameters.values())]
-    return tuple(parameters), shapes, tuple(offsets), size
+    return np.asarray(id_of_root[np.minimum(roots(labels), len(id_of_root) - 1)])
 
 
 def _settle_ties(recorder: Recorder) -> None:
@@ -97,21 +96,18 @@ def _settle_ties(recorder: Recorder) -> None:
 
 
 def _find_roots(recorder: Recorder, roots: Roots) -> Units:
-    """Return for each tensor and dimension the root of the unit at each index."""
+    """Return the root at each index, for each dimension of each parameter and buffer along which units lie."""
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
     for name, labels in recorder.raw.items():
         resolved = torch.from_numpy(roots(labels))
         for dim in range(resolved.dim()):
             if varies_along(resolved, dim):
-                entries.setdefault(name, {})[dim] = _first_line(resolved, dim)
+                entries.setdefault(name, {})[dim] = _values_along(resolved, dim)
     return entries
 
 
 def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """Return the roots of the units in each part of a tensor that a slicing call takes.
-
-    Units inside and outside of such a part are in different groups.
-    """
+    """Return for each part the roots at its indices. Units inside and outside of a part are in different groups."""
     parts = []
     for site in sites:
         if site.name not in PARTS:
@@ -123,55 +119,58 @@ def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
     return parts
 
 
-def _number_groups(
+def _form_groups(
     module: nn.Module, entries: Units, parts: Sequence[np.ndarray]
 ) -> tuple[Units, tuple[Group, ...], np.ndarray]:
-    """Return the numbers of units, the groups, and the number of each root (-1 for labels that are never cut).
+    """Divide the units into groups, and give each unit its ID.
 
-    The units are numbered group by group. The units of a group lie along the same dimensions, and in the same parts.
+    Return the ID at each index of each dimension with units, the groups, and the ID of each root (-1 for a root that is
+    never cut).
 
     Args:
         module: The traced module.
-        entries: For each tensor and dimension, the root of the unit at each index.
-        parts: For each part that a slicing call takes, the roots of its units.
+        entries: The root at each index, for each tensor and each of its dimensions with units.
+        parts: For each part, the roots at its indices.
     """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
-    places = [(name, dim) for name in order for dim in sorted(entries[name])]
+    dimensions = [(name, dim) for name in order for dim in sorted(entries[name])]
     size = 1 + _largest_root(entries)
+    # Each dimension and each part has a random mark. The signature of a root is the sum of the marks at all its
+    # indices. So roots with equal signatures lie along the same dimensions and in the same parts, and form a group.
     signature = np.zeros(size, dtype=np.uint64)
     first = np.full(size, np.iinfo(np.int64).max)
-    marks = np.random.default_rng(0).integers(1, 2**63, size=len(places) + len(parts), dtype=np.uint64)
+    marks = np.random.default_rng(0).integers(1, 2**63, size=len(dimensions) + len(parts), dtype=np.uint64)
     start = 0
-    for (name, dim), mark in zip(places, marks, strict=False):
+    for (name, dim), mark in zip(dimensions, marks, strict=False):
         root = entries[name][dim]
         signature += np.bincount(root, minlength=size).astype(np.uint64) * mark
         np.minimum.at(first, root, start + np.arange(len(root)))
         start += len(root)
     used = np.flatnonzero(signature)
-    for part, mark in zip(parts, marks[len(places) :], strict=True):
+    for part, mark in zip(parts, marks[len(dimensions) :], strict=True):
         signature += np.bincount(part[part < size], minlength=size).astype(np.uint64) * mark
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    # The last entry, which stays -1, is for labels that belong to no tensor.
-    number = np.full(size + 1, -1)
+    # The last entry stays -1. It is for labels that no parameter and no buffer has.
+    id_of_root = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
     # A group needs two or more units, because a single unit cannot be cut.
     together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
-    next_unit = 0
-    for members, group in zip(together, _describe_groups(module, entries, places, together), strict=True):
+    next_id = 0
+    for members, group in zip(together, _describe_groups(module, entries, dimensions, together), strict=True):
         if not group.parameters:
             # The units of this group are only in buffers, so a cut would remove no parameter.
             continue
-        number[members] = next_unit + np.arange(len(members))
-        next_unit += len(members)
+        id_of_root[members] = next_id + np.arange(len(members))
+        next_id += len(members)
         groups.append(group)
     units: Units = {}
-    for name, dim in places:
-        if (number[entries[name][dim]] >= 0).any():
-            units.setdefault(name, {})[dim] = number[entries[name][dim]]
-    return units, tuple(groups), number
+    for name, dim in dimensions:
+        if (id_of_root[entries[name][dim]] >= 0).any():
+            units.setdefault(name, {})[dim] = id_of_root[entries[name][dim]]
+    return units, tuple(groups), id_of_root
 
 
 def _largest_root(entries: Units) -> int:
@@ -181,16 +180,17 @@ def _largest_root(entries: Units) -> int:
 
 
 def _find_sizes(
-    sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
+    sites: Iterable[Site], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return for each module the calls whose sizes change in a cut, and a list of calls without a rule for this change.
+    """Return for each module the calls whose sizes change in a cut, and a list of slicing calls without a Resize.
 
-    If several calls at one place in the code would change differently in a cut, the place has no rule.
+    A Resize states how the sizes in a call follow from the widths. If several calls at one place in the code would
+    change differently in a cut, the place has no Resize.
 
     Args:
         sites: The recorded calls.
         groups: The width groups.
-        number: A function that returns the unit of each label.
+        find_ids: A function that returns the ID of the unit of each label.
     """
     resizes: dict[tuple[str, Place], Resize | None] = {}
     unclear = []
@@ -198,10 +198,10 @@ def _find_sizes(
         if site.name == GROUPED:
             resize: Resize | None = Resize(-1, (), (), False)
         else:
-            along = _find_dimension(site.before, number)
+            along = _find_dimension(site.before, find_ids)
             if along is None:
                 continue
-            resize = _find_resize(site, along, groups, number)
+            resize = _find_resize(site, along, groups, find_ids)
         key = (site.module, site.place)
         if key in resizes:
             resize = _merge_resizes(resizes[key], resize)
@@ -216,7 +216,7 @@ def _find_sizes(
 
 
 def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
-    """Return the rule for two calls at one place in the code, or None if they change differently in a cut."""
+    """Return the Resize for two calls at one place in the code, or None if the calls change differently in a cut."""
     if first == second:
         return first
     if first is None or second is None or not first.outs:
@@ -228,69 +228,76 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 
 
 def _find_resize(
-    site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
+    site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """Return the rule by which the sizes in a call change in a cut, or None if they do not follow from widths.
+    """Return the Resize of a call, or None if the sizes in the call do not follow from the widths of the groups.
 
     Args:
         site: The call.
-        along: The dimension that may be cut, and the unit at each of its indices.
+        along: The dimension of the first argument that may be cut, and the ID at each of its indices.
         groups: The width groups.
-        number: A function that returns the unit of each label.
+        find_ids: A function that returns the ID of the unit of each label.
     """
-    dim, line = along
+    dim, ids = along
     if site.name in PARTS:
-        ranges = slice_ranges(site.name, site.args, site.kwargs, dim, line)
+        ranges = slice_ranges(site.name, site.args, site.kwargs, dim, ids)
         if ranges is None:
             return None
-        return _as_known(dim, (), [_count_units(line[a:b], groups) for a, b in ranges], False)
-    after = _find_dimension(site.after[0], number)
+        return _as_known(dim, (), [_derive_size(ids[a:b], groups) for a, b in ranges], False)
+    after = _find_dimension(site.after[0], find_ids)
     if after is None:
         return None
-    out, line = after
+    out, ids = after
     shape = site.after[0].shape
     sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
-    # A unit may cover several dimensions of the view. The inner ones, such as the width of a head, keep their sizes.
+    # A view may split a dimension with units in two: the heads and the features of a head. The units lie along the
+    # first. The size of the second is the same in every cut.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
-    numbers = [_count_units(line, groups), *(Number(shape[d], ()) for d in inner)]
-    return _as_known(dim, (out, *inner), numbers, bool(sources[out] - {dim}))
+    sizes = [_derive_size(ids, groups), *(Number(shape[d], ()) for d in inner)]
+    return _as_known(dim, (out, *inner), sizes, bool(sources[out] - {dim}))
 
 
-def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
-    """Return a Resize with these numbers, or None if a number is unknown.
+def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[Number | None], mixed: bool) -> Resize | None:
+    """Return a Resize with these sizes, or None if one of the sizes is unknown.
 
     Args:
         dim: Cut dimension of the argument.
         outs: Dimensions of the result that come from this dimension.
-        numbers: The numbers, with None for an unknown number.
-        mixed: True if one of the numbers is multiplied by another size, such as the number of samples.
+        sizes: The sizes as functions of the widths, with None for an unknown size.
+        mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
     """
-    known = tuple(number for number in numbers if number is not None)
-    if len(known) < len(numbers):
+    known = tuple(size for size in sizes if size is not None)
+    if len(known) < len(sizes):
         return None
     return Resize(dim, outs, known, mixed)
 
 
-def _count_units(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
-    """Return the size of a dimension as a function of the widths, or None if the size does not follow from the widths.
+def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> Number | None:
+    """Return the size of a dimension as a function of the groups' widths, such as 2 * (width of group 0) + 1.
 
-    `line` holds the unit at each index of the dimension.
+    Return None if a cut can change the size by an amount that the widths do not determine.
+
+    Args:
+        ids: The ID at each index of the dimension.
+        groups: The width groups.
     """
     starts = np.cumsum([0, *(group.size for group in groups)])
-    units, counts = np.unique(line[line >= 0], return_counts=True)
+    units, counts = np.unique(ids[ids >= 0], return_counts=True)
     owners = np.searchsorted(starts, units, side="right") - 1
     times = []
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            # The dimension contains only a part of the group, or some units of the group more often than others.
+            # The dimension lacks some units of the group, or contains some of its units more often than others.
             return None
         times.append((g, int(mine[0])))
-    return Number(int((line < 0).sum()), tuple(times))
+    return Number(int((ids < 0).sum()), tuple(times))
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of a view's source whose index changes with the index of dimension `out` of the view.
+    """Return the dimensions of the source of a view from which dimension `out` of the view is computed.
+
+    These are the dimensions whose index in the source changes if the index of dimension `out` changes.
 
     Args:
         before: Shape of the source.
@@ -300,55 +307,59 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
     if math.prod(before) != math.prod(after):
         # The shapes have different numbers of elements, so this is not a view.
         return set()
-    line = np.arange(after[out]) * math.prod(after[out + 1 :])
-    return {d for d, place in enumerate(np.unravel_index(line, tuple(before))) if place.any()}
+    elements = np.arange(after[out]) * math.prod(after[out + 1 :])
+    return {d for d, index in enumerate(np.unravel_index(elements, tuple(before))) if index.any()}
 
 
-def _find_dimension(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the dimension along which units may be cut, and the unit at each of its indices.
+def _find_dimension(labels: Tensor, find_units: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
+    """Return the one dimension along which units lie, and the unit at each of its indices.
 
     Return None if there is no such dimension, or more than one.
+
+    Args:
+        labels: The labels of a tensor.
+        find_units: A function that returns for each label the root or the ID of its unit.
     """
-    units = torch.from_numpy(number(compress_labels(labels)[0]))
+    units = torch.from_numpy(find_units(compress_labels(labels)[0]))
     dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]
     if len(dims) != 1:
         return None
-    return dims[0], _first_line(units, dims[0])
+    return dims[0], _values_along(units, dims[0])
 
 
-def _first_line(values: Tensor, dim: int) -> np.ndarray:
-    """Return the values along a dimension, at the first position of all other dimensions."""
-    line: np.ndarray = values.movedim(dim, -1).reshape(-1, values.size(dim))[0].numpy()
-    return line
+def _values_along(values: Tensor, dim: int) -> np.ndarray:
+    """Return the values along a dimension, at index 0 of all other dimensions."""
+    along: np.ndarray = values.movedim(dim, -1).reshape(-1, values.size(dim))[0].numpy()
+    return along
 
 
 def _describe_groups(
-    module: nn.Module, entries: Units, places: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
+    module: nn.Module, entries: Units, dimensions: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
 ) -> list[Group]:
-    """Return a group for each set of units in `together`, with the dimensions along which its units lie.
+    """Return the groups, each with the dimensions along which its units lie.
 
     Args:
         module: The traced module.
-        entries: For each tensor and dimension, the root of the unit at each index.
-        places: The tensors and dimensions in order.
+        entries: The root at each index, for each tensor and each of its dimensions with units.
+        dimensions: These tensors and dimensions, in the order of the parameters and buffers.
         together: For each group, the roots of its units.
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    runs: list[list[Entry]] = [[] for _ in together]
+    entries_of: list[list[Entry]] = [[] for _ in together]
     # For each group, a mapping from the name of a parameter to the share of its elements outside of the group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):
         owner[members] = g
-    for name, dim in places:
+    for name, dim in dimensions:
         owners = owner[entries[name][dim]]
         counts = np.bincount(owners[owners >= 0], minlength=len(together))
         for g in np.flatnonzero(counts).tolist():
-            runs[g].append(Entry(name, dim, int(counts[g]) // len(together[g])))
+            entries_of[g].append(Entry(name, dim, int(counts[g]) // len(together[g])))
             if name in trainable:
                 outside[g][name] = outside[g].get(name, 1.0) * (1 - counts[g] / len(owners))
     groups = []
-    for members, along, shares in zip(together, runs, outside, strict=True):
+    for members, along, shares in zip(together, entries_of, outside, strict=True):
         parameters = sum(round(trainable[name].numel() * (1 - share)) for name, share in shares.items())
         groups.append(Group(_layer_name(along[0].tensor), len(members), tuple(along), parameters))
     return groups
@@ -357,13 +368,13 @@ def _describe_groups(
 def _left_whole(
     module: nn.Module, recorder: Recorder, roots: Roots, units: Mapping[str, Mapping[int, np.ndarray]]
 ) -> dict[str, str]:
-    """Return the layers that stay whole or are cut in part, each with one sentence of explanation.
+    """Return the layers of which all units or some units are never cut, each with one sentence of explanation.
 
     Args:
         module: The traced module.
         recorder: The recorder of the trace.
         roots: The root of each label.
-        units: For each tensor and dimension, the unit at each index.
+        units: The ID at each index, for each tensor and each of its dimensions with units.
     """
     uncut = {}
     for name, _ in module.named_parameters():

@@ -1,8 +1,19 @@
 """Labels of units, and the ties between them.
 
-While a module is traced, every activation has a tensor of labels of the same shape. The label of an element is the
-number of the unit with which the element would be cut away. The label 0 means that the element is never cut. Labels of
-repeated elements are stored once and expanded, so that the labels of an image need the memory of one value per channel.
+All modules of the tracer use these words:
+
+- Unit: the smallest thing that a submodel can lack, such as a neuron, a channel or an attention head. To cut a unit
+  means to remove it. A cut is a smaller module that lacks some units.
+- Label: an integer that says to which unit an element of a tensor belongs. While a module is traced, every activation
+  has a tensor of labels, one for each of its elements. The label 0 (`FIXED`) means that the element is never cut.
+- Tie: two labels whose elements must be cut together, such as those of output 3 of a layer and of input 3 of the next.
+- Root: the smallest of all labels that ties connect. All labels of a unit have the same root, so a root stands for a
+  unit. The root of a label that is never cut is `FIXED`.
+- Pin: a record that the elements with some labels are never cut.
+- Position: an index along a dimension that has no units, such as a pixel of an image or a token of a text.
+
+If the labels of a tensor are the same at all positions, they are stored once and expanded. The labels of an image then
+need the memory of one value per channel.
 """
 
 from __future__ import annotations
@@ -40,7 +51,7 @@ class Ties:
     def raw(self, shape: Sequence[int]) -> Tensor:
         """Return a new label for each element of a parameter.
 
-        Later operations on the parameter show along which dimension it can be cut.
+        Later operations on the parameter show along which of its dimensions the units lie.
         """
         size = int(np.prod(shape))
         if size < 2:
@@ -118,8 +129,8 @@ class Ties:
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # One side has a single label. Its unit is never cut, because otherwise this unit and all units of the other
-            # side could only be cut together.
+            # All elements of `b` have one label. Its unit is never cut. Otherwise it would be tied to every unit of
+            # `a`, and all units of `a` could only be cut together.
             self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -139,10 +150,10 @@ class Ties:
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
-        """Return True to exclude the units of `labels` from cuts, False to exclude those of `other` instead.
+        """Return True to exclude the units of `labels` from cuts, False to exclude the units of `other` instead.
 
-        Labels of parameters and labels that are already excluded are chosen first. If neither of the two are such
-        labels, the tensor with fewer labels is excluded.
+        A tensor is excluded first if its labels come from `raw` or are never cut already. If this holds for neither of
+        the two tensors, the one with fewer distinct labels is excluded.
         """
         if is_raw(labels) or self._is_fixed(labels):
             return True
@@ -179,12 +190,12 @@ class Ties:
         return "it is a single unit"
 
     def resolve(self) -> Roots:
-        """Return the connected components of the ties so far: all labels in a component are cut together."""
+        """Return the roots of all labels, which follow from the ties and pins so far."""
         return Roots(self._fresh, self._raw - _RAW, self._pairs, [pinned for pinned, _ in self._pins])
 
 
 class Roots:
-    """The connected components of the ties. The smallest label of a component is the root of all labels in it."""
+    """The root of every label. Labels that ties connect form a component, and its smallest label is their root."""
 
     def __init__(self, fresh: int, raw: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]) -> None:
         self._fresh = fresh
@@ -204,15 +215,15 @@ class Roots:
         self._root: np.ndarray = np.where(pinned[root], FIXED, root)
 
     def _find_nodes(self, labels: np.ndarray) -> np.ndarray:
-        """Return the position of each label in the array of components."""
+        """Return the index of each label in the array of components."""
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the component of each label, also for labels that are never cut."""
+        """Return the smallest label that ties connect with each label, without regard to pins."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
-        """Return the unit of each label, or FIXED if the label is never cut."""
+        """Return the root of each label. It is FIXED if the label is never cut."""
         return np.asarray(self._root[self._find_nodes(labels.numpy())])
 
 

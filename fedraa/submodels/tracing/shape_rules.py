@@ -57,7 +57,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an overwritten tensor by its new values. If it is a view or a parameter, its units are never cut."""
+    """Give an overwritten tensor the labels of its new values. If it is a view or a parameter, it is never cut."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label x after `x[index] = value`. If x is a view, its units are never cut."""
+    """Set the labels of x after `x[index] = value`. If x is a view or a parameter, its units are never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -83,12 +83,12 @@ def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Note that a new tensor with constant values has no units that can be cut."""
+    """Record that a new tensor with constant values has no units, so that it is never cut."""
     r.track_uncut(out)
 
 
 def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a function that moves elements by applying the same function to the labels."""
+    """Label the result of a function that moves elements, such as `transpose`: apply the function to the labels."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
         turned = _turn_dims(x, name, values, kwargs)
@@ -103,9 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return for each dimension of the result the dimension of the parameter from which it comes, or None if it is new.
+    """Return, for each dimension of the result, its dimension in the parameter, or None if the dimension is new.
 
-    Return None if the function does more than move, add or remove dimensions.
+    Instead of a list, return None if the function does more than move, add or remove dimensions.
 
     Args:
         x: The parameter.
@@ -131,7 +131,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
 
 
 def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Return the dimensions of `x[index]` if it takes slices along the first dimension of x, such as one expert."""
+    """Return the dimensions of `x[index]` if the index selects whole slices `x[i]`, such as one expert; else None."""
     first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
@@ -161,9 +161,9 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label elements that an index selects.
+    """Set the labels of elements that an index selects.
 
-    All positions of the indexed dimension must be cut together, so the rule may read the label at any of them.
+    All elements along the indexed dimension are tied, so the rule may read the label at any index of it.
     """
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
@@ -203,7 +203,7 @@ def _lacks_values(index: Any) -> bool:
 
 
 def _replace_unknown(value: Any) -> Any:
-    """Return an index or arguments in which the first position replaces indices with unknown values."""
+    """Return an index, or arguments, in which index 0 replaces each tensor of indices with unknown values."""
     if isinstance(value, dict):
         return {name: _replace_unknown(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -238,9 +238,9 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the pieces of a split. Equal pieces stay equal only if their units are cut together.
+    """Set the labels of the pieces of a split. Pieces of the same size are tied, so that a cut keeps their sizes equal.
 
-    For unequal pieces, the code passes their sizes to `split` as numbers, which a cut replaces.
+    For pieces of different sizes, the code passes these sizes to `split` as numbers, which a cut replaces.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
@@ -258,7 +258,7 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Join the labels of pieces along a dimension. Units along the other dimensions must be cut in all pieces."""
+    """Join the labels of pieces along a dimension. The units along the other dimensions are tied across all pieces."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # Skip empty tensors, such as a cache before its first use.
@@ -280,12 +280,12 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a padding. A cut cannot pad a dimension with units, so these units are never cut."""
+    """Set the labels of a padded tensor. The elements that padding adds along a dimension with units are never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        # Padding would add units that no tensor has.
+        # The new elements belong to no unit, so they get the label 0.
         if varies_along(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
@@ -296,7 +296,7 @@ def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a pooling, which pools the spatial positions of each channel independently."""
+    """Set the labels of the result of a pooling, which combines the pixels of each channel separately."""
     labels = r.labels(args[0])
     channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` combines positions")
     for result in iterate_tensors(out):
@@ -304,7 +304,7 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a function such as mean or softmax. Elements along its dimensions must be cut together."""
+    """Set the labels of the result of a function such as mean or softmax, and tie the elements that it combines."""
     x, *values = args
     # With a second tensor the call is max(a, b), which is elementwise.
     if values and isinstance(values[0], Tensor):
@@ -363,7 +363,7 @@ def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a fold, which sums overlapping patches of each channel independently."""
+    """Set the labels of the result of a fold, which adds the overlapping patches of each channel separately."""
     x = args[0]
     labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` combines positions").reshape(
         -1
@@ -373,7 +373,7 @@ def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label complex numbers. The real and the imaginary part of a number must be cut together."""
+    """Set the labels of complex numbers, and tie the real and the imaginary part of each number."""
     x = args[0]
     r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
@@ -384,7 +384,7 @@ def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a Fourier transform. Elements along the transformed dimensions must be cut together."""
+    """Set the labels of the result of a Fourier transform, and tie the elements along the transformed dimensions."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
@@ -393,7 +393,7 @@ def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a function that samples each channel at positions. The tensor of positions is never cut."""
+    """Set the labels of the result of `grid_sample`. Its `grid` has pixel coordinates, so the grid is never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
     r.ties.pin(r.labels(grid), f"`{name}` reads the units as places")
     channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions")

@@ -34,8 +34,8 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
     The module runs on `example`, in evaluation and in training mode. Meanwhile, each function also computes the labels
-    of its result: they show to which unit each element belongs. Units that must be cut together are tied. A group is a
-    set of units that lie along the same dimensions of the same tensors.
+    of its result, which show to which unit each element belongs. Labels whose elements must be cut together are tied. A
+    group is a set of units that lie along the same dimensions of the same tensors.
 
     Inputs and outputs are never cut. Every cut must be exact: its output must equal that of the full module in which
     the parameters of the absent units are 0. Trials check this before the function returns, and a group that fails its
@@ -75,12 +75,12 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
 
 
 def _cut_parameters(traced: Traced) -> int:
-    """Return the number of parameters that belong to any unit."""
+    """Return the number of scalar parameters that belong to a unit of any group."""
     return sum(group.parameters for group in traced.groups)
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU, which a Traced will hold."""
+    """Return a copy of a module on the CPU. The result of the trace (a Traced) will hold this copy."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
@@ -96,7 +96,7 @@ def _follow_module(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For parameters with several possible dimensions of new units, the chosen one.
+        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
     """
     if _is_large(module):
         recorder, ran = _light_record(module, example, choices)
@@ -115,7 +115,7 @@ def _light_record(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For parameters with several possible dimensions of new units, the chosen one.
+        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -130,7 +130,8 @@ def _light_record(
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
-    # Any error is ignored here, because the trace with values comes next. It succeeds or raises the error again.
+    # Any error is ignored here, because the caller traces the module again with values. That trace succeeds or raises
+    # the error again.
     except Exception:
         return None, []
 
@@ -149,8 +150,8 @@ def _record_run(
         module: The module.
         example: A batch of at least two inputs.
         shapes: A copy of the module on the meta device, if the run computes only shapes; None if it computes values.
-        choices: For parameters with several possible dimensions of new units, the chosen one.
-        fills: True to run the experts of a mixture of experts on the first row if they get no rows.
+        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
+        fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
     # A run in training mode changes running statistics, so it needs a copy.
     scratch = shapes or copy.deepcopy(module)
@@ -179,8 +180,9 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The code of a module may raise any exception. If an empty search result was filled with a position, this position
-    # may be the cause of the exception.
+    # The code of a module may raise any exception. A mixture of experts searches for the rows of each expert, for
+    # example with `nonzero`. If such a search selects no row, the recorder returns row 0 instead, so that the expert
+    # runs. This row may be the cause of the exception, so the run is repeated without it.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -249,7 +251,7 @@ def _fails_in_torch(error: BaseException) -> bool:
 
 
 def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail the trial when each is cut alone, or all groups if no single group fails."""
+    """Return the groups that fail the trial if no other group is cut, or all groups if there is no such group."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
         # Names that differ only in a number belong to repeated blocks. These run the same code, so one trial is enough.
@@ -269,8 +271,8 @@ def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
     Args:
         recorder: The recorder.
         traced: The traced module.
-        g: The group.
-        reason: Explanation for the group.
+        g: The number of the group.
+        reason: The reason why the group is never cut, for the user.
     """
     entry = traced.groups[g].entries[0]
     start = sum(group.size for group in traced.groups[:g])

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, map_tree
+from fedraa.submodels.flat import flat_layout
 from fedraa.submodels.resize import Number, Resize
 from fedraa.submodels.traced import Entry, Group, Traced
-from fedraa.submodels.tracing.grouping import flat_layout
 from fedraa.submodels.tracing.rules import described_rules
 from fedraa.submodels.tracing.trace import copy_to_cpu, trace_module
 from fedraa.submodels.tracing.verify import Trial

@@ -86,7 +86,8 @@ def simulated_cluster() -> Iterator[None]:
         for module in (executor, engine):
             stack.enter_context(mock.patch.object(module, "actor_class", lambda kind, groups=None: _ActorClass(kind)))
         stack.enter_context(mock.patch.object(executor, "make_worker_spec", return_value=None))
-        stack.enter_context(mock.patch.multiple(pulse, load_factor=lambda: 1.0, cpu_seconds=lambda process: 0.0))
+        no_cpu_time = {"knows_cpu_seconds": lambda: True, "cpu_seconds": lambda process: 0.0}
+        stack.enter_context(mock.patch.multiple(pulse, load_factor=lambda: 1.0, **no_cpu_time))
         stack.enter_context(mock.patch.object(follower, "load_factor", return_value=1.0))
         stack.enter_context(
             mock.patch.multiple(

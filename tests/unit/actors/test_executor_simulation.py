@@ -65,7 +65,8 @@ class Direct(LocalExecutor):
 def simulated(seed: int, faults: Faults) -> Iterator[SimulatedRay]:
     """Replace Ray and the time."""
     simulation = SimulatedRay(seed, faults)
-    with simulated_runtime() as stage, mock.patch.object(pulse, "load_factor", return_value=1.0):
+    quiet = mock.patch.multiple(pulse, load_factor=lambda: 1.0, knows_cpu_seconds=lambda: True)
+    with simulated_runtime() as stage, quiet:
         stage.simulation = simulation
         yield simulation
 

@@ -196,6 +196,9 @@ def test_p_values_are_those_of_the_intervals_tests() -> None:
     assert paired_p_value((11, 22, 33), (10, 20, 30)) == pytest.approx(0.07418, abs=1e-5)
     assert paired_p_value((11, 22, 33, math.nan), (10, 20, 30, 1)) == pytest.approx(0.07418, abs=1e-5)
     assert paired_p_value((11,), (10,)) is None
+    # The statistic of equal differences is infinite, and that of no differences is 0 / 0.
+    assert paired_p_value((100, 100, 100), (0, 0, 0)) == 0
+    assert paired_p_value((100, 100, 100), (100, 100, 100)) is None
     # Means 5 and 2, deviations 1, n = 3: t = 3 / sqrt(2 / 3) = 3.6742 with 4 degrees of freedom.
     lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
     assert measure_advantage("", ("a", "b"), *lines, less=False, ratio=False).p == pytest.approx(0.02131, abs=1e-4)

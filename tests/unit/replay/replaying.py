@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from needed_models import needed_model
+
 from fedraa import Experiment
 from fedraa.composition.registry import list_methods
 
@@ -22,7 +24,7 @@ def small(method: str, out: Path, **flags: Any) -> Experiment:
     if method in BUFFERED:
         flags = {"buffer_size": 2, "updates": 20} | flags
     length = {} if "time" in flags else {"updates": 40} if method in ASYNCHRONOUS else {"rounds": 6}
-    return Experiment(**(SMALL | length | {"method": method, "out": out} | flags))
+    return Experiment(**(SMALL | needed_model(method) | length | {"method": method, "out": out} | flags))
 
 
 def read(directory: Path) -> Log:
