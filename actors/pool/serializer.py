@@ -168,13 +168,13 @@ class TaskSerializer:
         return shared
 
     def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[AnyRef]]:
-        """Return a job for each task, and the references to large arrays that these jobs use.
+        """Return a job for each task, and the list of their shared arguments: the references of large arrays.
 
-        A job contains its small arrays. In place of a large array it has an index in the list of references.
+        A job contains its small arrays. In place of a large array it has an index in this list.
 
         Args:
-            tasks: The tasks that one call of a worker trains.
-            blocks: The references to the data of all clients.
+            tasks: The tasks that a worker gets in one call.
+            blocks: The references of the data of all clients.
         """
         shared_args: dict[AnyRef, int] = {}
 
