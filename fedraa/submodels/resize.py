@@ -49,7 +49,7 @@ class Number(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """A record of a call, such as a reshape, whose code contains sizes that must change in a cut.
+    """A record of a call, such as a reshape, with sizes in its code that must change in a cut.
 
     Attributes:
         dim: Cut dimension of the argument.

@@ -4,7 +4,7 @@
 - A buffer [k] has the values of k of these coordinates, such as those of a submodel.
 - A chunk is a slice of the positions in a buffer. A buffer is processed chunk by chunk.
 - A run is a sequence of neighbouring coordinates.
-- A part is those positions of a chunk whose coordinates one slice, or one index array, of the full vector selects.
+- A part has neighbouring positions of a chunk. One slice or index array of the full vector selects their coordinates.
 
 Example: the coordinates 2, 3, 4, 8, 9 are the runs 2 to 4 and 8 to 9. Their buffer has the positions 0 to 4. The chunk
 `slice(1, 5)` of the buffer has two parts: `slice(3, 5)` and `slice(8, 10)` of the full vector, which are `slice(0, 2)`
@@ -94,7 +94,7 @@ class IndexRuns:
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the indices of the runs whose distance differs from that of the run before, then the count of runs."""
+        """Return the indices of runs with another distance than the run before, then the number of all runs."""
         return [*(np.flatnonzero(np.diff(self._run_distances)) + 1).tolist(), len(self.starts)]
 
 

@@ -182,7 +182,7 @@ def _largest_root(entries: Units) -> int:
 def _find_sizes(
     sites: Iterable[Site], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return for each module the calls whose sizes change in a cut, and a list of slicing calls without a Resize.
+    """Return for each module the calls with sizes that change in a cut, and the slicing calls without a Resize.
 
     A Resize states how the sizes in a call follow from the widths. If several calls at one place in the code would
     change differently in a cut, the place has no Resize.
@@ -297,7 +297,7 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> Number | None:
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
     """Return the dimensions of the source of a view from which dimension `out` of the view is computed.
 
-    These are the dimensions whose index in the source changes if the index of dimension `out` changes.
+    In the source, the index along these dimensions changes if the index of dimension `out` changes.
 
     Args:
         before: Shape of the source.

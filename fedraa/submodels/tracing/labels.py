@@ -6,7 +6,7 @@ All modules of the tracer use these words:
   means to remove it. A cut is a smaller module that lacks some units.
 - Label: an integer that says to which unit an element of a tensor belongs. While a module is traced, every activation
   has a tensor of labels, one for each of its elements. The label 0 (`FIXED`) means that the element is never cut.
-- Tie: two labels whose elements must be cut together, such as those of output 3 of a layer and of input 3 of the next.
+- Tie: two labels with elements that must be cut together, such as output 3 of a layer and input 3 of the next layer.
 - Root: the smallest of all labels that ties connect. All labels of a unit have the same root, so a root stands for a
   unit. The root of a label that is never cut is `FIXED`.
 - Pin: a record that the elements with some labels are never cut.
