@@ -34,8 +34,8 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
     The module runs on `example`, in evaluation and in training mode. Meanwhile, each function also computes the labels
-    of its result, which show to which unit each element belongs. Labels are tied if their elements must be cut together.
-    A group is a set of units that lie along the same dimensions of the same tensors.
+    of its result, which show to which unit each element belongs. Labels are tied if their elements must be cut
+    together. A group is a set of units that lie along the same dimensions of the same tensors.
 
     Inputs and outputs are never cut. Every cut must be exact: its output must equal that of the full module in which
     the parameters of the absent units are 0. Trials check this before the function returns, and a group that fails its
