@@ -95,6 +95,8 @@ def find_method(source: Any) -> Method:
     method = _find_by_name(base)
     if not plus:
         return method
+    if "+" in other:
+        raise InputError("method", got=source, expected="at most two methods, as in fedasync+ditto")
     return cross_methods(source, method, _find_by_name(other))
 
 
@@ -135,7 +137,10 @@ def cross_methods(name: str, base: Method, other: Method) -> Method:
     submodel_update = base.update
     step_update = other.update
     if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
-        raise InputError("method", got=name, expected="two methods in rounds that average the deltas of clients")
+        expected = "two methods in rounds that average the deltas of clients"
+        if other.asynchronous:
+            expected = "a method in rounds after the +, because the first method gives the server, as in fedasync+ditto"
+        raise InputError("method", got=name, expected=expected)
     if other.submodel != Full() or base.submodel == Full():
         raise InputError("method", got=name, expected="a method of submodels + a method of the whole model")
     if type(step_update.resolve_aggregator()) is not CoverageMean:

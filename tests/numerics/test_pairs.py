@@ -120,7 +120,8 @@ def test_adam_skips_what_nobody_covers() -> None:
         ("ram-fed+scaffold", "ram-fed+scaffold"),
         ("oap+", ""),
         ("+scaffold", ""),
-        ("oap+scaffold+fedadam", "scaffold+fedadam"),
+        ("ditto+fedasync", "ditto+fedasync"),
+        ("oap+scaffold+fedadam", "oap+scaffold+fedadam"),
         ("oap+adam", "adam"),
     ],
 )

@@ -26,9 +26,10 @@ def read_reddit(data_dir: Path | None) -> FederatedDataset:
 
     The objective is next-token, and a sample is one sequence. In the files of LEAF, a comment is a list of sequences of
     10 words, which include `<BOS>`, `<EOS>` and `<PAD>`. Its y has `target_tokens` (the words shifted by one) and
-    `count_tokens` (1 for positions that count, otherwise 0). There are 10,000 token ids: `<PAD>` is 0, any rare word is
-    1, and the other ids are the most frequent words of the training comments. The accuracy counts the token 1 like any
-    other token. In LEAF, predictions of rare words and padding count as wrong.
+    `count_tokens` (0 for positions after `<EOS>`, otherwise 1). The target of `<EOS>` is `<PAD>`. It never counts here,
+    because its prediction is trivial. A sequence in which no position counts is omitted. There are 10,000 token ids:
+    `<PAD>` is 0, any rare word is 1, and the other ids are the most frequent words of the training comments. The
+    accuracy counts the token 1 like any other token. In LEAF, predictions of rare words and padding count as wrong.
     """
     root = find_folder("reddit", data_dir, has_leaf_files, GET)
     train, test = read_leaf(root, _convert_comments)
@@ -51,8 +52,10 @@ def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple
         for sequence, words, counts in zip(*parts, strict=True):
             if not len(sequence) == len(words) == len(counts) == LENGTH:
                 raise InputError("x", got=sequence, expected=f"sequences of {LENGTH} words")
-            sequences.append(sequence)
-            targets.append((words, counts))
+            counted = [count if word != PADDING else 0.0 for word, count in zip(words, counts, strict=True)]
+            if any(counted):
+                sequences.append(sequence)
+                targets.append((words, counted))
     return sequences, targets
 
 

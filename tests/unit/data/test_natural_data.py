@@ -312,6 +312,16 @@ def test_sent140_of_leaf(tmp_path):
     assert dealt.test_of(0)[0][0, :4].tolist() == [3, 1, 2, 0]
 
 
+def test_a_run_of_clients_without_test_samples_replays(tmp_path):
+    """With the option `-t user` of LEAF the test samples belong to users that are not clients."""
+    users = {name: ([tweet("a good day", name), tweet("bad", name)], [1, 0]) for name in ("ann", "bob", "cy")}
+    write_leaf(tmp_path, "sent140", [{name: users[name] for name in ("ann", "bob")}], [{"cy": users["cy"]}])
+    fields = {"dataset": "sent140", "data_dir": tmp_path, "model": "fasttext", "method": "fedasync", "updates": 3}
+    history = fl.run(**fields, engine="local", quiet=True, out=tmp_path / "run")
+    assert np.isnan(history.summary["client_worst"])
+    assert "consistent" in fl.replay(history.directory)
+
+
 def test_sent140_of_hugging_face(tmp_path):
     pytest.importorskip("pyarrow", reason="the extra huggingface is not installed")
     import pandas as pd
@@ -341,9 +351,9 @@ def comment(words):
 
 
 def test_reddit_of_leaf(tmp_path):
-    comments = [comment(["b", "a"]), comment(["b"] * 11), comment(["a"])]
+    comments = [comment(["b", "a"]), comment(["b"] * 11), comment(["a"]), comment(["a"] * 9)]
     train = [{"1": ([comments[0][0], comments[1][0]], [comments[0][1], comments[1][1]])}]
-    test = [{"1": ([comments[2][0]], [comments[2][1]])}]
+    test = [{"1": ([comments[2][0], comments[3][0]], [comments[2][1], comments[3][1]])}]
     write_leaf(tmp_path, "reddit", train, test)
     data = load_dataset("reddit", tmp_path, NextToken().targets)
     # Ids are by frequency: b (12 times) has 2, <BOS> and <EOS> (twice) have 3 and 4, and a has 5.
@@ -351,11 +361,13 @@ def test_reddit_of_leaf(tmp_path):
     dealt = deal(data, 1, targets=NextToken().targets)
     x, y = dealt.client(0)
     assert x[0].tolist() == [3, 2, 5, 4, 0, 0, 0, 0, 0, 0]
-    assert y[0].tolist() == [2, 5, 4, 0, *[-100] * 6]
+    # LEAF counts the target of <EOS>, which is padding. Its prediction is trivial, so it does not count here.
+    assert y[0].tolist() == [2, 5, 4, *[-100] * 7]
     # The second comment has 13 words with <BOS> and <EOS>: two sequences.
     assert x[1:].tolist() == [[3, *[2] * 9], [2, 2, 4, *[0] * 7]]
-    assert y[1:].tolist() == [[2] * 10, [2, 4, 0, *[-100] * 7]]
-    assert dealt.test_of(0)[1][0].tolist() == [5, 4, 0, *[-100] * 7]
+    assert y[1:].tolist() == [[2] * 10, [2, 4, *[-100] * 8]]
+    # The second test comment has 11 words. The sequence with only <EOS> has nothing to predict and is omitted.
+    assert dealt.test_of(0)[1].tolist() == [[5, 4, *[-100] * 8], [*[5] * 9, 4]]
     # Classification does not fit, and the error states the objective that does.
     with pytest.raises(ValueError, match="next-token"):
         deal(data, 1)
