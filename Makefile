@@ -27,9 +27,9 @@ fast: .venv/ready
 
 # Report the lines that fast tests run. Lines that run only in Ray's processes are not counted.
 coverage: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt coverage
-	OMP_NUM_THREADS=1 $(BIN)/coverage run --source fedraa,actors,schedulers -m pytest -m "not slow and not alone"
-	$(BIN)/coverage report --skip-covered --precision 1 --fail-under 95
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pytest-cov
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup \
+		--cov fedraa --cov actors --cov schedulers --cov-report term:skip-covered --cov-precision 1 --cov-fail-under 95
 
 mutants: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/run_mutants.py
