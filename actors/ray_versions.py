@@ -183,12 +183,13 @@ def _find_nothing_missing() -> None:
 
 
 def _without_agents(start: Any) -> Any:
-    """Return a replacement for Ray's function that starts its processes.
+    """Return a replacement for Ray's function `start_ray_process`, which is the argument `start`.
 
     When the replacement starts a raylet, it writes the files in which the raylet expects the ports of its agents. It
     also makes the raylet start the command `STAND_IN`, which does nothing, in place of each agent.
     """
-    # Before Ray 2.54, a raylet does not work without its agents, so Ray's function is not replaced.
+    # Before Ray 2.54, a raylet does not work without its agents, so `start` stays as it is. `persist_port` exists only
+    # since Ray 2.54, which shows the version.
     if not hasattr(_core, "persist_port"):
         return start
 

@@ -20,7 +20,8 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
-# For each type of error that pydantic raises for a bound: the words for a message, and the key of the bound's value.
+# Each key is a type of pydantic error for a number outside its bound. The value has the words with which a message
+# introduces the bound, and the name under which the error's `ctx` holds the bound, as in ctx["gt"].
 _BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("from", "ge"),

@@ -56,15 +56,17 @@ class RunOptions:
             raise InputError("seeds", got=self.seeds, expected="numbers from 0")
 
     def check_for_study(self, study: str) -> None:
-        """Raise InputError for options that only the race has."""
+        """Raise InputError if an option is set that only the study named `race` has."""
         if (self.setting, self.methods, self.parts, self.extend) != (None, None, None, None):
-            raise InputError("study", "only the study race has --setting, --methods, --parts and --extend", got=study)
+            raise InputError(
+                "study", "--setting, --methods, --parts and --extend belong to the study 'race'", got=study
+            )
 
     def check_for_race(self) -> None:
-        """Raise InputError for options that the race does not have."""
+        """Raise InputError if an option is set that the study named `race` does not have."""
         if self.standard or self.paper or self.terms is not None:
             raise InputError(
                 "study",
-                "the race has one size, and its methods have their own settings",
+                "the study 'race' has only one size, and it fixes the settings of its methods",
                 hint="leave out --standard, --paper and --terms",
             )

@@ -33,8 +33,9 @@ from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
-# For a model with at least MIDDLE parameters, only one cut is checked. For a model with at least LARGE parameters, this
-# cut is compared with a larger cut instead of the full model.
+# `check_cut` compares a random cut of a model with the full model. Models below MIDDLE parameters get two such checks,
+# larger ones only one. From LARGE parameters on, the full model may exceed the memory, so a cut to a quarter takes its
+# place and is compared with a cut to an eighth.
 MIDDLE, LARGE = 15_000_000, 100_000_000
 COLUMNS = (
     "model",
@@ -53,7 +54,7 @@ Row = dict[str, object]
 
 
 def survey_model(name: str) -> Row:
-    """Trace and cut a model, and return its row of the table."""
+    """Trace a model, check random cuts of it, measure the cost of a cut to half, and return the model's table row."""
     module, example = build_zoo_model(name)
     start = time.process_time()
     try:

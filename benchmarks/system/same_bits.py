@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# Keys of the log that were renamed after the earlier commit (the base): the base's name, and the present name.
+# Log keys that were renamed after the earlier commit (the base). It maps the key in the base to the present key.
 RENAMED: dict[str, str] = {
     "mix": "weight",
     "what": "error",
@@ -29,7 +29,7 @@ RENAMED: dict[str, str] = {
 # Keys of summary.json that are not compared, because they depend on real time: the duration of the run, and the number
 # of messages between workers and shards.
 REAL_TIME = {"wall", "shards"}
-# Fields of an experiment that were renamed after the earlier commit (the base): the present name, and the base's name.
+# Fields of an experiment that were renamed after the base. It maps the present name to the name in the base.
 RENAMED_FIELDS = {"polyak_fraction": "average", "vmap_batch": "stack"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
 UPDATES, ROUNDS = 24, 3
@@ -221,7 +221,7 @@ def _limit_fields(method: str) -> dict[str, int]:
 
 
 def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that executes a run with these fields. The base's names replace renamed fields if necessary."""
+    """Return a function that executes a run with these fields. In the base, renamed fields get their earlier names."""
     import fedraa as fl
 
     known = fl.Experiment.model_fields

@@ -144,7 +144,7 @@ def find_cycles(graph: Graph) -> list[tuple[str, ...]]:
 
 
 def below_first(graph: Graph) -> list[str]:
-    """Return the nodes in an order in which each imports only earlier nodes. Raises ValueError for a cycle."""
+    """Return the modules or folders so that each imports only earlier ones. Raises ValueError for a cycle."""
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -152,7 +152,10 @@ def below_first(graph: Graph) -> list[str]:
 
 
 def is_package(folder: str) -> bool:
-    """Return True if a folder of the graph is a package. A module at the root of fedraa is not a package."""
+    """Return True if a node of `folder_graph` is a package.
+
+    A node is either a package or a single module at the root of fedraa, such as `fedraa.rng`.
+    """
     return folder != "fedraa" and (ROOT / folder.replace(".", "/")).is_dir()
 
 

@@ -90,7 +90,9 @@ def show_plan(
         for line in whole_groups(spec):
             print_line(line)
         print_table(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
-        source = "K*, from the costs" if schedule.delay_bound is None else "from the option delay_bound"
+        source = "from the option delay_bound"
+        if schedule.delay_bound is None:
+            source = "K* of the Fed-RAA paper, from the costs in the table"
         print_line(f"delay bound    {planner.bound:.4g} ({source})")
         energies = task_energies(spec, costs)
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, *first_round(spec))

@@ -53,12 +53,15 @@ class LocalOptimizer(ABC):
     decoupled: ClassVar[bool] = False
     """True if `descend` applies the weight decay. If it is False, the gradient already contains the decay."""
     needs_whole_gradient: ClassVar[bool] = False
-    """True if a step needs all coordinates together. The tensors are then [k] or [clients, k], never a chunk."""
+    """True if a step needs all k coordinates of a client together.
+
+    The tensors then have the shape [k], or [clients, k] for several clients, and are never a chunk of the coordinates.
+    """
     uses_lr: ClassVar[Literal["every step", "first step", "never"]] = "every step"
     """The steps of a task in which the experiment's option `lr` has an effect."""
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
-        """Return the names of the buffers [k] that are the optimizer's state. Their initial values are 0.
+        """Return the names of the optimizer's state buffers. Each has one value per trained coordinate, at first 0.
 
         The buffer `STEP` holds the number of steps, including the current one. The caller updates it.
         """

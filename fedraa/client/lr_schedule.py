@@ -91,9 +91,9 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 
 @cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
-    """Return the factor as a function of the local step in a task of `length` steps.
+    """Return the factor of the learning rate as a function of the local step, for a task of `length` local steps.
 
-    The factor is 1 if the schedule does not count local steps.
+    The factor is always 1 if the schedule `spec` does not count local steps.
     """
     if lr_unit(spec) != LOCAL:
         spec = "constant"
@@ -102,13 +102,16 @@ def local_factor(spec: str, length: int) -> Callable[[float], float]:
 
 @cache
 def mean_local_factor(spec: str, length: int) -> float:
-    """Return the mean factor over the local steps of a task of `length` steps."""
+    """Return the factor of the learning rate, averaged over the local steps of a task of `length` steps."""
     factor = local_factor(spec, length)
     return math.fsum(map(factor, range(length))) / length
 
 
 def run_factor(spec: str) -> Callable[[float], float]:
-    """Return the factor as a function of the run's progress. The factor is 1 if the schedule counts local steps."""
+    """Return the factor of the learning rate as a function of the run's progress in the unit of `lr_unit`.
+
+    The factor is always 1 if the schedule `spec` counts local steps, because `local_factor` then gives the factor.
+    """
     factor = lr_schedule(spec)
     if lr_unit(spec) == LOCAL:
         return lr_schedule("constant")
@@ -128,7 +131,7 @@ def target_cosine(spec: str) -> float | None:
 
 
 def follows_length(spec: str) -> bool:
-    """Return True if the factors of a task's steps depend on the number of its steps."""
+    """Return True for `cosine:auto@local`, whose factor at a local step depends on the number of steps of the task."""
     return lr_unit(spec) == LOCAL and f":{AUTO}" in spec
 
 

@@ -198,7 +198,10 @@ class _Probe:
         }
 
     def _iter_trial_values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield dicts by name, with values that these buffers and counters might have after many training steps."""
+        """Yield values that the given buffers and counters might have after many training steps.
+
+        Each yielded dict maps names of buffers or counters to such values.
+        """
         generator = torch.Generator().manual_seed(0)
         moved: dict[str, Any] = {}
         numbers = list(counters)

@@ -37,17 +37,17 @@ RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
 def check_terms(name: str, method: Method) -> None:
-    """Raise InputError if values of local training do not fit the server's update or each other."""
+    """Raise InputError if settings of local training contradict the server's update or each other."""
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     if local.grad_mix < 1 and not (auxiliary is not None and auxiliary.momentum):
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
-        problem = f"{name} sends activations at every step, so the number of steps cannot depend on costs"
+        problem = f"auto computes the number of local steps from a fixed sending time, but {name} sends at every step"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if local.split and getattr(method.schedule, "late", "drop") == "partial":
-        problem = f"{name} sends activations at every step, so the bytes of a task that ends early are unknown"
+        problem = f"{name} sends activations at every step, so the bytes of a task cut at the deadline are unknown"
         raise InputError("late", problem, got="partial", hint="leave it out")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")

@@ -139,10 +139,10 @@ def cross_methods(name: str, base: Method, other: Method) -> Method:
     if not (isinstance(submodel_update, Mean) and isinstance(step_update, Mean)):
         expected = "two methods in rounds that average the deltas of clients"
         if other.asynchronous:
-            expected = "a method in rounds after the +, because the first method gives the server, as in fedasync+ditto"
+            expected = "a method in rounds after the `+`, as in fedasync+ditto; only the first may be asynchronous"
         raise InputError("method", got=name, expected=expected)
     if other.submodel != Full() or base.submodel == Full():
-        raise InputError("method", got=name, expected="a method of submodels + a method of the whole model")
+        raise InputError("method", got=name, expected="A+B, where A trains submodels and B trains the whole model")
     if type(step_update.resolve_aggregator()) is not CoverageMean:
         problem = f"it would have the aggregator of {base.name}, but {other.name} needs another aggregator"
         raise InputError("method", problem, got=name, hint=f"give another method than {other.name}")
@@ -163,7 +163,7 @@ def _cross_asynchronous(name: str, base: Method, other: Method) -> Method:
     """Return the crossing of an asynchronous method with the local training of a method in rounds."""
     update = other.update
     if not isinstance(update, Mean) or update != Mean(weights=update.weights) or other.submodel != Full():
-        expected = "an asynchronous method + a method in rounds with the server of fedavg, such as fedasync+ditto"
+        expected = "A+B, where A is asynchronous and B is in rounds with the server of fedavg, such as fedasync+ditto"
         raise InputError("method", got=name, expected=expected)
     if base.local.algorithm != LocalTraining().algorithm:
         problem = f"the server of {base.name} needs the local training of {base.name}"

@@ -10,7 +10,8 @@ from fedraa.rng import generator
 class Concurrency:
     """The rule that at most `limit` clients train at the same time. If `limit` is None, all clients train.
 
-    The draws depend only on the seed and the task, so there is no state to save.
+    Under a limit, idle clients are drawn at random. Each draw depends only on the seed and on the number of the task
+    that has ended, so a checkpoint needs no state of this rule.
     """
 
     clients: int

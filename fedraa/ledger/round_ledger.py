@@ -21,8 +21,8 @@ class RoundClosed:
 
     Attributes:
         round: The round, from 0.
-        fragments: The fragment of each client that reported, in the order of the reports. If submodels are sampled, the
-            label of its submodel.
+        fragments: One number per client that reported, in the order of the reports. If the model has fixed fragments,
+            it is the fragment that the client trained. If clients sample submodels, it is the label of the submodel.
     """
 
     round: int

@@ -1,4 +1,6 @@
-"""Ringmaster LMO: ignore stale updates; step along the orthogonalised momentum of all others (Sadiev et al. 2026).
+"""Ringmaster LMO: ignore stale updates, and average the accepted deltas in a momentum (Sadiev et al. 2026).
+
+After each accepted delta, the server orthogonalises the momentum m (this is lmo(m)) and steps along the result.
 
 When delta arrives with staleness t, after k accepted updates:
     if t < R:  m <- beta * m + (1 - beta) * delta;  theta <- theta + server_lr * lmo(m)
@@ -6,7 +8,8 @@ When delta arrives with staleness t, after k accepted updates:
 With `agnostic`: R = max(1, floor(sqrt(k))), beta = 1 - min(1, 1 / sqrt(k)), and server_lr / (k + 1)^0.75 replaces
     server_lr
 
-Source: transcriptions of the paper, and an author's code, which has the variant that stops running tasks.
+Source: transcriptions of the paper, and an author's code. That code also ends a client's running task when the task has
+become too stale. This module does not: the client finishes the task, and the server ignores its update.
 
 Read next: server/muon.py (lmo), methods/ringmaster.py (the same without momentum), methods/fedbuff.py (the base class).
 """

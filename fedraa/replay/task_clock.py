@@ -46,7 +46,10 @@ class TaskClock:
         self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
-        """Check that a `dispatch` is for the first client in the queue, and remove this client from the queue."""
+        """Remove the first client from the queue and return it.
+
+        Raises Inconsistent if the `dispatch` event of the line is for another client, or if the client is quarantined.
+        """
         if not self.waiting:
             raise line.field_error("client", "no dispatch, because no client waits")
         if line.number_of("client") in self._ledger.bad_clients.left_out:
@@ -117,7 +120,10 @@ class TaskClock:
         return task_ended
 
     def close_late(self, line: Line, closes_at: float) -> None:
-        """Check that a `lost` line may be the first after the deadline, and move the clock to the deadline."""
+        """Check that the first `lost` event of a round is not before the deadline `closes_at`, and move the clock.
+
+        On the virtual clock, all tasks that are due by the deadline must have ended before this event.
+        """
         if self._rules.wall:
             self.advance_clock(line)
             if line.t < closes_at:

@@ -20,7 +20,7 @@ from fedraa.rundir.history import History, method_name
 from fedraa.rundir.summary import summarise_unfinished
 from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
-# Fields in which two runs of a group may differ.
+# Options in which two runs of a group may differ.
 PER_RUN = {"seed", "out", "quiet", "address"}
 # The files that a report shows.
 SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)
@@ -169,7 +169,7 @@ def runs_of(groups: Sequence[Group]) -> list[Run]:
 
 
 def _whole_method(run: Run) -> str:
-    """Return the resolved method as text. Integers are written as floats, so that 1 and 1.0 give the same text."""
+    """Return the method's full configuration as text, to compare methods. The integer 1 gives the same text as 1.0."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
     # Automatic capacities depend on the fleet, which may depend on the seed. So they may differ between runs of a
@@ -179,13 +179,13 @@ def _whole_method(run: Run) -> str:
     return json.dumps(_as_floats(method), sort_keys=True)
 
 
-def _as_floats(described: Any) -> Any:
-    """Return a description with floats in place of integers."""
-    if isinstance(described, Mapping):
-        return {name: _as_floats(value) for name, value in described.items()}
-    if type(described) is int:
-        return float(described)
-    return described
+def _as_floats(value: Any) -> Any:
+    """Return a value of a method's configuration with floats in place of integers, also within nested mappings."""
+    if isinstance(value, Mapping):
+        return {name: _as_floats(nested) for name, nested in value.items()}
+    if type(value) is int:
+        return float(value)
+    return value
 
 
 def differing_options(runs: Sequence[Run]) -> list[str]:
@@ -195,7 +195,7 @@ def differing_options(runs: Sequence[Run]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: its method. If several runs have the method, add the differing options, or a number."""
+    """Return a label per run: its method. Runs of the same method also get the options that differ, or a number."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]

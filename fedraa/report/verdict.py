@@ -38,16 +38,17 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
 class Ranking:
     """Groups from the best to the worst.
 
-    If every seed of some group has reached the target, the order is by mean time to the target. Otherwise the order is
-    by the main metric at the last time that all runs have reached.
+    If every seed of at least one group has reached the target, the order is by mean time to the target. Groups with a
+    seed that has not reached the target come last. If there is no such group, or if the clocks of the runs differ, the
+    order is by the main metric at the time `at`.
 
     Attributes:
         groups: The groups in this order.
         values: For each group, the values of its seeds: times to the target, or main metrics. The times are empty if a
             seed has not reached the target.
         by_time: True if the order is by time to the target.
-        at: The time on the runs' clock at which metrics are compared. None if the clocks of the runs differ; then the
-            metrics at the end of each run are compared.
+        at: The time at which metrics are compared: the end of the shortest run. None if the clocks of the runs differ;
+            then the metrics at the end of each run are compared.
     """
 
     groups: tuple[Group, ...]
@@ -133,7 +134,7 @@ class Ranking:
 
 
 def common_time(groups: Sequence[Group]) -> float | None:
-    """Return the time that every run has reached; None if the clocks differ."""
+    """Return the time at which the shortest run ends; None if the clocks of the runs differ."""
     runs = runs_of(groups)
     if len({(run.options["clock"], run.options["units"]) for run in runs}) > 1:
         return None
@@ -141,7 +142,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last evaluation until the time `at`, or of the last of all if `at` is None."""
+    """Return the main metric of the last evaluation up to the time `at`, or of the last evaluation if `at` is None."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]

@@ -14,7 +14,8 @@ from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
 # The files that a run creates before its first event. They are empty at first.
 STARTED = (EVENTS, EVALS, CLIENTS)
-# Number of attempts to make a directory that does not exist.
+# How often `_first_free` may fail to make a directory that does not exist, for example because another process claims
+# and releases it at the same time. After this number of failures, the error is raised.
 MAX_ATTEMPTS = 3
 
 

@@ -26,7 +26,9 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
-    """Return the module as a Traced without width groups, after one training step on `example`.
+    """Return the module as a Traced without width groups, so that it cannot be cut.
+
+    A copy of the module first computes the gradients of one batch, to check that the module can be trained.
 
     Args:
         module: Any module. It does not change; the result has a copy on the CPU. The copy of a large module shares
@@ -45,7 +47,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return the traced module with `by_piece`: True if a parameter may change before all gradients are computed."""
+    """Return the traced module with `by_piece` True if a step may update a parameter before all have gradients."""
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)

@@ -176,7 +176,7 @@ class LocalOptimizerDrive(Drive):
 
 
 class CompressorDrive(Drive):
-    """A test caller of a compressor, which compresses deltas of three sizes."""
+    """A drive that lets a compressor compress deltas of three sizes."""
 
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
@@ -192,7 +192,7 @@ class CompressorDrive(Drive):
 
 
 class MetricDrive(Drive):
-    """A test caller of a metric, which evaluates random outputs."""
+    """A drive that lets a metric evaluate random outputs and labels."""
 
     covers: ClassVar[bool] = False
 
@@ -205,7 +205,7 @@ class MetricDrive(Drive):
 
 
 class PartitionerDrive(Drive):
-    """A test caller of a partitioner, which partitions random labels."""
+    """A drive that lets a partitioner divide samples with random labels among clients."""
 
     covers: ClassVar[bool] = False
 

@@ -33,7 +33,7 @@ MADE_CLIENTS = 4
 
 
 class TransformDrive(Drive):
-    """A test caller of a transform. Of samples with images, numbers and tokens, it uses the first that are accepted."""
+    """A test caller of a transform. Of images, numbers and tokens, it uses the first that the transform accepts."""
 
     covers: ClassVar[bool] = False
 
@@ -75,7 +75,12 @@ def first_samples(part: Any) -> Dataset:
 
 
 def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return a small experiment with data that the transform accepts."""
+    """Return a trial of the transform `part`: an experiment that uses the transform, and samples that it accepts.
+
+    Args:
+        part: The transform.
+        experiment: A function that takes the transform and returns a small experiment with it.
+    """
     data = first_samples(part)
     if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})
@@ -84,7 +89,7 @@ def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial
 
 
 class DataDrive(Drive):
-    """A test caller of a data source. It reads all samples of a client, then some rows together and each row singly."""
+    """A test caller of a data source. It reads all samples of a client, then a few rows together and one by one."""
 
     covers: ClassVar[bool] = False
 
@@ -167,7 +172,7 @@ def open_samples(part: Any) -> Dataset | FederatedDataset:
 
 
 def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
-    """Return a small experiment with samples, and with an objective and a model that fit them.
+    """Return a trial of the data source `part`: an experiment, its samples, and an objective and a model that fit them.
 
     Raises ValueError if the user must choose the objective or the model. The function `experiment` takes the number of
     clients and returns an experiment.

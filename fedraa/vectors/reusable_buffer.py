@@ -10,7 +10,7 @@ from fedraa.vectors.chunked import map_chunks
 
 
 class ReusableBuffer:
-    """A source of arrays [size]. It reuses the memory of the last array if nothing refers to this array any more."""
+    """A source of arrays [size]. It reuses the memory of the previous array if nothing refers to it any more."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
         self._size = size
@@ -32,13 +32,13 @@ class ReusableBuffer:
         return array
 
     def last(self) -> npt.NDArray[Any] | None:
-        """Return the last array with its values, or None if there is none or it is still in use."""
+        """Return the most recent array with its values. Return None if no array was made or if it is still in use."""
         if self._memory is None or (self._last is not None and self._last() is not None):
             return None
         return self._wrap_memory(self._memory)
 
     def _wrap_memory(self, memory: memoryview) -> npt.NDArray[Any]:
-        """Return the memory as an array, and store a weak reference to it as the last array."""
+        """Return an array over the memory, and keep a weak reference to this array to see whether it is in use."""
         array = np.frombuffer(memory, self._kind)
         # A view of the array also keeps this reference alive, because the base of the view is the array itself.
         self._last = ref(array)

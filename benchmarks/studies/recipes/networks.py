@@ -77,9 +77,9 @@ def _build_mlp(features: int, classes: int, *, blocks: int = 2) -> nn.Sequential
 def small_resnet(classes: int) -> nn.Sequential:
     """Return a small CNN for 32x32 images with three channels. It has residual connections around its blocks.
 
-    If a block is masked, the signal still passes through its residual connection. The CNN has a patch convolution of
-    stride 4 and 32 channels, two residual blocks, a mean over the image and a dense layer. With 10 classes it has
-    39,082 parameters, 37,120 of them in blocks.
+    If a block is masked, the signal still passes through its residual connection. The CNN has a convolution with
+    4x4 kernels, stride 4 and 32 channels, two residual blocks, a mean over the image and a dense layer. With 10 classes
+    it has 39,082 parameters, 37,120 of them in blocks.
     """
     return _build_resnet(3, 4, classes)
 
@@ -108,7 +108,10 @@ def _build_batch_norm_cnn(channels: int, widths: Sequence[int], classes: int) ->
 
 
 def digits_resnet(classes: int) -> nn.Sequential:
-    """Return a small residual CNN for 8x8 images with one channel. Its patches are 2x2."""
+    """Return a small residual CNN for 8x8 images with one channel.
+
+    Its first convolution has a 2x2 kernel and stride 2, so it reads each 2x2 patch of the image once.
+    """
     return _build_resnet(1, 2, classes)
 
 

@@ -167,7 +167,7 @@ def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> 
 
 
 def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
-    """Return the DataFrame without columns that only number the rows. Log a warning about each of them.
+    """Return the DataFrame without columns that hold only row numbers. Log a warning about each of them.
 
     Args:
         path: The file of the table.
@@ -181,16 +181,16 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
                 problem = f"column {int(name.split()[1]) + 1} has no name in the header"
                 raise InputError(path, problem, hint=f"name it, or leave it out with drop=({name!r},)")
             continue
-        # One or two rows are not enough to see that a column numbers the rows.
+        # One or two rows are not enough to see that a column holds row numbers.
         if len(values) < 3 and not is_unnamed(name):
             continue
         if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
-            logger.warning("dataset %r: column %r numbers the rows and is omitted; rename it to keep it", path, name)
+            logger.warning("dataset %r: column %r holds row numbers and is omitted; rename it to keep it", path, name)
             frame = frame.drop(columns=name)
         elif (np.diff(values.to_numpy()) == 1).all():
             logger.warning(
-                "dataset %r: column %r counts the rows and is a feature; if it only numbers them, leave it out with "
-                "drop=%r",
+                "dataset %r: column %r increases by 1 in each row and is used as a feature; if it holds only row "
+                "numbers, leave it out with drop=%r",
                 path,
                 name,
                 (name,),

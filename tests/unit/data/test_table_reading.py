@@ -160,7 +160,7 @@ def test_table_sorted_by_label_with_an_index_is_not_learnt_from_it(tmp_path: Pat
 
 def test_feature_that_counts_the_rows_stays_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     check(write(tmp_path, table("day,label", "{i},{y}")), np.arange(ROWS))
-    assert "'day' counts the rows" in caplog.text
+    assert "'day' increases by 1 in each row" in caplog.text
 
 
 @pytest.mark.parametrize(("header", "warns"), [("a,y,label", True), ("x,y,label", False), ("a,b,y", False)])
