@@ -85,6 +85,7 @@ def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
     [
         ("compute\n1\n", "", None),
         ("speed\n1\n1\n", " columns", ["speed"]),
+        ("client,compute,latency\n0,1,0\n1,1,0\n", " columns", ["client"]),
         ("compute\n1\n-2\n", " row 2 compute", -2),
         ("compute\n1\nfast\n", " row 2 compute", "fast"),
         ("compute,latency\n1,0\n1,-1\n", " row 2 latency", -1),
