@@ -12,15 +12,15 @@ from fedraa.settings.terms import Terms
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a study or of the race, in which tuned methods are compared by the time to an accuracy.
+    """The options of a study. The study named `race` compares tuned methods by the time to an accuracy.
 
     Attributes:
-        quick: A small size, which takes a few minutes on two cores.
-        standard: A medium size with real data, which takes at most about 40 minutes on two cores.
-        paper: The paper's size.
+        quick: True to run the study in a small size, which takes a few minutes on two cores.
+        standard: True to run it in a medium size with real data, which takes at most about 40 minutes on two cores.
+        paper: True to run it in the size that the paper used.
         data_dir: The folder of the datasets.
         out: The folder of the runs and the results.
-        seeds: The seeds; every cell of the table has one run per seed (default: the seeds of the study).
+        seeds: The seeds. Every cell of the study's table has one run per seed (default: the seeds of the study).
         jobs: The number of runs at the same time (default: one per core).
         terms: The source of all methods' hyperparameters, in place of those of the study: equal, paper or tuned, as in
             `fedraa compare`.

@@ -63,7 +63,8 @@ class LocalOptimizer(ABC):
     def buffers(self, momentum: float) -> tuple[str, ...]:
         """Return the names of the optimizer's state buffers. Each has one value per trained coordinate, at first 0.
 
-        The buffer `STEP` holds the number of steps, including the current one. The caller updates it.
+        The buffer `STEP` holds the number of steps, including the current one, which the caller updates. If it is equal
+        for all coordinates, the buffer has only one value.
         """
         return ()
 

@@ -35,7 +35,7 @@ from fedraa.models.statistics import (
 from fedraa.submodels.tracing.accept import copy_private
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Maximum number of samples in a trial of the model.
+# Maximum number of samples in one batch on which a copy of the model is run.
 ROWS = 4
 # Values that are tried for step counters, because a model may behave differently after a certain number of steps.
 COUNTS = (1, 10, 100, 1_000, 1_000_000)
@@ -56,7 +56,7 @@ def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tenso
             that the saved model would lack.
     """
     with warnings.catch_warnings():
-        # Trials on one sample or with changed values can cause warnings that do not concern the user's own use.
+        # Running the model on one sample or with changed buffers can cause warnings that the user's own runs do not.
         warnings.simplefilter("ignore")
         return _Probe(module, example, outputs).result()
 

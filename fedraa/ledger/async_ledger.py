@@ -52,7 +52,7 @@ class AsyncLedger(TaskLedger):
         self._busy: set[int] = set()
 
     def use_costs(self, costs: Costs, bound: float | None) -> None:
-        """Use these costs c[n, j] [N, M] from now on. If `bound` is None, the delay bound K* follows from them."""
+        """Use the costs c[n, j] [N, M] from now on. If `bound` is None, compute the delay bound K* from them."""
         assert self.scheduler is not None
         with convert_errors("scheduler", self.scheduler.scheduler):
             self.scheduler.plan(costs, bound)
@@ -138,7 +138,7 @@ class AsyncLedger(TaskLedger):
         return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch, now))
 
     def drop(self, task: int, now: float = 0.0) -> Dropped:
-        """Count a task that failed. Return the action and the clients that get the next tasks.
+        """Count a failed task. Return what follows for its client, and the clients that get the next tasks.
 
         A client that is retried gets a new task at once, unless it has had its maximum number of tasks.
 

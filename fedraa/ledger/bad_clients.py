@@ -76,6 +76,6 @@ class BadClients(Stateful):
         return QUARANTINED
 
     def well(self, client: int) -> None:
-        """Reset the client's failures after an applied update."""
+        """Set the client's number of failures to 0 after its update was applied."""
         self._failures.pop(client, None)
         self._any_well = True

@@ -23,7 +23,7 @@ class ClientSelector:
 
     Args:
         selection: Chooses the clients. Its state may change with each choice.
-        facts: The facts about the clients. None for a Participation.
+        facts: Samples, modelled task times and availability of the clients. None for a Participation.
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
@@ -102,7 +102,7 @@ class ClientSelector:
             self.stats.record_update(client, label, loss=loss, duration=duration, step=step)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record that a task of a client was lost after this time."""
+        """Record that a task of a client was lost when the time `elapsed` had passed since its dispatch."""
         if self.stats is not None:
             self.stats.record_lost(client, elapsed)
 

@@ -18,7 +18,7 @@ RUNNING_MEAN_WEIGHT = 0.1
 
 @dataclass(frozen=True, eq=False)
 class ClientFacts:
-    """The facts about the clients that are known before the first task.
+    """Properties of the clients that are known before the first task.
 
     Attributes:
         samples: Number of training samples of each client [N].

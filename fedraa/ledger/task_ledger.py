@@ -66,9 +66,9 @@ class TaskLedger(Stateful):
         return self.scheduler.feasible(client)
 
     def index(self, fragment: int) -> int:
-        """Return the position of a fragment in `stats`.
+        """Return the position of a fragment in the arrays of `stats`.
 
-        Without a scheduler the position is 0, because all submodels share one version.
+        Without a scheduler the position is 0, because all submodels then share one row of `stats`.
         """
         return 0 if self.scheduler is None else fragment
 

@@ -72,7 +72,7 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def lost(self, line: Line) -> None:
-        """Check a `lost` line, which is about a task that was too late for its round."""
+        """Check a `lost` line, which logs a task that had not ended when its round closed."""
 
     @abstractmethod
     def round(self, line: Line) -> None:
@@ -87,7 +87,10 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. If `fragment` is not None, the ledger assigns this fragment."""
 
     def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or submodel label if the check cannot compute it, and so accepts it; else None."""
+        """Return the logged fragment or submodel label if the check cannot compute it. Otherwise return None.
+
+        A method without fragments and without sampled submodels always has fragment 0.
+        """
         if not self._rules.scheduled and self._rules.whole:
             return 0
         if not self._rules.scheduled:

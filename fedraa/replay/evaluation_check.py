@@ -23,7 +23,7 @@ class Evaluations:
     Attributes:
         reached: The time at which a metric reached its target.
         final: The time of an evaluation that was made only because the run ended.
-        ending: True if the next line must be the end of the run.
+        ending: True if the next line must be the `end` line.
     """
 
     def __init__(self, rules: Rules) -> None:

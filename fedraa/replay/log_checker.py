@@ -9,7 +9,7 @@ from fedraa.replay.evaluation_check import Evaluations
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 
-# The kinds of lines, in the order of the summary.
+# The kinds of lines in a log, in the order in which the summary of a check counts them.
 KINDS = ("dispatch", "commit", "drop", "lost", "round", "eval", "fault", "checkpoint", "end")
 
 
@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """True if a checkpoint must be logged here. Checkpoints that are due by real time are not in the log."""
+        """True if the next line must be a checkpoint. The log has no checkpoints that are due by real time."""
         step = self._ledger.step
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
@@ -96,7 +96,7 @@ class Audit:
             raise line.wrong(f"the checkpoint of step {self._ledger.step} must come before this line")
 
     def _not_over(self, line: Line) -> None:
-        """Check that the run has not reached a limit before this line."""
+        """Check that the run had not reached its limit of steps, its goal or its time limit before this line."""
         limits = self._rules.resolved.limits
         if limits.steps is not None and self._ledger.step >= limits.steps:
             raise line.wrong(f"the run must end after step {limits.steps}")

@@ -236,12 +236,12 @@ class Rules:
         )
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if a value in one of the method's four choices is a custom component, which is not checked."""
+        """Return True if a component of the method, such as the scheduler in `schedule`, is custom, so not checked."""
         return is_foreign(self.method[choice].get(value))
 
     @property
     def custom_components(self) -> list[str]:
-        """The custom components. Their decisions are not checked."""
+        """The names of the method's custom components. The check skips their decisions."""
         names = []
         for choice in self.method.values():
             for described in (choice, *choice.values()):

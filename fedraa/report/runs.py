@@ -83,7 +83,7 @@ class Run:
 
     @property
     def end(self) -> float:
-        """The end of the run on its clock."""
+        """The time at which the run ended, on its clock."""
         return float(self.summary["time"])
 
     @cached_property

@@ -278,7 +278,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 
 
 def still_improves(run: Run) -> bool:
-    """Return True if the last fifth of the evaluations still brought a considerable part of the run's gain."""
+    """Return True if more than `RISING` of the run's whole gain came in the last fifth of its evaluations."""
     values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False

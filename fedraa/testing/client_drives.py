@@ -87,7 +87,7 @@ class TermDrive(Drive):
     pieces: ClassVar[bool] = True
 
     def step(self, k: int) -> object:
-        # The size is a multiple of the piece size.
+        # The size must be a multiple of 64, the size of the pieces below.
         size = 256
         mask = torch.from_numpy(make_rng(4, k).random(size) < 0.5)
         gradient, weights, received = (torch.from_numpy(draw_numbers(size, which, k)) * mask for which in (1, 2, 3))
@@ -124,7 +124,7 @@ class LocalOptimizerDrive(Drive):
     pieces: ClassVar[bool] = True
 
     def step(self, k: int) -> object:
-        # The size is a multiple of the piece size.
+        # The size must be a multiple of 64, the size of the pieces below.
         size = 256
         mask = torch.from_numpy(make_rng(4, k).random((2, size)) < 0.5)
         weights = torch.from_numpy(draw_numbers(2 * size, 1, k).reshape(2, size)) * mask
