@@ -1,6 +1,6 @@
 """Adam steps for embeddings, while SGD with an adaptive learning rate trains all other layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from types import EllipsisType
 
@@ -70,33 +70,26 @@ class _AdamSteps:
         weights.addcmul_(step, self._scale)
 
 
-class EmbeddingSteps(OptimizerSteps):
+class EmbeddingSteps:
     """The steps of a local optimizer, with Adam steps for embeddings, which do not depend on the learning rate.
 
+    It has the interface of OptimizerSteps.
+
     Args:
-        optimizer: The local optimizer of all other coordinates.
+        steps: The steps of the local optimizer, for all other coordinates.
         weights: The buffer [k] that the task trains, or [height, k] for several clients, with the received weights.
-        received: The state that the client has kept from its last task, by buffer name; empty if there is none.
-        momentum: The experiment's momentum.
-        sizes: Number of coordinates of each trained tensor, in the order of the buffer.
         embeddings: The slices of the embeddings, in the order of the buffer.
     """
 
-    def __init__(
-        self,
-        optimizer: LocalOptimizer,
-        weights: Tensor,
-        received: Mapping[str, Tensor],
-        *,
-        momentum: float,
-        sizes: Sequence[int],
-        embeddings: Sequence[slice],
-    ) -> None:
-        super().__init__(optimizer, weights, received, momentum=momentum, weight_decay=0.0, sizes=sizes)
+    def __init__(self, steps: OptimizerSteps, weights: Tensor, embeddings: Sequence[slice]) -> None:
+        self._steps = steps
         self._embeddings = {(piece.start, piece.stop): _AdamSteps(weights[..., piece]) for piece in embeddings}
         bounds = [0, *(bound for piece in embeddings for bound in (piece.start, piece.stop)), weights.shape[-1]]
         # All coordinates in order, as slices that are an embedding or have no coordinate of one.
         self._slices = [slice(start, stop) for start, stop in pairwise(bounds) if start < stop]
+
+    def begin_step(self) -> None:
+        self._steps.begin_step()
 
     def descend(self, weights: Tensor, gradient: Tensor, piece: slice | EllipsisType, lr: float) -> None:
         if isinstance(piece, EllipsisType):
@@ -105,31 +98,7 @@ class EmbeddingSteps(OptimizerSteps):
         elif (piece.start, piece.stop) in self._embeddings:
             self._embeddings[piece.start, piece.stop].descend(weights, gradient)
         else:
-            super().descend(weights, gradient, piece, lr)
+            self._steps.descend(weights, gradient, piece, lr)
 
-
-def make_optimizer_steps(
-    settings: LocalTraining,
-    optimizer: LocalOptimizer,
-    weights: Tensor,
-    received: Mapping[str, Tensor],
-    *,
-    sizes: Sequence[int],
-    embeddings: Sequence[slice],
-) -> OptimizerSteps:
-    """Return the local optimizer of a task with its state.
-
-    Args:
-        settings: The settings of local training.
-        optimizer: The local optimizer.
-        weights: The buffer that the task trains.
-        received: The state that the client has kept from its last task, by buffer name; empty if there is none.
-        sizes: Number of coordinates of each trained tensor, in the order of the buffer.
-        embeddings: The slices of the embeddings with Adam steps.
-    """
-    momentum = settings.momentum
-    if embeddings:
-        return EmbeddingSteps(optimizer, weights, received, momentum=momentum, sizes=sizes, embeddings=embeddings)
-    return OptimizerSteps(
-        optimizer, weights, received, momentum=momentum, weight_decay=settings.weight_decay, sizes=sizes
-    )
+    def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
+        return self._steps.state(row)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.compression import COMPRESSOR, Compressor
-from fedraa.client.embedding_steps import find_adam_embeddings, make_optimizer_steps
+from fedraa.client.embedding_steps import EmbeddingSteps, find_adam_embeddings
 from fedraa.client.error_feedback import compress_with_feedback
 from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.gradient_transforms import (
@@ -167,13 +167,13 @@ class LocalStep:
         again._steps_taken = 0
         return again
 
-    def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps:
+    def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps | EmbeddingSteps:
         """Return the optimizer, with the state in `kept` if the client has kept it."""
-        received = {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()}
+        kept = {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()}
         model, optimizer = self.model, self._components.optimizer
-        return make_optimizer_steps(
-            self.settings, optimizer, model.weights, received, sizes=model.sizes, embeddings=self.embeddings
-        )
+        momentum, decay = self.settings.momentum, self.settings.weight_decay
+        steps = OptimizerSteps(optimizer, model.weights, kept, momentum=momentum, weight_decay=decay, sizes=model.sizes)
+        return EmbeddingSteps(steps, model.weights, self.embeddings) if self.embeddings else steps
 
     def add_term(self, term: GradientTransform) -> None:
         """Add a gradient transform, which is applied to the gradient of every step before all others."""

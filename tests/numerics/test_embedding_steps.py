@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 from fedraa.client.embedding_steps import EMBEDDING_RATE, EmbeddingSteps, find_adam_embeddings
 from fedraa.client.flat_module import FlatModule
-from fedraa.client.local_optimizer import SGD, Adam
+from fedraa.client.local_optimizer import SGD, Adam, OptimizerSteps
 from fedraa.client.local_training import LocalTraining
 
 ADAPTIVE = LocalTraining(lr_schedule="adaptive")
@@ -41,6 +40,11 @@ def flat_words() -> FlatModule:
     return flat
 
 
+def make_steps(weights: Tensor, sizes: list[int], embeddings: list[slice], *, momentum: float) -> EmbeddingSteps:
+    steps = OptimizerSteps(SGD(), weights, {}, momentum=momentum, weight_decay=0.0, sizes=sizes)
+    return EmbeddingSteps(steps, weights, embeddings)
+
+
 def test_embeddings_take_the_steps_of_adam_and_other_layers_those_of_sgd() -> None:
     flat = flat_words()
     other = copy.deepcopy(flat.module)
@@ -48,14 +52,7 @@ def test_embeddings_take_the_steps_of_adam_and_other_layers_those_of_sgd() -> No
     rate = EMBEDDING_RATE * float(embedding.detach().square().mean().sqrt())
     adam = torch.optim.Adam([embedding], lr=rate)
     sgd = torch.optim.SGD([p for p in other.parameters() if p is not embedding], lr=0.1, momentum=0.5)
-    steps = EmbeddingSteps(
-        SGD(),
-        flat.weights,
-        {},
-        momentum=0.5,
-        sizes=flat.sizes,
-        embeddings=find_adam_embeddings(ADAPTIVE, SGD(), flat.module),
-    )
+    steps = make_steps(flat.weights, flat.sizes, find_adam_embeddings(ADAPTIVE, SGD(), flat.module), momentum=0.5)
     for number in range(5):
         words = torch.randint(0, 7, (4, 3), generator=torch.Generator().manual_seed(number))
         labels = torch.tensor([0, 1, 2, 0])
@@ -82,10 +79,10 @@ def test_embeddings_take_the_steps_of_adam_and_other_layers_those_of_sgd() -> No
 def test_the_rows_of_a_stack_take_the_steps_of_single_clients() -> None:
     rows = torch.randn(2, 9, generator=torch.Generator().manual_seed(1))
     gradients = torch.randn(3, 2, 9, generator=torch.Generator().manual_seed(2))
-    options: dict[str, Any] = {"momentum": 0.5, "sizes": [3, 4, 2], "embeddings": [slice(3, 7)]}
+    sizes, embeddings = [3, 4, 2], [slice(3, 7)]
     stack, singles = rows.clone(), [rows[0].clone(), rows[1].clone()]
-    stacked_steps = EmbeddingSteps(SGD(), stack, {}, **options)
-    single_steps = [EmbeddingSteps(SGD(), single, {}, **options) for single in singles]
+    stacked_steps = make_steps(stack, sizes, embeddings, momentum=0.5)
+    single_steps = [make_steps(single, sizes, embeddings, momentum=0.5) for single in singles]
     for gradient in gradients:
         stacked_steps.begin_step()
         stacked_steps.descend(stack, gradient.clone(), ..., 0.2)
@@ -98,7 +95,7 @@ def test_the_rows_of_a_stack_take_the_steps_of_single_clients() -> None:
 
 def test_embeddings_of_zero_take_steps() -> None:
     weights = torch.zeros(4)
-    steps = EmbeddingSteps(SGD(), weights, {}, momentum=0.0, sizes=[4], embeddings=[slice(0, 4)])
+    steps = make_steps(weights, [4], [slice(0, 4)], momentum=0.0)
     steps.begin_step()
     steps.descend(weights, torch.tensor([1.0, -1.0, 2.0, 0.0]), ..., 0.1)
     torch.testing.assert_close(weights, EMBEDDING_RATE * torch.tensor([-1.0, 1.0, -1.0, 0.0]))
