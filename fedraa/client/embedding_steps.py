@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedraa.client.local_optimizer import SGD, Adam, LocalOptimizer, OptimizerSteps
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import target_cosine
-from fedraa.submodels import trainable_parameters
+from fedraa.submodels.flat import locate_parameters
 
 # The learning rate of Adam, as a share of the root mean square of the received embeddings.
 EMBEDDING_RATE = 0.03
@@ -40,14 +40,7 @@ def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, mod
     for layer in module.modules():
         owners = embeddings if isinstance(layer, nn.Embedding | nn.EmbeddingBag) else others
         owners.update(layer.parameters(recurse=False))
-    slices = []
-    start = 0
-    for parameter in trainable_parameters(module):
-        stop = start + parameter.numel()
-        if parameter in embeddings - others:
-            slices.append(slice(start, stop))
-        start = stop
-    return slices
+    return [piece for parameter, piece in locate_parameters(module) if parameter in embeddings - others]
 
 
 class _AdamSteps:

@@ -13,8 +13,8 @@ from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
-from fedraa.submodels import trainable_parameters, view_as_tensor
-from fedraa.submodels.flat import is_by_piece
+from fedraa.submodels import view_as_tensor
+from fedraa.submodels.flat import is_by_piece, locate_parameters
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of a row of a minibatch that has no sample.
@@ -46,9 +46,7 @@ class FlatModule:
         self._pieces: dict[nn.Parameter, slice] = {}
         # A weak reference, because a cycle of references would delay the release of the buffers.
         model = proxy(self)
-        start = 0
-        for parameter in trainable_parameters(module.to(weights.device).train()):
-            piece = slice(start, start + parameter.numel())
+        for parameter, piece in locate_parameters(module.to(weights.device).train()):
             parameter.data = weights[piece].view(parameter.shape)
             if gradient is not None:
                 parameter.grad = gradient[piece].view(parameter.shape)
@@ -57,7 +55,6 @@ class FlatModule:
                 hook = parameter.register_post_accumulate_grad_hook
                 hook(lambda trained: model.hand_on(trained))  # type: ignore[no-untyped-call]
             self._pieces[parameter] = piece
-            start = piece.stop
         self.sizes = [piece.stop - piece.start for piece in self._pieces.values()]
         """The number of elements of each trainable parameter."""
 

@@ -1,12 +1,12 @@
 """The cosine between the first and the second half of a task's path, from which the server adapts the learning rate."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels import trainable_parameters
+from fedraa.submodels.flat import locate_parameters
 
 # The rate falls if a task changes a weight matrix by more than its own norm.
 LARGEST_CHANGE = 1.0
@@ -42,7 +42,9 @@ class HalfwayCosine:
         self._halfway: dict[int, Tensor] = {}
         self._target = target
         self._embeddings = embeddings
-        self._matrices = [piece for piece in _find_matrices(module) if piece not in embeddings]
+        self._matrices = [
+            piece for parameter, piece in locate_parameters(module) if parameter.dim() > 1 and piece not in embeddings
+        ]
 
     def record(self, steps: int, weights: Tensor) -> None:
         """Store the weights of each task that has now finished half of its steps.
@@ -92,16 +94,6 @@ class HalfwayCosine:
             if norm > 0:
                 changes.append(float(delta[piece].norm()) / norm)
         return max(changes)
-
-
-def _find_matrices(module: nn.Module) -> Iterator[slice]:
-    """Yield the slices of the flat buffer that hold tensors with two dimensions or more."""
-    start = 0
-    for parameter in trainable_parameters(module):
-        stop = start + parameter.numel()
-        if parameter.dim() > 1:
-            yield slice(start, stop)
-        start = stop
 
 
 def _row_of(weights: Tensor, row: int) -> Tensor:

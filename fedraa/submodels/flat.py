@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
 from itertools import accumulate
 
 import numpy as np
@@ -45,6 +46,15 @@ def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ..
     return tuple(parameters), shapes, tuple(offsets), size
 
 
+def locate_parameters(module: nn.Module) -> Iterator[tuple[nn.Parameter, slice]]:
+    """Yield each trainable parameter with its slice of the flat vector."""
+    start = 0
+    for parameter in trainable_parameters(module):
+        stop = start + parameter.numel()
+        yield parameter, slice(start, stop)
+        start = stop
+
+
 def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
     """Copy a vector in the layout of `flatten_parameters`, and make the trainable parameters views of the copy.
 
@@ -56,17 +66,14 @@ def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = T
         vector: Float32 `[d]`.
         writable: True to copy the vector, so that the parameters can be trained.
     """
-    parameters = trainable_parameters(module)
-    size = sum(p.numel() for p in parameters)
+    size = sum(p.numel() for p in trainable_parameters(module))
     if vector.shape != (size,):
         raise InputError("vector", got=vector, expected=f"{size} values, one for each trainable number of the module")
     flat = view_as_tensor(vector)
     if writable:
         flat = torch.tensor(vector)
-    start = 0
-    for p in parameters:
-        p.data = flat[start : start + p.numel()].view(p.shape).to(p)
-        start += p.numel()
+    for p, piece in locate_parameters(module):
+        p.data = flat[piece].view(p.shape).to(p)
 
 
 def drop_weights(module: nn.Module) -> None:
