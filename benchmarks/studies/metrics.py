@@ -128,7 +128,7 @@ def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
 
 def _idle_percent(history: History) -> float:
     """Return the percentage of the run's time in which a client had no task, as the mean over all clients."""
-    idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
+    idle = read_timeline(history.directory).idle_fraction(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
     # `round` removes floating-point errors of the sums, such as a tiny number instead of 0.
     return round(100 * abs(idle), 9)

@@ -14,7 +14,7 @@ from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
-from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan
+from fedraa.report.statistics import LEVEL, half_width95, is_significant, mean_or_nan
 
 # The maximum number of disagreements with the paper that are described in a sentence each.
 MAX_NAMED = 8
@@ -49,7 +49,7 @@ class Entry:
     @property
     def half_width(self) -> float | None:
         """Half of the 95 % confidence interval of the mean; None if there are fewer than two finite values."""
-        return half_interval95(self.values)
+        return half_width95(self.values)
 
     @property
     def text(self) -> str:

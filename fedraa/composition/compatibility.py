@@ -1,6 +1,6 @@
-"""Checks that reject choices of a method that do not work together.
+"""Checks that the choices of a method fit together.
 
-The argument `name` of these checks is the name of the method, which the errors contain.
+The argument `name` of these checks is the name of the method in error messages.
 """
 
 from typing import Any
@@ -31,8 +31,7 @@ from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 STALENESS_CLOCK = "schedule.staleness_clock"
-# If one of these values of a method is set, the activations or the learning rate of a submodel depend on the share of
-# units that the submodel has.
+# With these settings, a submodel's activations or learning rate depend on its fraction of the units.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
@@ -76,9 +75,9 @@ def _check_compression(name: str, method: Method) -> None:
 
 
 def _check_refused(name: str, method: Method) -> None:
-    """Raise InputError if the user has set an option that breaks the mathematics of the method.
+    """Raise InputError for an option that breaks the mathematics of the method.
 
-    The attribute `refuses` of the method's components maps such options to the reasons.
+    The attribute `refuses` of the method's components lists such options with the reasons.
     """
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
@@ -92,15 +91,13 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # A server that refuses compression computes its state from the delta after compression, which is wrong only if
-    # entries are dropped. A local algorithm that refuses it uses the delta before compression, which differs from the
-    # server's delta with any lossy compressor.
+    # A server refuses compressors that drop entries. A local algorithm refuses all lossy compressors, because it uses
+    # the delta before compression.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    # Maps each option to three entries: a value that is true if the option is on, the value of the option, and the text
-    # that turns it off.
+    # By option: a value that is true if the option is on, the value of the option, and the text that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -116,7 +113,6 @@ def _check_refused(name: str, method: Method) -> None:
 
 
 def _accepts_signs(method: Method) -> bool:
-    """Return True if the method's aggregator uses only the signs of deltas."""
     aggregator = getattr(method.update, "aggregator", None)
     return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
 
@@ -124,8 +120,7 @@ def _accepts_signs(method: Method) -> bool:
 def check_votes(experiment: Experiment, method: Method) -> None:
     """Raise InputError if the user sets an aggregator of signs without a suitable server learning rate.
 
-    The aggregated signs are -1 or 1. The default rate suits deltas, which are much smaller, so a server step with this
-    rate is far too long.
+    The aggregated signs are -1 or 1. With the default rate, which suits deltas, a server step would be far too long.
     """
     aggregator = chosen_value(experiment, "aggregator")
     if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
@@ -141,7 +136,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method needs personal layers but has none, or has some but does not support them."""
+    """Raise InputError if the method lacks personal layers that it needs, or has some that it does not support."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:
@@ -168,7 +163,7 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
-    """Raise InputError if a choice needs one class label per sample, but the objective has no such labels."""
+    """Raise InputError if a choice needs one class label per sample, but the objective has none."""
     if objective.classifies:
         if vmap_batch > 1 and objective.auxiliary:
             problem = "a model with auxiliary outputs cannot be trained in stacks of tasks"
@@ -194,7 +189,7 @@ def check_transforms(transforms: Transforms, objective: Objective) -> None:
 
 
 def can_be_spread(method: Method) -> bool:
-    """Return True if the server's parameters can be divided among server shards, which each apply updates."""
+    """Return True if the server's parameters can be divided among server shards."""
     return method.asynchronous and method.update.is_convex_mix and method.submodel.scheduled
 
 
@@ -209,11 +204,11 @@ def check_shards(name: str, method: Method, shards: int) -> None:
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return the options that the user has set although they have no effect, each with the reason.
+    """Return the options that the user set without effect, each with the reason.
 
     Args:
         experiment: The experiment. A field counts as set if it differs from its default.
-        method: The method of the experiment, after the experiment's values were set in it.
+        method: The method of the experiment, with the experiment's values.
     """
     trains_whole = not method.submodel.scheduled and method.submodel.whole
     whole = f"{experiment.method}, in which clients train the whole model"
@@ -268,7 +263,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
 
 
 def _trains_full_width(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy masks coordinates of the whole model, and never cuts units."""
+    """Return True if the policy only masks coordinates of the whole model."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return policy.full_width

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction
-from fedraa.report.differences import flatten_choice
+from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, custom_metrics_of, runs_of, value_text
 from fedraa.report.statistics import (
@@ -43,7 +43,12 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """The text of a cell and its sort key. A `value` of None is sorted last."""
+    """The text of a table cell.
+
+    Attributes:
+        text: The text.
+        value: The sort key; None comes last.
+    """
 
     text: str
     value: float | str | None
@@ -51,7 +56,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `frame` is the content of the CSV file, with plain numbers. `name` is the base name of the files."""
+    """A table of a report.
+
+    Attributes:
+        name: The base name of the files.
+        title: The title.
+        note: The text below the title.
+        columns: The headings.
+        rows: The cells of each row.
+        frame: The content of the CSV file, with plain numbers.
+    """
 
     name: str
     title: str
@@ -81,7 +95,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def numeric_columns(self) -> list[bool]:
-        """Return True for each column that holds only numbers."""
+        """Return True for each column without texts."""
         return [all(not isinstance(row[i].value, str) for row in self.rows) for i in range(len(self.columns))]
 
 
@@ -94,12 +108,12 @@ class Metric:
     """A metric of a run and its format.
 
     Attributes:
-        name: The column of the CSV.
+        name: The column of the CSV file.
         heading: The heading of the table.
-        of: A function that returns the value of a run, or None if the run does not report the metric.
-        form: A function that formats a value.
+        of: Returns the value of a run; None if the run does not report the metric.
+        form: Formats a value.
         interval: True to add the confidence interval.
-        shown: False for a metric that is only in the CSV.
+        shown: False for a metric that is only in the CSV file.
         better: The better direction.
     """
 
@@ -189,12 +203,12 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         Metric("bytes_down", "down", summary_reader("bytes_down"), _format_in("B"), shown=False),
         Metric("bytes_up", "up", summary_reader("bytes_up"), _format_in("B"), shown=False),
         Metric("flops", "computed", summary_reader("flops"), _format_in("FLOP")),
-        *_of_energy(runs),
+        *_energy_columns(runs),
         Metric("staleness_mean", "staleness", summary_reader("staleness_mean"), _format_by(".2f")),
         Metric("staleness_max", "most stale", summary_reader("staleness_max"), _format_by("g"), shown=False),
-        Metric("idle", "idle", lambda run: run.idle_share, _format_by(".0%")),
+        Metric("idle", "idle", lambda run: run.idle_fraction, _format_by(".0%")),
         Metric("faults", "faults", summary_reader("faults"), _format_by("g"), shown=False),
-        *_of_bad_clients(runs),
+        *_bad_client_columns(runs),
         Metric("wall", "real seconds", summary_reader("wall"), _format_by(".3g"), shown=False),
     ]
     if sharpness:
@@ -203,20 +217,20 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
 
 
 def _read_epsilon(run: Run) -> float | None:
-    """Return the privacy loss epsilon of a run. It is None without privacy, or if epsilon is infinite."""
+    """Return the privacy loss epsilon of a run; None without privacy, or if epsilon is infinite."""
     privacy: dict[str, float | None] = run.summary.get("privacy", {})
     return privacy.get("epsilon")
 
 
-def _of_energy(runs: Sequence[Run]) -> list[Metric]:
-    """Return the column for the energy of all tasks, if the devices of a run have watts."""
+def _energy_columns(runs: Sequence[Run]) -> list[Metric]:
+    """Return the energy column if the devices of a run have watts; otherwise nothing."""
     if not any("energy" in run.summary for run in runs):
         return []
     return [Metric("energy", "energy", lambda run: run.summary.get("energy"), _format_in("J"))]
 
 
-def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:
-    """Return the columns for the numbers of failed tasks and quarantined clients, if there are any."""
+def _bad_client_columns(runs: Sequence[Run]) -> list[Metric]:
+    """Return columns with the numbers of failed tasks and quarantined clients, if there are any."""
     if not any(run.summary["dropped"] for run in runs):
         return []
     return [
@@ -225,8 +239,8 @@ def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:
     ]
 
 
-def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
-    """Return a table with one row per group: means with 95 % intervals over seeds, tested against the first group."""
+def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
+    """Return a table with one row per group: means over seeds, tested against the first group."""
     rows, lines = [], []
     base = _metric_values(groups[0], columns[0])
     for group in groups:
@@ -301,13 +315,12 @@ def _value_cell(metric: Metric, value: float | None) -> Cell:
 
 
 def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
-    """Return the formatted value; a dash for None."""
     if value is None:
         return NONE
     return form(float(value))
 
 
-def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
+def make_run_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     """Return a table with one row per run. The CSV also has the command that reproduces the run."""
     rows, lines = [], []
     for group in groups:
@@ -335,7 +348,7 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
 
 
 def _end_reason(run: Run) -> str:
-    """Return the reason of the run's end and the note of its summary."""
+    """Return the reason of the run's end and the note in its summary."""
     reason = str(run.summary["reason"])
     if run.summary.get("note"):
         return f"{reason}: {run.summary['note']}"
@@ -343,7 +356,7 @@ def _end_reason(run: Run) -> str:
 
 
 def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
-    """Return two tables: the settings that differ between the groups, and the whole resolved configuration."""
+    """Return a table of the settings that differ between groups, and a table of all settings."""
     flat = {group.label: _flatten_config(group.first) for group in groups}
     names = dict.fromkeys(chain.from_iterable(flat.values()))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
@@ -361,7 +374,7 @@ def _settings_table(
     """Return a table of settings.
 
     Args:
-        name: The name of the table's files.
+        name: The base name of the table's files.
         title: The title.
         note: The note below the title.
         labels: The columns.
@@ -374,15 +387,15 @@ def _settings_table(
 
 
 def _flatten_config(run: Run) -> dict[str, str]:
-    """Return the configuration of a run as texts.
+    """Return the configuration of a run as texts by name.
 
-    It has the options of the command line, the method's settings under dotted names, the model's number of parameters,
-    and the versions of packages.
+    It has the options, the method's settings under dotted names, the model's number of parameters, and the versions of
+    packages.
     """
     config = run.config
     flat = {name: value_text(value) for name, value in run.options.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():
-        flat |= flatten_choice(axis, choice)
+        flat |= flatten_description(axis, choice)
     flat["parameters"] = str(config["resolved"]["parameters"])
     flat |= {f"version of {name}": str(value) for name, value in config["versions"].items()}
     flat["commit"] = str(config.get("commit"))

@@ -114,7 +114,7 @@ class TaskTimeline:
         """Number of tasks in flight."""
         return len(self._in_flight)
 
-    def idle_share(self, clients: int) -> float | None:
+    def idle_fraction(self, clients: int) -> float | None:
         """Return the share of the time so far in which a client had no task, as a mean over all clients.
 
         The result is None before any time has passed.

@@ -20,7 +20,7 @@ from fedraa.composition.compatibility import (
     fields_without_effect,
 )
 from fedraa.composition.method import Method
-from fedraa.composition.overrides import SHORTCUTS, chosen_value, foreign_names, set_values
+from fedraa.composition.overrides import SHORTCUTS, chosen_value, names_that_method_lacks, set_values
 from fedraa.composition.private_methods import check_privacy
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
@@ -159,7 +159,7 @@ def drop_unused_options(experiment: Experiment) -> Experiment:
     """Return the experiment without options that have no effect on its method, for comparisons of methods."""
     method = find_method(experiment.method)
     values = values_set(experiment, method)
-    foreign = foreign_names(method, values)
+    foreign = names_that_method_lacks(method, values)
     known = {name: value for name, value in values.items() if name not in foreign and value != "auto"}
     if "ratios" in foreign:
         foreign.add("fragments")

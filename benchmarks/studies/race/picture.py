@@ -15,7 +15,7 @@ from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant, make_columns, rank_entrants
 from fedraa.report.curves import PALETTE
-from fedraa.report.statistics import half_interval95, mean_or_nan
+from fedraa.report.statistics import half_width95, mean_or_nan
 
 POINTS = 300
 # Take the mean time to the last target of each coloured entrant. The time axis ends at the largest of these times,
@@ -197,7 +197,7 @@ def _mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, fille
     half = None
     if filled:
         face = edge
-        half = half_interval95(values)
+        half = half_width95(values)
     axes.errorbar(
         mean_or_nan(values),
         place,
