@@ -1,4 +1,4 @@
-"""Errors with the field, the value, the expected values and the next step; and short descriptions of objects."""
+"""Errors with the field, the value, the expected values and the next step, and short descriptions of values."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -11,17 +11,17 @@ from typing import Any, Self
 MAX_CHARACTERS = 80
 _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
-# Names in other libraries, each with fedraa's name for the same component.
+# fedraa's name for each name of other libraries.
 OTHER_NAMES = {"fmnist": "fashion-mnist"}
-# An error suggests a known name if its similarity to the wrong name, from 0 to 1, is at least this value.
+# The minimum similarity, from 0 to 1, of a suggested name to the wrong name.
 NEAR_MISS = 0.75
 
 
 class StructuredError(Exception):
     """An error that keeps the parts of its message as attributes. `str(error)` joins them to a sentence.
 
-    The sentence for a wrong value is `field: got VALUE; expected EXPECTED; HINT`. The sentence for any other problem is
-    `field: PROBLEM; HINT`. Tests compare the parts, so that the wording can change.
+    The sentence is `field: got VALUE; expected EXPECTED; HINT` for a wrong value, and `field: PROBLEM; HINT` for any
+    other problem.
 
     Args:
         field: The option, argument, file or object that is wrong.
@@ -58,7 +58,7 @@ class StructuredError(Exception):
         return str(self).removeprefix(f"{self.field}: ")
 
     def with_field(self, field: str) -> Self:
-        """Return the same error about another field, such as the option from which the wrong value came."""
+        """Return this error about another field, such as the option from which the wrong value came."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.field = field
@@ -81,61 +81,58 @@ def _restore_error(kind: type[StructuredError], args: tuple[Any, ...], parts: di
 
 
 class InputError(StructuredError, ValueError):
-    """An error about a value or an object of the user that cannot be used."""
+    """A value or an object of the user cannot be used."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The interruption of a run before its end. The message has the run's directory and the command that resumes it."""
+    """A run was interrupted. The message has its directory and the command that resumes it."""
 
 
 class RunWarning(UserWarning):
-    """A warning that a run works, but that its settings are probably a mistake.
-
-    The message gives the reason in one sentence.
-    """
+    """A run works, but its settings are probably a mistake. The message gives the reason in one sentence."""
 
 
 class RunFailed(StructuredError):
-    """An error after which the run cannot continue."""
+    """The run cannot continue."""
 
 
 class Unwritable(RunFailed):
-    """An error about a run directory that cannot be written, for example because the disk is full.
+    """A run directory cannot be written, for example because the disk is full.
 
     The last checkpoint of the run is intact.
     """
 
 
 class Uncuttable(InputError):
-    """An error about a model that cannot be cut into submodels, although the method trains submodels."""
+    """A model cannot be cut into submodels, although the method trains submodels."""
 
 
 class ShardDied(StructuredError):
-    """The loss of a server shard with its parameters. The run resumes from its last checkpoint."""
+    """A server shard was lost with its parameters. The run resumes from its last checkpoint."""
 
 
 class Damaged(StructuredError):
-    """An error about a checkpoint file that has changed since it was written."""
+    """A checkpoint file has changed since it was written."""
 
 
 class Inconsistent(StructuredError):
-    """An error about a run with a log that contradicts the rules of its method.
+    """The log of a run contradicts the rules of its method.
 
     `field` names the file and the line. `got` is the value in this line, and `expected` the value that the rules give.
     """
 
 
 class PromiseBroken(StructuredError):
-    """An error about a custom component that failed a check: for example, equal inputs gave different results.
+    """A custom component failed a check: for example, equal inputs gave different results.
 
     `field` names the component.
     """
 
 
 class CallbackRaised(Exception):
-    """An error that wraps the exception `error` of a callback, until the run is saved.
+    """Wraps the exception `error` of a callback until the run is saved.
 
-    `error` is None in a process that does not have the exception, because the callback ran in the user's process.
+    `error` is None in a server process, because the exception is in the user's process.
     """
 
     def __init__(self, error: Exception | SystemExit | None) -> None:
@@ -145,14 +142,14 @@ class CallbackRaised(Exception):
 
 @contextmanager
 def trap_system_exit() -> Iterator[None]:
-    """Convert a call of `sys.exit` in the block to a RuntimeError, so that a client's task ends and not the process."""
+    """Convert `sys.exit` in the block to a RuntimeError, so that a client cannot end the process."""
     try:
         yield
     except SystemExit as error:
         raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
 
 
-def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
+def no_effect_error(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
     """Return the error about a field that has no effect.
 
     Args:
@@ -167,8 +164,8 @@ def without_effect(field: str, value: object, beside: str, remedy: str = "leave 
 def closest_name(word: str, known: Iterable[str]) -> str | None:
     """Return the known name that is almost the same as the word, or None.
 
-    Two names are almost the same if their similarity is at least `NEAR_MISS`, or if they have the same letters in
-    another order. Capitals and punctuation do not count.
+    Names are almost the same if their similarity is at least `NEAR_MISS`, or if they have the same letters in another
+    order. Capitals and punctuation do not count.
 
     Args:
         word: The word of the user.
@@ -184,7 +181,7 @@ def closest_name(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_closest(word: str, known: Iterable[str]) -> str:
-    """Return the question "did you mean NAME?" with a known name, or an empty text if no name is close to the word."""
+    """Return the question "did you mean NAME?", or an empty text if no known name is close."""
     close = closest_name(word, known)
     return "" if close is None else f"did you mean {close}?"
 
@@ -194,9 +191,9 @@ def _plain_name(name: str) -> str:
 
 
 def locate_error(error: Exception, place: str) -> InputError:
-    """Return an InputError that names the place of an error in user code or data: the data set, file or client.
+    """Return an InputError that names the data set, file or client (`place`) of an error.
 
-    If the error is an InputError, the place comes before its field. Otherwise the place becomes the field.
+    The place comes before the field of an InputError. It becomes the field of any other error.
     """
     if isinstance(error, InputError):
         return error.with_field(f"{place}: {error.field}")
@@ -207,7 +204,10 @@ def locate_error(error: Exception, place: str) -> InputError:
 
 
 def plain_text(value: object) -> str:
-    """Return a value in the form of the command line: the items of a list, a number without trailing zeros, or text."""
+    """Return a value as the command line shows it.
+
+    The items of a list have spaces between them, and numbers have no trailing zeros.
+    """
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     if isinstance(value, float):
@@ -216,7 +216,7 @@ def plain_text(value: object) -> str:
 
 
 def short_text(value: object) -> str:
-    """Return a description that fits into a sentence: `repr` of short plain values, or else the type."""
+    """Return a short description of a value: `repr` of short plain values, otherwise the type."""
     if isinstance(value, str | bytes):
         return _cut_text(repr(value))
     if isinstance(value, PurePath):
@@ -237,7 +237,7 @@ def short_text(value: object) -> str:
 
 
 def _array_text(value: Any) -> str:
-    """Describe an array, a tensor or a column of a table. A single NumPy number is described by its value."""
+    """Describe an array, a tensor or a column of a table, but a single NumPy number by its value."""
     kind = type(value).__name__
     if kind.endswith("64") or kind.endswith("32") or kind.endswith("16") or kind in ("bool", "bool_", "int8", "uint8"):
         return repr(value.item())
@@ -247,7 +247,7 @@ def _array_text(value: Any) -> str:
 
 
 def _collection_text(value: Any) -> str:
-    """Return the text of a short collection of plain items, or the number of items of any other collection."""
+    """Return a short collection of plain items as text; for other collections the number of items."""
     items = list(value)
     noun = "items"
     if isinstance(value, Mapping):
@@ -273,7 +273,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Return a short text about an object: its type, for a table also its shape, and for a data set its `repr`."""
+    """Return the type of an object, for a table also its shape, and for a data set its `repr`."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

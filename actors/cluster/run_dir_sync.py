@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedraa.rundir.atomic_files import PARTIAL, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
-from fedraa.rundir.run_lock import WRITER, Hold, this_process
+from fedraa.rundir.run_lock import WRITER, WriteLock, this_process
 
 # Files to which the server only appends lines. Existing lines never change.
 GROWING = (EVENTS, EVALS, CLIENTS)
@@ -112,7 +112,7 @@ class RunDirSync:
 def register_writer(directory: Path) -> Iterator[None]:
     """Register this process as the writer of the user's directory during the `with` block."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
-        hold = Hold(directory, log, this_process())
+        hold = WriteLock(directory, log, this_process())
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ from fedraa.client import Work
 from fedraa.data import Federated
 from fedraa.data.sources.clients import Source
 from fedraa.data.tree import count_bytes, take_rows
-from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
+from fedraa.messages import Index, LazyBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
 # An array with fewer bytes is part of the message, because this is faster than a separate object in the object store.
@@ -181,8 +181,8 @@ class TaskSerializer:
         def number_of(ref: AnyRef) -> int:
             return shared_args.setdefault(ref, len(shared_args))
 
-        def pack_array(array: Array | SharedBuffer | MadeBuffer) -> Array | int:
-            if isinstance(array, MadeBuffer):
+        def pack_array(array: Array | SharedBuffer | LazyBuffer) -> Array | int:
+            if isinstance(array, LazyBuffer):
                 array = array.make()
             values = array.values if isinstance(array, SharedBuffer) else array
             if values.nbytes < INLINE_BYTES:

@@ -29,11 +29,9 @@ def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, w
     """Assert that a cut of a model computes the right values.
 
     With random parameters, the cut must have the outputs and gradients of the full module in which the parameters
-    outside
-    the cut are zero. A worker with only the cut's weights must compute the same outputs. Writing the trained weights
-    back
-    must change exactly the parameters in the cut. The number type is float64 if the module supports it, otherwise
-    float32.
+    outside the cut are zero. A worker with only the cut's weights must compute the same outputs. Writing the trained
+    weights back must change exactly the parameters in the cut. The number type is float64 if the module supports it,
+    otherwise float32.
 
     Args:
         traced: The traced model.

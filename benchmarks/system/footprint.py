@@ -37,8 +37,7 @@ def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields
     """Return the peak memory that a large model adds to the server and to a worker.
 
     The lower bound of the server is the estimate of `fedraa plan`. The lower bound of the worker is the size of the
-    largest
-    submodel, its gradient and its momentum.
+    largest submodel, its gradient and its momentum.
 
     Args:
         dataset: The data.

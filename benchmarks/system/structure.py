@@ -1,8 +1,7 @@
 """Measure the structure of the code: folders, levels of imports, and import cycles.
 
 A folder is a folder of fedraa, a module at its root, or the package `actors` or `schedulers` as a whole. It imports
-only
-folders of lower levels.
+only folders of lower levels.
 """
 
 import ast

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import InputError
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 
 # Number of bytes that one call reads from a file. The board parses this number of bytes in a few milliseconds.
 CHUNK = 1 << 18
@@ -49,7 +49,7 @@ class GrowingLines:
             OSError: The file cannot be read.
             InputError: A line is longer than `LONGEST`.
         """
-        with opened(self.path) as stream:
+        with open_regular_file(self.path) as stream:
             facts = os.fstat(stream.fileno())
             seen = facts.st_ino, facts.st_size, facts.st_mtime_ns
             if seen == self._seen and not self._more:

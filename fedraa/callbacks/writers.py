@@ -1,4 +1,4 @@
-"""Callbacks that write evaluations to a CSV file, to TensorBoard and to Weights & Biases."""
+"""Write evaluations to a CSV file, to TensorBoard and to Weights & Biases."""
 
 import hashlib
 import importlib
@@ -15,7 +15,7 @@ from fedraa.errors import InputError
 
 
 class CSV(Callback):
-    """A callback that writes a CSV file. It has one row per evaluation: step, t (time on the run's clock), all metrics.
+    """A callback that writes a CSV file with a row per evaluation: step, t (time on the run's clock), all metrics.
 
     The file is overwritten when a run starts. A resumed run writes the rows of earlier evaluations again.
 
@@ -52,7 +52,7 @@ class CSV(Callback):
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file. Raise OSError for a named pipe without a reader, because opening it would wait forever."""
+    """Open a file. A named pipe without a reader raises OSError instead of waiting for ever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -78,8 +78,7 @@ class TensorBoard(Tracker):
     def open(self, run: RunStart) -> None:
         self.shut()
         folder = Path(self.directory) / (self.name or run.directory.name)
-        # A resumed run delivers all earlier events again. TensorBoard discards the old values from step 0 on, so that
-        # it shows no value twice.
+        # A resumed run delivers all earlier events again, so TensorBoard discards the old values.
         purge_step = 0 if run.resumed else None
         self._writer = self._package.SummaryWriter(str(folder), purge_step=purge_step)
 
@@ -105,7 +104,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A callback that writes a run to Weights & Biases: the time and all metrics of each evaluation, and the result.
+    """A callback that writes the time and all metrics of each evaluation, and the result, to Weights & Biases.
 
     A resumed run continues the same run in Weights & Biases.
 
@@ -126,8 +125,7 @@ class WandB(Tracker):
         self._run: Any = None
 
     def open(self, run: RunStart) -> None:
-        # If a dead server on Ray is restarted, `open` is called a second time in the same process. The connection is
-        # then kept.
+        # If a dead server on Ray is restarted, `open` is called a second time in the same process.
         if self._run is not None:
             return
         self._run = self._package.init(
@@ -154,7 +152,10 @@ class WandB(Tracker):
 
 
 def import_package(module: str, name: str) -> ModuleType:
-    """Import a module of the optional package `name`. If this fails, raise InputError with the install command."""
+    """Import a module of the optional package `name`.
+
+    Raises InputError with the install command if the import fails.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -19,17 +19,20 @@ from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
 
 
-def say_next(run: Path) -> None:
-    """Print the commands with which the user can look at an ended run and check it.
+def print_next_commands(run: Path) -> None:
+    """Print the commands with which the user can look at a finished run and check it.
 
-    If the output is not a terminal, print nothing, because the run has already logged these commands.
+    Without a terminal nothing is printed, because the run has logged these commands.
     """
     if is_shown():
         print_line(f"next: {next_commands(run)}")
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
-    """Print a table of how each process spent its time: process, activity, seconds, share of the process's time."""
+    """Print how each process spent its time.
+
+    The rows have the process, the activity, its seconds, and its fraction of the process's time.
+    """
     table = Table("process", "activity", "seconds", "share", box=box.SIMPLE_HEAD)
     for process, activity, seconds, share in rows:
         table.add_row(process, activity, f"{seconds:.2f}", f"{share:.1%}")

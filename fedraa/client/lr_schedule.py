@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 
 LOCAL = "local"
 STEP_UNITS = ("steps", LOCAL)
@@ -146,4 +146,4 @@ def check_longest_task(spec: str, steps: int) -> None:
     is_local = lr_unit(spec) == LOCAL and mean_local_factor(spec, steps) == 1
     if steps == 1 and (adapts or is_local):
         hint = "give a schedule of updates or rounds, such as cosine:100, or give more local steps"
-        raise without_effect("lr_schedule", spec, "one local step per task", hint)
+        raise no_effect_error("lr_schedule", spec, "one local step per task", hint)

@@ -21,7 +21,7 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Objective
 from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
@@ -67,7 +67,7 @@ def _check_compression(name: str, method: Method) -> None:
     if local.error_feedback == "none":
         return
     if compressor.lossless:
-        raise without_effect("error_feedback", local.error_feedback, "compress none")
+        raise no_effect_error("error_feedback", local.error_feedback, "compress none")
     if compressor.for_feedback() is None:
         problem = f"its error can be larger than the delta, so that errors would grow with {local.error_feedback}"
         hint = "use topk, randomk, scaled-sign or 8bit, or set error_feedback to none"

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.text import describe_component
-from fedraa.composition.overrides import path_of, set_values
+from fedraa.composition.overrides import find_path, set_values
 from fedraa.errors import InputError
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.round_update import Mean
@@ -166,4 +166,4 @@ class Method:
 
     def path(self, name: str) -> str | None:
         """Return the path of the value that an option sets; None if the method has no such value."""
-        return path_of(self, name)
+        return find_path(self, name)

@@ -9,9 +9,9 @@ from inspect import get_annotations, isclass
 from typing import Any, TypeVar, get_type_hints
 
 from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import is_ours, text_of
+from fedraa.components.text import is_built_in, text_of
 from fedraa.errors import InputError, closest_name, suggest_closest
-from fedraa.numbers import convert_numbers, of_python
+from fedraa.numbers import convert_numbers, to_python_value
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
@@ -74,7 +74,7 @@ SET_BY_FIELDS = {
 DERIVED = {f"local.{name}" for name in ("control", "full_gradient", "squares", "adversary", "split", "min_batch")}
 
 
-def path_of(method: Any, name: str) -> str | None:
+def find_path(method: Any, name: str) -> str | None:
     """Return the path that a shortcut or a path sets; None if the method has no such value."""
     if name in SET_BY_FIELDS or name in DERIVED:
         return None
@@ -88,7 +88,7 @@ def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[st
     """
     foreign = set()
     for key in sorted(values, key=_sort_key):
-        path = path_of(method, key)
+        path = find_path(method, key)
         if path is None:
             foreign.add(key)
         elif path in REGISTRIES:
@@ -110,7 +110,7 @@ def values_by_path(method: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for choice, value in method.choices().items():
         values |= _values_below(choice, value)
-    return {path: value for path, value in values.items() if path_of(method, path) is not None}
+    return {path: value for path, value in values.items() if find_path(method, path) is not None}
 
 
 def set_values(method: M, values: Mapping[str, object], name: str) -> M:
@@ -126,7 +126,7 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
     """
     names: dict[str, str] = {}
     for key in sorted(values, key=_sort_key):
-        path = path_of(method, key)
+        path = find_path(method, key)
         if path is None:
             raise _missing_value_error(method, key, values[key], name)
         if path in names:
@@ -180,7 +180,7 @@ def _can_be_set_whole(owner: object, name: str) -> bool:
 def _built_in_class(owner: object, name: str) -> Any:
     """Return the built-in class that declares a field; None if a custom class declares it."""
     for kind in type(owner).__mro__:
-        if is_ours(kind) and is_dataclass(kind):
+        if is_built_in(kind) and is_dataclass(kind):
             if name in _names_of(kind):
                 return kind
             return None
@@ -250,7 +250,7 @@ def _convert_value(owner: Any, name: str, value: object) -> object:
     kind = _built_in_class(owner, name)
     if kind is None:
         return value
-    return convert_numbers({name: value}, kind, "").get(name, of_python(value))
+    return convert_numbers({name: value}, kind, "").get(name, to_python_value(value))
 
 
 def _missing_value_error(method: Any, key: str, value: object, name: str) -> InputError:

@@ -17,7 +17,7 @@ from fedraa.client.local_optimizer import LocalOptimizer
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import import_object, is_path
 from fedraa.components.registry import load_plugins
-from fedraa.components.text import is_ours, rebuild_component
+from fedraa.components.text import is_built_in, rebuild_component
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.errors import InputError, short_text, suggest_closest
 from fedraa.server.async_rule import AsyncRule
@@ -74,7 +74,7 @@ def component_classes() -> dict[str, Any]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if is_ours(kind):
+        if is_built_in(kind):
             classes[kind.__name__] = kind
     return classes
 

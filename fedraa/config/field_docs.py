@@ -1,4 +1,4 @@
-"""Documentation of the fields of a pydantic model, so that `help()` and editors show each type, default and text."""
+"""Document the fields of a pydantic model for `help()` and editors."""
 
 import inspect
 import textwrap
@@ -11,7 +11,7 @@ WIDTH = 100
 
 
 def document_fields(model: type[BaseModel]) -> None:
-    """Add every field to the docstring and to the signature of `model`. All fields must have descriptions."""
+    """Add the type, default and description of every field to the model's docstring and signature."""
     # `get_type_hints` returns the plain types, without the annotations for pydantic.
     hints = get_type_hints(model)
     parameters = []
@@ -23,7 +23,7 @@ def document_fields(model: type[BaseModel]) -> None:
         text = field.description or ""
         lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
     model.__doc__ = inspect.cleandoc(model.__doc__ or "") + "\n".join(lines) + "\n"
-    # mypy rejects a normal assignment, because the class does not declare this attribute.
+    # The class does not declare this attribute, so mypy rejects a normal assignment.
     setattr(model, "__signature__", inspect.Signature(parameters))  # noqa: B010
 
 

@@ -74,7 +74,7 @@ class ClientOptions(Section):
 
     @property
     def client_count(self) -> int:
-        """Return the number of clients. If it is not set, return `DEFAULT_CLIENTS`, even if the data define clients."""
+        """The number of clients, by default `DEFAULT_CLIENTS`, even if the data define clients."""
         return self.clients or DEFAULT_CLIENTS
 
 
@@ -177,7 +177,7 @@ class MethodOptions(Section):
     last-layer, all-but-last-layer or batch-norm (default: the method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
     """Custom GradientTransforms, which change the gradient of every local step (default: the method's)."""
-    # A mutable default is safe here, because pydantic copies it.
+    # pydantic copies this mutable default.
     override: Override = {}  # noqa: RUF012
     """Other values of the method as PATH=VALUE, such as local.sam_rho=0.05; `fedraa methods NAME` lists the paths
     (default: none)."""
@@ -237,7 +237,7 @@ class LocalOptions(Section):
     @classmethod
     def _check_local_steps(cls, value: int | str | None) -> int | str | None:
         """Raise InputError if the value is neither a number from 1 nor a text that AutoSteps accepts."""
-        # Imported here, because the import takes seconds.
+        # This import takes seconds.
         if isinstance(value, str):
             from fedraa.client.auto_steps import AutoSteps
 
@@ -250,7 +250,7 @@ class LocalOptions(Section):
 class StopOptions(Section):
     """End of the run."""
 
-    # For each field, the name of the limit that it sets. A resumed run may have a larger limit.
+    # The limit that each field sets. A resumed run may have a larger limit.
     LIMITS: ClassVar[Mapping[str, str]] = {
         "updates": "steps",
         "rounds": "steps",

@@ -1,4 +1,4 @@
-"""Names of options and commands in other libraries. Errors suggest the corresponding name in fedraa."""
+"""Names of options and commands in other libraries, for which errors suggest fedraa's names."""
 
 from collections.abc import Collection
 
@@ -168,9 +168,7 @@ CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 
 
 def suggest_name(word: str, known: Collection[str]) -> str:
-    """Return the question "did you mean NAME?", or an empty text if there is no name to suggest.
-
-    A name is suggested if it is similar to the word, or if the word is its name in other libraries.
+    """Return the question "did you mean NAME?"; empty if no name is similar or has the same purpose.
 
     Args:
         word: The word of the user.

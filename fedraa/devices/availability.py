@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 from fedraa.rng import generator
 
 Spans = list[tuple[float, float]]
@@ -206,7 +206,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
 
     field = f"availability: {path}"
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(field, f"it cannot be read as CSV: {str(error).splitlines()[0]}") from error

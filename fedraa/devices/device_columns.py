@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedraa.devices.fleet import COLUMNS, WATTS, Floats
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 
 def read_csv(path: Path, clients: int) -> dict[str, Floats]:
@@ -17,7 +17,7 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
     import pandas as pd
 
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"compute: {path}", f"it cannot be read as CSV: {_first_line(error)}") from error

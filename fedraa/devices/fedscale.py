@@ -19,7 +19,7 @@ import numpy.typing as npt
 from fedraa.devices.availability import Availability, Spans
 from fedraa.errors import InputError
 from fedraa.numbers import Positive
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 from fedraa.rng import generator
 
 Floats = npt.NDArray[np.float64]
@@ -90,7 +90,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _read_devices(path: Path) -> dict[Any, Any]:
     try:
-        with opened(path) as stream:
+        with open_regular_file(path) as stream:
             devices = _Unpickler(stream).load()
     # A damaged pickle can raise any exception.
     except Exception as error:

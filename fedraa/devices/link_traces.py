@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 COLUMNS = ["client", "end", "downlink", "uplink"]
 Row = tuple[float, float, float]
@@ -87,7 +87,7 @@ def read_links(path: Path, clients: int) -> dict[int, LinkTrace]:
 
     field = f"links: {path}"
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(field, f"it cannot be read as CSV: {str(error).strip().splitlines()[0]}") from error

@@ -55,7 +55,7 @@ from fedraa.engine.run_warnings import (
     find_unused_labels,
     issue_warnings,
 )
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
@@ -93,7 +93,7 @@ def build_run(
     """
     object_fields = objects_of(dict(experiment), model, dataset)
     if dataset is not None and experiment.data_on_nodes:
-        raise without_effect("data_on_nodes", True, "a dataset that is given as an object")
+        raise no_effect_error("data_on_nodes", True, "a dataset that is given as an object")
     if model is not None:
         _refuse_options_of_names(experiment, "model")
     if dataset is not None:
@@ -251,7 +251,7 @@ def _refuse_set(options: Section, field: str, beside: str) -> None:
     """
     value = getattr(options, field)
     if value != type(options).model_fields[field].default:
-        raise without_effect(field, value, beside)
+        raise no_effect_error(field, value, beside)
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
@@ -349,12 +349,12 @@ def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
     kind, _, trace = str(options.availability or "").partition(":")
     if kind == "fedscale":
         if period is not None:
-            raise without_effect("availability_period", period, "fedscale, because each trace has a period of its own")
+            raise no_effect_error("availability_period", period, "fedscale, because each trace has a period of its own")
         if options.units == "relative":
             raise InputError("units", got=options.units, expected="physical, because FedScale's times are in seconds")
         spans = read_fedscale_availability(Path(trace), clients, seed)
     elif options.availability is not None:
         spans = read_availability(options.availability, clients, period, seed)
     elif period is not None:
-        raise without_effect("availability_period", period, "no availability", "give --availability also")
+        raise no_effect_error("availability_period", period, "no availability", "give --availability also")
     return Timing(seed, options.duration_jitter, spans)

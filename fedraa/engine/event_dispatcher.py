@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from fedraa.callbacks.callback_list import CallbackList, EventSink
-from fedraa.callbacks.events import Progress, event_of
+from fedraa.callbacks.events import Progress, to_event
 
 
 class EventDispatcher:
@@ -29,7 +29,7 @@ class EventDispatcher:
         """
         asking = None
         while self._undelivered:
-            asking = self._listeners.tell(event_of(self._undelivered[0])) or asking
+            asking = self._listeners.tell(to_event(self._undelivered[0])) or asking
             self._undelivered.popleft()
         return asking
 
@@ -52,7 +52,7 @@ class EventDispatcher:
             if line["kind"] not in self._listeners.subscribed:
                 continue
             if next_undelivered is None or int(str(line["seq"])) < next_undelivered:
-                self._listeners.tell(event_of(line), past=True)
+                self._listeners.tell(to_event(line), past=True)
             else:
                 self._undelivered.append(line)
 

@@ -20,7 +20,7 @@ from fedraa.data.tree import list_leaves
 from fedraa.engine import memory_check
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec, participation_of
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.ledger.participation import All, Bernoulli, Sample
 from fedraa.messages import KEPT_PREFIX
 from fedraa.methods.depthfl import FirstBlocks
@@ -181,7 +181,7 @@ def _check_adapters(spec: RunSpec) -> None:
     """Raise InputError if the user sets an aggregator of low-rank adapters, and the model has no adapters."""
     aggregator = chosen_value(spec.experiment, "aggregator")
     if aggregator is not None and _lacks_adapters(spec):
-        raise without_effect(
+        raise no_effect_error(
             "aggregator",
             text_of(aggregator),
             f"{type(spec.traced.module).__name__}, which has no low-rank adapters",
@@ -263,7 +263,7 @@ def _check_batch_norm(spec: RunSpec) -> None:
     kind = type(spec.traced.module).__name__
     if chosen_value(spec.experiment, "personal_layers") is not None:
         beside = f"{kind}, which has no batch norm with weights"
-        raise without_effect("personal_layers", BATCH_NORM, beside, "give the names of other layers")
+        raise no_effect_error("personal_layers", BATCH_NORM, beside, "give the names of other layers")
     problem = f"its clients keep the parameters of batch norm, and {kind} has none"
     hint = "give a model with batch norm, such as --model resnet18-bn, or run fedavg"
     raise InputError("method", problem, got=spec.experiment.method, hint=hint)

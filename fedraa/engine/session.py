@@ -25,7 +25,7 @@ from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
 from fedraa.rundir.atomic_files import raise_unwritable, replace_file, write_text
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
-from fedraa.rundir.clients_file import columns_of
+from fedraa.rundir.clients_file import clients_csv_columns
 from fedraa.rundir.digests import write_seal
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, FAILURE, MODEL, SEAL, SUMMARY
@@ -112,7 +112,7 @@ class RunSession:
             every = 1
         elif isinstance(client_evals, int):
             every = client_evals
-        order = columns_of(self._spec.metric_spec)
+        order = clients_csv_columns(self._spec.metric_spec)
         return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 
     def execute(self, *, resume: bool = False) -> bool:

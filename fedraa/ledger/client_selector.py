@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
-from fedraa.components.text import is_ours, text_of
+from fedraa.components.text import is_built_in, text_of
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_view
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
@@ -163,7 +163,7 @@ def _needed_count(selection: Selection, field: str, got: object) -> int:
         InputError: The selection has no such number, although the option `field` needs it.
     """
     count = count_of(selection)
-    if count is None or not is_ours(type(selection)):
+    if count is None or not is_built_in(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"
         raise InputError(field, problem, got=got, hint="give a participation such as sample:10")
     return count

@@ -33,7 +33,7 @@ from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
-from fedraa.messages import Extra, ExtraBuffers, MadeBuffer, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, LazyBuffer, Update, Vector
 from fedraa.numbers import Count
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
@@ -127,8 +127,8 @@ class MomentumAndControls(RoundState):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         where = where_of(assignment.submodel)
         return {
-            "shift": MadeBuffer(lambda: copy_coordinates(self._make_shift(client), where)),
-            "previous": MadeBuffer(lambda: copy_coordinates(self._previous, where)),
+            "shift": LazyBuffer(lambda: copy_coordinates(self._make_shift(client), where)),
+            "previous": LazyBuffer(lambda: copy_coordinates(self._previous, where)),
             "beta": np.array(self._beta, np.float32),
         }
 

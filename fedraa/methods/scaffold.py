@@ -21,7 +21,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, Index, LazyBuffer, Update, Vector
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
@@ -61,7 +61,7 @@ class ControlVariates(RoundState):
         self._change = np.zeros(run.size, np.float32)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        return {"control": MadeBuffer(partial(self._control_difference, client, where_of(assignment.submodel)))}
+        return {"control": LazyBuffer(partial(self._control_difference, client, where_of(assignment.submodel)))}
 
     def _control_difference(self, client: int, where: CoordinateSet) -> Vector:
         """Return c - c_i on these coordinates. The difference does not change while the client's task is in flight."""

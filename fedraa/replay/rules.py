@@ -12,7 +12,7 @@ from fedraa.aggregation.registry import find_needed_client
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.split import SplitCosts
-from fedraa.components.field_checks import check_part
+from fedraa.components.field_checks import check_component_fields
 from fedraa.components.text import is_foreign, rebuild_component
 from fedraa.composition.method import AXES
 from fedraa.composition.registry import component_classes
@@ -173,7 +173,7 @@ class Rules:
         else:
             local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
         solver = LocalTraining(**local)
-        check_part(solver, "local")
+        check_component_fields(solver, "local")
         # This property raises InputError if the value of `steps` is malformed.
         _ = solver.auto
         client_half = None
@@ -254,7 +254,7 @@ class Rules:
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
-            scheduler = SCHEDULER.own(schedule["scheduler"])
+            scheduler = SCHEDULER.copy_for_run(schedule["scheduler"])
         planner = SchedulerRunner(scheduler)
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner

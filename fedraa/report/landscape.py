@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
@@ -56,7 +56,7 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
         raise InputError("landscape", f"{history.directory} learns {spec.objective.name}", expected="classification")
     module = copy.deepcopy(spec.traced.module)
     try:
-        with opened(history.directory / MODEL) as stream:
+        with open_regular_file(history.directory / MODEL) as stream:
             module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
     # PyTorch raises many types of errors for invalid bytes.
     except Exception:
@@ -77,8 +77,7 @@ def measure_surface(
     """Return the loss on a square around the model, in two random filter-normalised directions.
 
     Filter normalisation (Li et al. 2018, section 4) scales each filter of a Gaussian direction to the norm of the
-    model's
-    filter. A filter is a row of a weight. Biases and normalisation layers do not change.
+    model's filter. A filter is a row of a weight. Biases and normalisation layers do not change.
 
     Args:
         module: The model in evaluation mode.
@@ -104,8 +103,7 @@ def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = R
     """Return the largest rise of the loss that gradient ascent finds within the distance `rho` of the model.
 
     The result is a lower bound of max L(theta + e) - L(theta) over |e| <= rho (Foret et al. 2021, eq. 1). Each step
-    goes
-    from the model to the edge of the ball, along the gradient at the point of the previous step.
+    goes from the model to the edge of the ball, along the gradient at the point of the previous step.
 
     Args:
         module: The model in evaluation mode.

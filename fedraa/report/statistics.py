@@ -48,8 +48,7 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
     """Return the possible range of a metric, estimated from its values.
 
     A metric with a negative value has no bounds. If more is better and no value exceeds 1, the range is 0 to 1. All
-    other
-    metrics are at least 0.
+    other metrics are at least 0.
     """
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]

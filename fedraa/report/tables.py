@@ -43,12 +43,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """The text of a table cell.
-
-    Attributes:
-        text: The text.
-        value: The sort key; None comes last.
-    """
+    """The text of a table cell, and `value`, its sort key. None comes last."""
 
     text: str
     value: float | str | None

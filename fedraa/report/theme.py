@@ -30,8 +30,7 @@ class Theme:
     """The colours of plots for a light or a dark background.
 
     `palette` is the one of Okabe and Ito, which colour-blind readers can distinguish, without its yellow. A dark
-    background
-    has lighter colours.
+    background has lighter colours.
     """
 
     name: str

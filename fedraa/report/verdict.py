@@ -39,14 +39,12 @@ class Ranking:
     """Groups of runs from the best to the worst.
 
     The order is by mean time to the target if every seed of at least one group reached the target. Groups with a seed
-    that
-    did not reach it come last. Otherwise, or if the clocks of the runs differ, the order is by the main metric.
+    that did not reach it come last. Otherwise, or if the clocks of the runs differ, the order is by the main metric.
 
     Attributes:
         groups: The groups in this order.
         values: The values of each group's seeds: times to the target, or main metrics. The times are empty if a seed
-            did
-            not reach the target.
+            did not reach the target.
         by_time: True if the order is by time to the target.
         at: The time at which metrics are compared, the end of the shortest run. None if the clocks of the runs differ;
             each run is then compared at its own end.

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.components.state import Stateful
-from fedraa.messages import Extra, Index, MadeBuffer, State, Update, Vector
+from fedraa.messages import Extra, Index, LazyBuffer, State, Update, Vector
 from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.client_rows import ClientRows
@@ -57,7 +57,7 @@ class ClientStates(Stateful):
         Outside of the task's mask the values are 0, or NaN in a buffer that starts from the received weights. If the
         task has the whole model and a mask, a personal model keeps the client's values outside of the mask.
         """
-        return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
+        return {key: LazyBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
     def receive(self, assignment: Assignment, update: Update) -> None:
         """Store the state that a client has after its task."""

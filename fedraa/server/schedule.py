@@ -88,7 +88,7 @@ class AsyncSchedule(Schedule):
     scheduled: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        ledger = _make_ledger(self, setup, SchedulerRunner(SCHEDULER.own(self.scheduler)))
+        ledger = _make_ledger(self, setup, SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler)))
         store = setup.store or _make_store(self, setup, update, ledger)
         ledger.staleness_clock = self.staleness_clock
         server = AsyncServer(
@@ -327,7 +327,7 @@ class ScheduledRounds(Barrier):
         return setup.submodels
 
     def planner(self, setup: ServerSetup) -> SchedulerRunner:
-        planner = SchedulerRunner(SCHEDULER.own(self.scheduler))
+        planner = SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler))
         costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
         planner.plan(costs, self.delay_bound)
         return planner

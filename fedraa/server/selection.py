@@ -43,7 +43,7 @@ def make_round_selector(
     Raises:
         InputError: A built-in selection has no number of clients per round, or the number is too large.
     """
-    selection = PARTICIPATION.own(source)
+    selection = PARTICIPATION.copy_for_run(source)
     count = count_of(selection)
     if needs_view(selection) and _has_count(selection) and count is None:
         hint = "give the number, such as oort:10"
@@ -70,7 +70,7 @@ def make_async_selector(
     Raises:
         InputError: The selection is only for rounds, or all clients train at the same time.
     """
-    selection = NEXT_CLIENT.own(source)
+    selection = NEXT_CLIENT.copy_for_run(source)
     if isinstance(selection, Uniform) and selection.count is None:
         return None
     got = text_of(selection)
@@ -101,7 +101,7 @@ def make_routing(
         seed: Seed of the run.
         concurrency: Number of tasks, None for the number of clients.
     """
-    selection = NEXT_CLIENT.own(source)
+    selection = NEXT_CLIENT.copy_for_run(source)
     if not is_routing(selection):
         return None
     assert isinstance(selection, Routing)
