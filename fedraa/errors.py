@@ -1,4 +1,4 @@
-"""Errors with the field, the value, the expected values and the next step, and short descriptions of values."""
+"""Errors with a field, a value, the expected values and the next step."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -18,15 +18,14 @@ NEAR_MISS = 0.75
 
 
 class StructuredError(Exception):
-    """An error that keeps the parts of its message as attributes. `str(error)` joins them to a sentence.
+    """An error that keeps the parts of its message as attributes.
 
-    The sentence is `field: got VALUE; expected EXPECTED; HINT` for a wrong value, and `field: PROBLEM; HINT` for any
-    other problem.
+    The message is `field: got VALUE; expected EXPECTED; HINT` for a wrong value, and `field: PROBLEM; HINT` otherwise.
 
     Args:
         field: The option, argument, file or object that is wrong.
         problem: The defect, as the rest of a sentence that begins with the field.
-        got: The wrong value. The sentence contains its short description.
+        got: The wrong value. The message contains its short description.
         expected: The values that are allowed.
         hint: The next step for the user.
     """
@@ -58,7 +57,7 @@ class StructuredError(Exception):
         return str(self).removeprefix(f"{self.field}: ")
 
     def with_field(self, field: str) -> Self:
-        """Return this error about another field, such as the option from which the wrong value came."""
+        """Return this error with another field."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.field = field
@@ -66,7 +65,7 @@ class StructuredError(Exception):
         return other
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the sentence and the parts. The wrong value becomes text, because some objects cannot be pickled."""
+        """Pickle the parts of the error. The wrong value becomes text, because some objects cannot be pickled."""
         parts = dict(self.__dict__)
         if self.got is not None:
             parts["got"] = short_text(self.got)
@@ -81,56 +80,56 @@ def _restore_error(kind: type[StructuredError], args: tuple[Any, ...], parts: di
 
 
 class InputError(StructuredError, ValueError):
-    """A value or an object of the user cannot be used."""
+    """An error about a value or an object of the user that cannot be used."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was interrupted. The message has its directory and the command that resumes it."""
+    """The interruption of a run. The message has the directory and the command that resumes the run."""
 
 
 class RunWarning(UserWarning):
-    """A run works, but its settings are probably a mistake. The message gives the reason in one sentence."""
+    """A warning that the settings of a run are probably a mistake. The message has the reason."""
 
 
 class RunFailed(StructuredError):
-    """The run cannot continue."""
+    """An error after which the run cannot continue."""
 
 
 class Unwritable(RunFailed):
-    """A run directory cannot be written, for example because the disk is full.
+    """An error about a run directory that cannot be written, for example on a full disk.
 
     The last checkpoint of the run is intact.
     """
 
 
 class Uncuttable(InputError):
-    """A model cannot be cut into submodels, although the method trains submodels."""
+    """An error about a model that cannot be cut into submodels."""
 
 
 class ShardDied(StructuredError):
-    """A server shard was lost with its parameters. The run resumes from its last checkpoint."""
+    """The loss of a server shard with its parameters. The run resumes from its last checkpoint."""
 
 
 class Damaged(StructuredError):
-    """A checkpoint file has changed since it was written."""
+    """An error about a checkpoint file that has changed since it was written."""
 
 
 class Inconsistent(StructuredError):
-    """The log of a run contradicts the rules of its method.
+    """An error about a log that contradicts the rules of the run's method.
 
     `field` names the file and the line. `got` is the value in this line, and `expected` the value that the rules give.
     """
 
 
 class PromiseBroken(StructuredError):
-    """A custom component failed a check: for example, equal inputs gave different results.
+    """An error about a custom component that failed a check.
 
     `field` names the component.
     """
 
 
 class CallbackRaised(Exception):
-    """Wraps the exception `error` of a callback until the run is saved.
+    """A wrapper of the exception `error` of a callback, until the run is saved.
 
     `error` is None in a server process, because the exception is in the user's process.
     """
@@ -142,7 +141,7 @@ class CallbackRaised(Exception):
 
 @contextmanager
 def trap_system_exit() -> Iterator[None]:
-    """Convert `sys.exit` in the block to a RuntimeError, so that a client cannot end the process."""
+    """Convert `sys.exit` in the block to a RuntimeError, so that the process continues."""
     try:
         yield
     except SystemExit as error:
@@ -181,7 +180,7 @@ def closest_name(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_closest(word: str, known: Iterable[str]) -> str:
-    """Return the question "did you mean NAME?", or an empty text if no known name is close."""
+    """Return the question "did you mean NAME?"; empty if no known name is close."""
     close = closest_name(word, known)
     return "" if close is None else f"did you mean {close}?"
 
@@ -237,7 +236,7 @@ def short_text(value: object) -> str:
 
 
 def _array_text(value: Any) -> str:
-    """Describe an array, a tensor or a column of a table, but a single NumPy number by its value."""
+    """Describe an array, a tensor or a column of a table. A single number is described by its value."""
     kind = type(value).__name__
     if kind.endswith("64") or kind.endswith("32") or kind.endswith("16") or kind in ("bool", "bool_", "int8", "uint8"):
         return repr(value.item())
@@ -247,7 +246,7 @@ def _array_text(value: Any) -> str:
 
 
 def _collection_text(value: Any) -> str:
-    """Return a short collection of plain items as text; for other collections the number of items."""
+    """Return a short collection of plain items, or the number of items of another collection."""
     items = list(value)
     noun = "items"
     if isinstance(value, Mapping):
@@ -273,7 +272,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Return the type of an object, for a table also its shape, and for a data set its `repr`."""
+    """Describe an object by its type, a table also by its shape, and a data set by its `repr`."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

@@ -24,7 +24,7 @@ KEPT_PREFIX = "kept_"
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class SharedBuffer:
-    """A buffer [k] that several tasks share, so that an executor sends it to each worker only once."""
+    """A buffer [k] that several tasks share. An executor sends it to each worker once."""
 
     values: Vector
 
@@ -67,7 +67,7 @@ class ExtraBuffers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The check of a trained buffer [k], or of a piece of it, in the process that received it.
+    """The check of a received trained buffer [k], or of a piece of it.
 
     Attributes:
         push: The id of the transfer in which the buffer was sent.
@@ -209,10 +209,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The metrics of the full model on the test set, by name, in the order of the columns of evals.csv.
+    """The metrics of the full model on the test set.
 
-    `seconds` is the real time of the evaluation at the worker. If the run requests results of single clients, `clients`
-    has the columns `client`, `test_samples`, and each metric (NaN without test samples).
+    Attributes:
+        metrics: The metrics by name, in the order of the columns of evals.csv.
+        seconds: The real time of the evaluation at the worker.
+        clients: The results of single clients, if the run requests them: the columns `client`, `test_samples`, and each
+            metric (NaN without test samples).
     """
 
     metrics: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Random generators that depend only on (seed, name, index), so that no state must be saved."""
+"""Random generators that depend only on a seed, a name and indices."""
 
 import hashlib
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.Se
 
 @cache
 def _prefix_words(seed: int, stream: str) -> list[int]:
-    """Return the 32-bit words of the seed and of the stream's key, which begin each sequence of the stream."""
+    """Return the 32-bit words of the seed and of the stream's key."""
     return _split_words(seed) + _split_words(_stream_key(stream))
 
 

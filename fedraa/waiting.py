@@ -1,4 +1,4 @@
-"""Show the current step of long work: in a terminal a line that disappears, elsewhere log lines."""
+"""Show the current step of long work as a line in a terminal, or as log lines."""
 
 import logging
 import sys
@@ -55,9 +55,9 @@ _printing = _Printing()
 
 @contextmanager
 def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
-    """Print the records of the logger `fedraa` in the block, unless the program has its own log handlers.
+    """Print the records of the logger `fedraa` in the block, unless log handlers exist.
 
-    If the program has set a level for this logger, records below this level are not printed.
+    Records below the logger's own level are not printed.
     """
     with _printing.lock:
         _printing.users += 1

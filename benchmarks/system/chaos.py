@@ -2,8 +2,8 @@
 
     python -m benchmarks.system.chaos [--kinds KIND ...] [--continue]
 
-The model and the log must equal those of the undisturbed run bit for bit. Only faults may be added to the log. fedraa
-may refuse to resume a run, but only with a one-sentence error and before it changes a file.
+The model and the log must be equal bit for bit. Only faults may be added to the log. fedraa may refuse to resume a run,
+but only before it changes a file.
 """
 
 import argparse

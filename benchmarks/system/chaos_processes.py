@@ -53,7 +53,7 @@ def make_experiment(out: Path, engine: str, **changes: Any) -> Experiment:
 
 
 class Aim:
-    """Sends signals to processes of one kind, at times spread over a run.
+    """A sender of signals to processes of one kind, at times spread over a run.
 
     Attributes:
         hits: The ids of the processes that got a signal.

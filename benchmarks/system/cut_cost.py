@@ -1,8 +1,7 @@
-"""Measure how much time a submodel saves: one training step of a quarter model and of the full model.
+"""Measure the time of a training step of a quarter of a model and of the full model.
 
-`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv`. The submodel keeps the first units of every
-width group and about 25 % of the parameters. Its steps alternate with those of the full model, in one process on one
-thread. The table has the medians. Submodels of GPT-2-small keep all words of the vocabulary.
+`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv` with median times. The submodel keeps the first
+units of every width group and about 25 % of the parameters. Submodels of GPT-2-small keep all words of the vocabulary.
 """
 
 from __future__ import annotations
@@ -65,7 +64,10 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 def quarter_cut(traced: Traced) -> IndexSet:
-    """Return the submodel of first units nearest to the parameter fraction `SHARE`."""
+    """Return the submodel whose fraction of the parameters is nearest to `SHARE`.
+
+    It has the first units of each width group.
+    """
     cuts = (take_prefix(traced, k / 200) for k in range(1, 201))
     return min(cuts, key=lambda indices: abs(traced.count(indices) / traced.size - SHARE))
 

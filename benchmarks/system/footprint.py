@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.05
 
 
 def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
-    """Return each process's peak private memory in two rounds of FedAvg, and the object store's peak.
+    """Return the peak private memory of each process in two rounds of FedAvg, and the object store's peak.
 
     Args:
         dataset: The data.

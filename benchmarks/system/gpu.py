@@ -2,9 +2,7 @@
 
 `python -m benchmarks gpu` takes about 8 minutes on an H200 and writes `benchmarks/results/gpu.csv`. fedraa trains in
 this process with several tasks in one batched computation (`--vmap-batch`), and on Ray with several workers on the GPU.
-The bare loop takes the same number of SGD steps with the data on the device. The column `same_bits` compares two runs
-of one configuration, or a run on Ray with the run in this process. Without a GPU the command measures smaller workloads
-on the CPU.
+The column `same_bits` compares the models of two runs. Without a GPU the command measures smaller workloads on the CPU.
 """
 
 import csv
@@ -138,7 +136,13 @@ def measure_workload(
 
 @dataclass(frozen=True)
 class Measured:
-    """The round times in seconds without the first, the model's digest, and the GPU memory in MB of a run."""
+    """A measured run.
+
+    Attributes:
+        seconds: The seconds of each round except the first.
+        digest: The digest of the trained model.
+        gpu_mb: The GPU memory in MB.
+    """
 
     seconds: list[float]
     digest: str

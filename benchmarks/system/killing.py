@@ -4,7 +4,7 @@ from fedraa.callbacks import Callback, Event
 
 
 class Killed(BaseException):
-    """Simulates the death of a run's process."""
+    """The simulated death of a run's process."""
 
 
 class KillAt(Callback):

@@ -1,20 +1,15 @@
 """Measure the time and memory of applying an update to a large model.
 
 `python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. For every method, a separate process
-runs a server that applies updates of a model of 294 MB.
+runs a server that applies updates to a model of 294 MB. Only updates of the largest submodel count.
 
-Times: after each update the process copies the model three times, because other programs slow down copies and updates
-equally. A ratio is the time of an update divided by the time of the fastest copy. The table has the median ratios for
-copies into new memory (`values.copy()`) and into existing memory. CPU ratios use the CPU seconds of all threads: an
-update has several threads, a copy has one. Only updates of the largest submodel count. Updates that end a round have
-separate columns, because they include the server step.
+The time of an update is divided by the time of the fastest of three copies of the model that follow it, because other
+programs slow down both. The table has median ratios for copies into new memory (`values.copy()`) and into existing
+memory, and ratios of CPU seconds. Updates that end a round have separate columns, because they include the server step.
+The column `buffers` has the number of buffers of the model's size that an update writes.
 
-Buffers: the column `buffers` has the number of buffers of the model's size that an update writes. Most methods write
-only the sum of deltas. Ratios per buffer are divided by this number.
-
-Memory is in multiples of the model's size. The server's state is the maximum between two updates. The other columns
-have the size of an update, the additional memory while an update is applied or a round ends, the peak memory of a
-worker, and the size of a checkpoint.
+Memory is in multiples of the model's size. The columns have the server's state, an update, the additional memory of
+applying an update or ending a round, the peak memory of a worker, and a checkpoint.
 """
 
 import csv
@@ -305,7 +300,7 @@ def time_fastest(work: Callable[[], object]) -> tuple[float, float]:
 
 
 class Stopwatch:
-    """Measures real seconds, and the CPU seconds of this process."""
+    """A stopwatch for real seconds and for the CPU seconds of this process."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()

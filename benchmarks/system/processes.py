@@ -48,7 +48,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def _read_status(process: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on; None if the process has ended."""
+    """Return the fields of /proc/PID/stat after the process name; None if the process has ended."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -55,7 +55,10 @@ def structure_metrics() -> dict[str, int]:
 
 
 def files_that_name(method: str) -> list[str]:
-    """Return the source files that name a method, so that a new method changes as many."""
+    """Return the source files that name a method.
+
+    They show how many files a new method changes.
+    """
     folders = (*PACKAGES, "docs/site")
     paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
     return [_relative_path(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]

@@ -1,10 +1,9 @@
 """Measure fedraa's overhead per task: the time of a short task minus the time of its SGD steps.
 
-`python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains MLPs (784-8-10 and 784-200-10) with
-plain SGD on 1,000 clients of 60 samples, one epoch of two minibatches per task. The small model shows the fixed
-overhead, the large one also the cost of copying 159,010 parameters. After each round of fedraa the same process takes
-the same steps in a bare PyTorch loop, which loads no weights, shuffles no data and combines no models. Times are the
-CPU time of all processes. The column `wall_ms` has the real time per task; on Ray two workers train in parallel.
+`python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains two MLPs on 1,000 clients of 60
+samples, with two minibatches per task. After each round the same process takes the same steps in a bare PyTorch loop.
+Times are the CPU time of all processes. The column `wall_ms` has the real time per task; on Ray two workers train in
+parallel.
 """
 
 import csv

@@ -167,7 +167,7 @@ def measure_rounds(
 
 
 def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
-    """Measure Fed-RAA and bare processes on the same tasks, and the workers' idle fraction.
+    """Measure Fed-RAA and plain PyTorch on the same tasks, and the workers' idle fraction.
 
     Args:
         dataset: The data.

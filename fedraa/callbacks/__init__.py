@@ -1,4 +1,4 @@
-"""Callbacks, which receive the events of a run in the user's process and can end the run."""
+"""Callbacks, which receive the events of a run and can end it."""
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.early_stopping import EarlyStopping

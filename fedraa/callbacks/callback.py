@@ -43,26 +43,26 @@ class Callback:
         """
 
     def on_start(self, run: RunStart) -> None:
-        """Receive the facts about the run before its first event, and again when the run is resumed."""
+        """Receive the facts about the run before its first event. A resumed run calls this hook again."""
 
     def on_dispatch(self, event: Event) -> bool | None:
-        """Receive a task that was sent to a client, with the fields of its `dispatch` line in events.jsonl."""
+        """Receive a task that was sent to a client: the `dispatch` line of events.jsonl."""
         return None
 
     def on_commit(self, event: Event) -> bool | None:
-        """Receive an update that the server accepted from a client, with the fields of its `commit` line."""
+        """Receive an update that the server accepted: the `commit` line of events.jsonl."""
         return None
 
     def on_drop(self, event: Event) -> bool | None:
-        """Receive a task that failed because of its client, with the fields of its `drop` line."""
+        """Receive a task that failed because of its client: the `drop` line of events.jsonl."""
         return None
 
     def on_round(self, event: Event) -> bool | None:
-        """Receive a completed round, with the fields of its `round` line."""
+        """Receive a completed round: the `round` line of events.jsonl."""
         return None
 
     def on_fault(self, event: Event) -> bool | None:
-        """Receive a fault that the run survives, such as a worker's death, with the fields of its `fault` line.
+        """Receive a fault of a worker after which the run continues: the `fault` line of events.jsonl.
 
         Faults of the machines are not simulated, so two runs with the same seed may have different faults.
         """
@@ -85,7 +85,7 @@ class Callback:
         """
 
     def on_end(self, event: Event) -> None:
-        """Receive the `end` line of the log after all files are written. A failed run has no such line."""
+        """Receive the `end` line of events.jsonl. A run that stopped or failed has no such line."""
 
     def on_close(self) -> None:
         """Close files and displays. This is always the last call, even if the run fails."""

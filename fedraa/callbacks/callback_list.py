@@ -1,4 +1,4 @@
-"""The callbacks of a run, and the interface through which the run delivers events to them."""
+"""The callbacks of a run, and how the run delivers events to them."""
 
 import time
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class EventSink(Protocol):
     """The kinds of events after which the run waits until the callbacks return."""
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        """Deliver an event, and return the name of a callback that asks to end the run, or None.
+        """Deliver an event. Return the name of a callback that asks to end the run, or None.
 
         Args:
             event: The event.

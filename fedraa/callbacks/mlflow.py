@@ -17,7 +17,7 @@ PARAMS_PER_BATCH = 100
 
 
 class MLflow(Tracker):
-    """A callback that writes a run to MLflow: the settings, all evaluations with their times, and the result.
+    """A callback that writes the settings, all evaluations and the result of a run to MLflow.
 
     A resumed run continues the same MLflow run. If the run is stopped or fails, its status in MLflow is KILLED.
 
@@ -47,7 +47,7 @@ class MLflow(Tracker):
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or database
         self._client = self._package.MlflowClient(tracking_uri=uri)
         self._ended = False
-        experiment = self._experiment_id()
+        experiment = self._find_or_create_experiment()
         written = None
         if run.resumed:
             written = self._find_run(experiment, str(directory))
@@ -82,8 +82,7 @@ class MLflow(Tracker):
             self._client.set_terminated(self._run_id, "KILLED")
         self._client = None
 
-    def _experiment_id(self) -> str:
-        """Return the id of the MLflow experiment, which is created if it does not exist."""
+    def _find_or_create_experiment(self) -> str:
         experiment = self._client.get_experiment_by_name(self.experiment)
         if experiment is None:
             return str(self._client.create_experiment(self.experiment))

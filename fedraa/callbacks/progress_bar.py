@@ -158,9 +158,10 @@ def completed_fraction(progress: Progress) -> float:
 
 
 def progress_line(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
-    """Return the progress as one line: step, step rate, time, metric, staleness, tasks in flight and busy workers.
+    """Return the progress as one line of text.
 
-    A line that is too long loses the tasks in flight and the busy workers, then the staleness, and then the time.
+    It has the step, step rate, time, metric, staleness, tasks in flight and busy workers. A line that is too long loses
+    the last two, then the staleness, and then the time.
 
     Args:
         progress: The progress of the run.

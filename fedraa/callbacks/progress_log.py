@@ -141,7 +141,7 @@ def _metric_texts(metrics: Mapping[str, float], main: str) -> list[str]:
 
 
 def _last_step(directory: Path) -> int:
-    """Return the step of the last evaluation in a run directory, or -1 if it has no evaluation."""
+    """Return the step of the last evaluation in a run directory; -1 without an evaluation."""
     try:
         with (directory / EVALS).open(newline="") as stream:
             return max((int(row["step"]) for row in csv.DictReader(stream)), default=-1)

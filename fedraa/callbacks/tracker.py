@@ -74,7 +74,7 @@ class Tracker(Callback):
             self._calls.add(write)
 
     def _wait_for(self, function: Callable[[], None], timeout_s: float) -> str | None:
-        """Call a function in the thread, wait for it, and return the problem if it fails or takes too long."""
+        """Call a function in the thread and wait for it. Return the problem if it fails or takes too long."""
         if self._calls is None:
             return None
         ended = self._calls.add(function).wait(timeout_s)
@@ -84,7 +84,6 @@ class Tracker(Callback):
         return self._take_error()
 
     def _warn_of_error(self) -> None:
-        """Warn of the error of an earlier call, if there is one."""
         problem = self._take_error()
         if problem is not None:
             self._warn(f"{problem}; the run continues without it")

@@ -15,9 +15,10 @@ from fedraa.errors import InputError
 
 
 class CSV(Callback):
-    """A callback that writes a CSV file with a row per evaluation: step, t (time on the run's clock), all metrics.
+    """A callback that writes a CSV file with a row per evaluation.
 
-    The file is overwritten when a run starts. A resumed run writes the rows of earlier evaluations again.
+    The columns are step, t (time on the run's clock) and all metrics. The file is overwritten when a run starts. A
+    resumed run writes the rows of earlier evaluations again.
 
     Args:
         path: The file.
@@ -104,7 +105,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A callback that writes the time and all metrics of each evaluation, and the result, to Weights & Biases.
+    """A callback that writes the evaluations and the result of a run to Weights & Biases.
 
     A resumed run continues the same run in Weights & Biases.
 

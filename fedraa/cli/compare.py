@@ -103,7 +103,7 @@ def _paper_text(method: str) -> str:
 
 
 class _ResultPrinter:
-    """Prints the result and the remaining time after each run.
+    """A printer of the result and the remaining time after each run.
 
     The progress bar gets the name of the next run.
     """
@@ -141,8 +141,7 @@ def _result_line(row: dict[str, object], main: str) -> str:
     return f"{text}: {row['note']}"
 
 
-def _mark_untrained(method: str, group: pd.DataFrame) -> str:
-    """Return the method's name, with a note if a run ended before its first step."""
+def _name_and_note_if_untrained(method: str, group: pd.DataFrame) -> str:
     count = int((group["steps"] == 0).sum())
     if not count:
         return method
@@ -197,12 +196,12 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
         texts.append(format_quantity(group["flops"].mean(), "FLOP"))
         if has_energy:
             texts.append(_energy_text(group))
-        table.add_row(_mark_untrained(method, group), *texts, staleness)
+        table.add_row(_name_and_note_if_untrained(method, group), *texts, staleness)
     return table
 
 
 def _energy_text(group: pd.DataFrame) -> str:
-    """Return the mean energy of a method's runs in joules; a dash if it is unknown for a run."""
+    """Return the mean energy of a method's runs in joules; a dash if it is unknown."""
     energy = group["energy"]
     if energy.isna().any():
         return "–"
@@ -210,7 +209,6 @@ def _energy_text(group: pd.DataFrame) -> str:
 
 
 def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
-    """Return the title of the summary table: the data set, the number of seeds and the limits."""
     seeds = frame["seed"].nunique()
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
     limits = {name: getattr(stop, name) for name in ("updates", "rounds", "time")}

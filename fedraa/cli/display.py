@@ -78,8 +78,7 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
     print_table(table)
 
 
-def _note_text(summary: Mapping[str, Any]) -> str:
-    """Return `: NOTE` if the summary has a note, otherwise an empty text."""
+def _note_after_colon(summary: Mapping[str, Any]) -> str:
     if "note" not in summary:
         return ""
     return f": {summary['note']}"
@@ -96,7 +95,7 @@ def closing_table(history: History) -> None:
     retried = [entry for entry in failed if entry["client"] not in quarantined_clients]
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
-        "steps": f"{total['steps']} ({total['tasks']} tasks){_note_text(total)}",
+        "steps": f"{total['steps']} ({total['tasks']} tasks){_note_after_colon(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",

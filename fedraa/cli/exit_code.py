@@ -81,13 +81,13 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    # `--help` raises SystemExit. `_failure_types` would import packages for seconds.
+    # `--help` raises SystemExit. `_types_of_failed_runs_and_checks` would import packages for seconds.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
             # Ray's signal handler exits with this code after a SIGTERM between two runs.
             return _print_error(TERMINATED, error, 130)
         raise
-    except _failure_types() as error:
+    except _types_of_failed_runs_and_checks() as error:
         return _print_error(str(error), error, 1)
     except OSError as error:
         return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
@@ -122,8 +122,7 @@ def find_user_code(error: BaseException) -> str | None:
     return places[-1]
 
 
-def _failure_types() -> tuple[type[Exception], ...]:
-    """Return the exceptions for a failed run, a log that breaks the rules, and a failed check."""
+def _types_of_failed_runs_and_checks() -> tuple[type[Exception], ...]:
     from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
 
     return RunFailed, Inconsistent, PromiseBroken

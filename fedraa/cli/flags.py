@@ -84,7 +84,6 @@ def list_flags(command: Callable[..., Any]) -> list[Flag]:
 
 @cache
 def _experiment_flags() -> tuple[Flag, ...]:
-    """Return the flags of an experiment, grouped by the headings of its sections."""
     flags = []
     for section in SECTIONS:
         hints = get_type_hints(section)
@@ -133,7 +132,7 @@ def _default_text(value: object) -> str:
 
 
 def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Split the type hint `Annotated[T, ...]` into T and the annotations."""
+    """Split the type hint `Annotated[T, ...]` into T and its annotations."""
     if get_origin(hint) is Annotated:
         inner, annotations = _split_annotated(get_args(hint)[0])
         return inner, (*annotations, *hint.__metadata__)

@@ -39,11 +39,10 @@ def show_methods(names: Sequence[str], *, as_json: bool) -> None:
         _show_values([registry.find_method(name) for name in chosen], as_json=as_json)
     modules = [name for name in names if name not in chosen]
     if modules or not chosen:
-        _list_methods(modules, as_json=as_json)
+        _list_methods_and_components(modules, as_json=as_json)
 
 
 def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
-    """Print every setting of each method: its path, value, option and meaning."""
     if as_json:
         rows = [{"name": method.name, "values": values_by_path(method)} for method in chosen]
         print_line(json.dumps(rows, indent=2, default=text_of))
@@ -66,8 +65,7 @@ def _import_module(name: str) -> ModuleType:
         raise
 
 
-def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
-    """Print all built-in methods, and the methods and components of the modules."""
+def _list_methods_and_components(modules: Sequence[str], *, as_json: bool) -> None:
     listed = dict(registry.list_methods())
     parts = []
     for module in map(_import_module, modules):

@@ -55,7 +55,7 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     for command_name, command in commands.items():
         path = None
         if command_name == name and "config" in _flag_names(commands, name):
-            path = _config_path(arguments)
+            path = _value_of_config_flag(arguments)
         subcommand = tyro.conf.subcommand(command_name, prefix_name=False, **_command_default(command, path))
         subcommands.append(Annotated[command, subcommand])
     # The members of the union are only known at run time, so it cannot be written as A | B.
@@ -81,7 +81,7 @@ def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:
-    """Raise InputError for a repeated flag, of which the parser would use only the last value."""
+    """Raise InputError for a repeated flag. The parser would use only its last value."""
     seen = set[str]()
     for word in takewhile(lambda word: word != "--", arguments):
         if not word.startswith("--"):
@@ -109,8 +109,7 @@ def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[s
         yield
 
 
-def _config_path(arguments: Sequence[str]) -> str | None:
-    """Return the value of `--config` in the arguments, or None."""
+def _value_of_config_flag(arguments: Sequence[str]) -> str | None:
     for word, value in zip(arguments, [*arguments[1:], None], strict=True):
         if word == "--config":
             return value

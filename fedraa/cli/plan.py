@@ -208,7 +208,7 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
         tasks: The tasks of the first round, or a sample of them.
         total: The number of all tasks of the first round.
     """
-    shapes = Counter((task.widths, _unmasked_text(task)) for task in tasks)
+    shapes = Counter((task.widths, _trainable_percentage(task)) for task in tasks)
     shown = shapes.most_common(MAX_CLASSES)
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters; submodels of the first round"
     if len(tasks) < total:
@@ -221,8 +221,7 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
     return table
 
 
-def _unmasked_text(task: Task) -> str:
-    """Return the percentage of the submodel's parameters that the task's mask leaves trainable."""
+def _trainable_percentage(task: Task) -> str:
     if task.mask is None:
         return "100%"
     return f"{task.mask.mean():.0%}"

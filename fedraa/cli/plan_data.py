@@ -95,7 +95,7 @@ def _all_clients(data: Federated) -> list[tuple[str, int]]:
 
 
 def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
-    """Return the name of each quantile of the number of training samples, and the client at it."""
+    """Return the quantiles' names, and the client whose number of samples is at each quantile."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1

@@ -221,7 +221,6 @@ def _unknown_losses_note(spec: RunSpec) -> str:
 
 
 def _sample_note(sample: int, total: int) -> str:
-    """Return a note if only a sample of the clients was simulated, otherwise an empty text."""
     if sample == total:
         return ""
     return f", from a simulation of {sample} of the {total} clients"

@@ -93,7 +93,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     next_client = NEXT_CLIENT.resolve(getattr(schedule, "next_client", "uniform"))
     if spec.wall or not schedule.scheduled or clients > MAX_SIMULATED or not isinstance(next_client, Uniform):
         return None
-    updates = _forecast_clients(spec, steps)
+    updates = _forecast_client_of_each_update(spec, steps)
     if terms.local:
         # A task in flight at the end of the run is also sent.
         return int(np.bincount(updates, minlength=clients).max()) + 1
@@ -101,8 +101,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     return largest_squared(group_updates(events, terms.per_release))
 
 
-def _forecast_clients(spec: RunSpec, steps: int) -> tuple[int, ...]:
-    """Return the client of each update of an asynchronous run, from a dry run."""
+def _forecast_client_of_each_update(spec: RunSpec, steps: int) -> tuple[int, ...]:
     schedule = spec.method.schedule
     rule = spec.method.update
     assert isinstance(rule, AsyncRule)

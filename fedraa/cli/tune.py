@@ -52,14 +52,6 @@ def run_tuning(
 
 
 def _print_trial(trial: Trial, count: int, total: int, left: float) -> None:
-    """Print one line about a finished trial.
-
-    Args:
-        trial: The trial.
-        count: The number of finished trials.
-        total: The number of all trials.
-        left: The expected remaining time in seconds.
-    """
     text = f"trial {count} of {total}: {trial.method} at {_values_text(trial.values)}: {_outcome_text(trial)}"
     if count < total:
         text += f"; about {timedelta(seconds=round(left))} left"

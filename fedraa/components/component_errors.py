@@ -20,7 +20,7 @@ def unknown_component_error(field: str, name: str, names: Collection[str], hint:
 
 
 def names_text(names: Collection[str]) -> str:
-    """Return a text that lists the values that a field accepts: the names, and custom components."""
+    """Return a text with the values that a field accepts: the names, and custom components."""
     custom = "a custom one as package.module:Name"
     return f"{', '.join(names)}, or {custom}" if names else custom
 

@@ -162,7 +162,12 @@ class ComponentRegistry(Generic[T]):
             raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
     def _check_component(self, component: Any, source: object) -> T:
-        """Check the methods and the fields of a component, and return it. `source` is for errors."""
+        """Check the methods and fields of a component, and return it.
+
+        Args:
+            component: The component.
+            source: The component as the user wrote it, for errors.
+        """
         missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
             problem = f"it has no method {' or '.join(missing)}"

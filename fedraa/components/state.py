@@ -69,7 +69,7 @@ def save_state(component: Any) -> dict[str, Any]:
 
 
 def _declared_fields(kind: type) -> list[str] | None:
-    """Return the `state_fields` of the base classes and then of the class; None if none declares them."""
+    """Return the `state_fields` of the base classes and the class; None if none declares them."""
     declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
     if not declarations:
         return None
@@ -80,8 +80,7 @@ def _field_key(field: str) -> str:
     return field.removeprefix("_")
 
 
-def _is_key(value: object) -> bool:
-    """Return True for a number or text, which a checkpoint restores unchanged."""
+def _is_number_or_text(value: object) -> bool:
     return isinstance(value, int | float | str | np.integer)
 
 
@@ -96,11 +95,11 @@ def _plain_value(value: Any) -> Any:
     """
     if _is_component(value):
         return save_state(value)
-    if isinstance(value, set) and all(map(_is_key, value)):
+    if isinstance(value, set) and all(map(_is_number_or_text, value)):
         return sorted(value)
     if isinstance(value, list | tuple | deque):
         return list(map(_plain_item, value))
-    if not isinstance(value, dict) or not all(map(_is_key, value)):
+    if not isinstance(value, dict) or not all(map(_is_number_or_text, value)):
         return value
     items = {key: _plain_item(item) for key, item in value.items()}
     if all(isinstance(key, str) for key in value):
@@ -175,7 +174,7 @@ def _misfit_error(place: str, value: object, expected: str) -> InputError:
 
 
 def _describe_unfit(value: object) -> str | None:
-    """Return a description of the first value that a checkpoint cannot store; None if there is none."""
+    """Describe the first value that a checkpoint cannot store; None if there is none."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):

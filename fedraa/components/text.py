@@ -40,13 +40,13 @@ def is_foreign(described: Any) -> bool:
 
 
 def is_built_in(value: object) -> bool:
-    """Return True if a class, a function, or the class of an object is in a package of fedraa."""
+    """Return True for a class, a function, or an object of a class of fedraa."""
     module: str = getattr(value, "__module__", type(value).__module__)
     return module.partition(".")[0] in BUILT_IN_PACKAGES
 
 
 def import_path_of(value: object) -> str:
-    """Return the import path of a class or a function. For a built-in class, return only the name."""
+    """Return the import path of a class or a function. A built-in class has only its name."""
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
     if is_built_in(value) and inspect.isclass(value):
         return name
@@ -125,7 +125,7 @@ def matches_description(text: str, described: Mapping[str, Any]) -> bool:
 
 
 def values_of(part: object) -> dict[str, Any]:
-    """Return the arguments from which a component was created, if it has stored them under their names."""
+    """Return the attributes of a component that have the names of its class's arguments."""
     if is_dataclass(part):
         return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
     parameters = inspect.signature(type(part).__init__).parameters

@@ -43,7 +43,7 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
-        problem = f"auto computes the number of local steps from a fixed sending time, but {name} sends at every step"
+        problem = f"auto needs a fixed number of bytes per task, but {name} sends bytes at every step"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if local.split and getattr(method.schedule, "late", "drop") == "partial":
         problem = f"{name} sends activations at every step, so the bytes of a task cut at the deadline are unknown"
@@ -136,7 +136,7 @@ def check_votes(experiment: Experiment, method: Method) -> None:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method lacks personal layers that it needs, or has some that it does not support."""
+    """Raise InputError if the method's personal layers are missing or not supported."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:
@@ -163,10 +163,10 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
-    """Raise InputError if a choice needs one class label per sample, but the objective has none."""
+    """Raise InputError if a choice needs class labels that the objective does not have."""
     if objective.classifies:
         if vmap_batch > 1 and objective.auxiliary:
-            problem = "a model with auxiliary outputs cannot be trained in stacks of tasks"
+            problem = "tasks of a model with auxiliary outputs cannot be trained in one batched computation"
             raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
     for is_on, problem in (
@@ -181,7 +181,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Raise InputError if a transform moves parts of a sample, but the targets cannot move with them."""
+    """Raise InputError if the transforms move parts of samples but not of the targets."""
     moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, but the targets of {objective.name} do not move with them"

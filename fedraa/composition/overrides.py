@@ -75,7 +75,12 @@ DERIVED = {f"local.{name}" for name in ("control", "full_gradient", "squares", "
 
 
 def find_path(method: Any, name: str) -> str | None:
-    """Return the path that a shortcut or a path sets; None if the method has no such value."""
+    """Return the path of the value that `name` sets; None if the method has no such value.
+
+    Args:
+        method: The method.
+        name: A shortcut or a path.
+    """
     if name in SET_BY_FIELDS or name in DERIVED:
         return None
     return next((path for path in SHORTCUTS.get(name, (name,)) if _has_value(method, path)), None)
@@ -97,7 +102,7 @@ def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[st
 
 
 def chosen_value(experiment: Any, name: str) -> Any:
-    """Return the value that the experiment sets by a shortcut or one of its paths; None for none."""
+    """Return the value that the experiment sets by a shortcut or a path; None for none."""
     value = getattr(experiment, name, None)
     if value is not None:
         return value
@@ -169,7 +174,7 @@ def _field_names(component: object) -> list[str]:
 
 
 def _can_be_set_whole(owner: object, name: str) -> bool:
-    """Return True if the field can be set as a whole, not only field by field."""
+    """Return True if the field can be set as a whole, not only its parts."""
     kind = _built_in_class(owner, name)
     if kind is None:
         return True
@@ -223,7 +228,10 @@ def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
 
 
 def _field_of_error(error: InputError, path: str, key: str) -> str:
-    """Return `key`, which the user wrote, followed by the component's field if the error names one."""
+    """Return the field of an error for the user, who wrote the shortcut or path `key`.
+
+    The component's field follows `key` if the error has one.
+    """
     component_name = path.rpartition(".")[2]
     if path in REGISTRIES:
         component_name = REGISTRIES[path].name

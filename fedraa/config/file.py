@@ -93,7 +93,6 @@ def unknown_field_error(name: str, known: Collection[str]) -> InputError:
 
 
 def _component_text(field: str, table: Mapping[str, Any]) -> str:
-    """Return a component in a table as text: `kind(name=value, ...)`."""
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):

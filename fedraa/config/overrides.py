@@ -110,7 +110,7 @@ def _split_pair(text: object) -> tuple[str, Any]:
 
 
 def _value_text(value: Any) -> str:
-    """Return a value as text for `read_literal`."""
+    """Return a value as a text that `read_literal` can read."""
     if isinstance(value, str) and read_literal(value) == value:
         return value
     if isinstance(value, list):

@@ -16,7 +16,6 @@ AUTO_CAPACITIES = "auto"
 
 
 def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping of paths to values in the form of config.json."""
     return {path: text_of(value) for path, value in values.items()}
 
 
@@ -47,16 +46,12 @@ class Section(BaseModel):
         return frozenset().union(*(vars(base).get("MAY_CHANGE", ()) for base in cls.__mro__))
 
     def __init__(self, **values: object) -> None:
-        """Create the section.
-
-        Raises InputError for the first field with a value that is not allowed.
-        """
         fields = type(self).model_fields
         try:
             super().__init__(**values)
         except ValidationError as error:
             single = {
-                name: value for name, value in values.items() if name in fields and not _takes_several(fields[name])
+                name: value for name, value in values.items() if name in fields and not _is_tuple_field(fields[name])
             }
             raise first_input_error(error, single, fields) from None
 
@@ -70,7 +65,7 @@ class Section(BaseModel):
         is_table = isinstance(value, Mapping) and KIND not in value
         is_one = not is_table and not isinstance(value, list | tuple | range | set | type(None))
         is_auto = isinstance(value, str) and value == AUTO_CAPACITIES
-        if is_one and _takes_several(field) and not is_auto:
+        if is_one and _is_tuple_field(field) and not is_auto:
             value = (value,)
         return cls._to_config_form(value)
 
@@ -86,7 +81,6 @@ class Section(BaseModel):
         return value
 
 
-def _takes_several(field: FieldInfo) -> bool:
-    """Return True if the type of the field is a tuple of values."""
+def _is_tuple_field(field: FieldInfo) -> bool:
     hints = (field.annotation, *get_args(field.annotation))
     return any(get_origin(hint) is tuple for hint in hints)

@@ -51,7 +51,7 @@ class ProblemOptions(Section):
     @field_validator("dataset", mode="before")
     @classmethod
     def _dataset_name(cls, value: object) -> object:
-        """Return a name or a path as text. Raise InputError for an object, which an experiment cannot store."""
+        """Return a name or a path as text. Raise InputError for other objects."""
         if not isinstance(value, str | Path):
             hint = "pass an object or a function by run(experiment, dataset=...)"
             raise InputError("dataset", got=value, expected="a name or a path", hint=hint)
@@ -193,7 +193,7 @@ class MethodOptions(Section):
             return self
         total = sum(self.ratios)
         if abs(total - 1) > 1e-6:
-            raise InputError("ratios", got=self.ratios, expected=f"shares that sum to 1, not {total:g}")
+            raise InputError("ratios", got=self.ratios, expected=f"fractions that sum to 1, not {total:g}")
         if self.fragments is not None and self.fragments != len(self.ratios):
             problem = f"it does not match the {len(self.ratios)} ratios"
             raise InputError("fragments", problem, got=self.fragments, hint="give one of the two")
@@ -236,7 +236,7 @@ class LocalOptions(Section):
     @field_validator("local_steps")
     @classmethod
     def _check_local_steps(cls, value: int | str | None) -> int | str | None:
-        """Raise InputError if the value is neither a number from 1 nor a text that AutoSteps accepts."""
+        """Raise InputError for a text that AutoSteps does not accept, or a number below 1."""
         # This import takes seconds.
         if isinstance(value, str):
             from fedraa.client.auto_steps import AutoSteps

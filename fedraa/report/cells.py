@@ -15,7 +15,7 @@ DEFAULT_TIME = 20.0
 
 
 def as_tuple(field: str, value: Any, example: str) -> tuple[Any, ...]:
-    """Return `value` as a tuple; a single name or Method becomes a tuple of length 1.
+    """Return `value` as a tuple. A single name or Method becomes a tuple of one.
 
     Args:
         field: The name of the field, for the error message.

@@ -81,7 +81,6 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
 
 
 def _short_name(data: Federated, client: int) -> str:
-    """Return the client's name, or its number, in at most 19 characters."""
     name = str(client) if data.names is None else data.names[client]
     if len(name) < 20:
         return name

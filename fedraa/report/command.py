@@ -11,10 +11,10 @@ from fedraa.config.sections import OutputOptions
 
 
 def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
-    """Return the command that reproduces a run: `fedraa run` with every option that has no default value.
+    """Return the command `fedraa run ...` that reproduces a run.
 
-    Options about the output are omitted. If the run had objects that no option can name, the result is a call of
-    `fedraa.run` in Python with `...` for each object, and a comment that describes it.
+    It has the options that are not at their defaults and that change the run. If the run had objects that no option can
+    name, the result is a call of `fedraa.run` in Python with `...` for each object.
 
     Args:
         experiment: The experiment of the run.

@@ -1,4 +1,4 @@
-"""The files of a comparison: compare.csv with a row per run, and a plot with a line per method."""
+"""The files of a comparison: compare.csv and a plot."""
 
 from collections.abc import Sequence
 from pathlib import Path

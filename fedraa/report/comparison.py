@@ -1,4 +1,4 @@
-"""Plots that compare groups of runs: the main metric over time, bytes and steps, and the worst client over time."""
+"""Plots that compare groups of runs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -49,7 +49,7 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
-    """Return a plot of column `y` of the evaluations over column `x`, with one line per group."""
+    """Return a plot of column `y` over column `x` of the evaluations, with one line per group."""
     figure, axes = new_figure(3.4)
     ends = [_last_place(group, x) for group in groups]
     log = max(ends) > LOG_FROM * min(ends) > 0

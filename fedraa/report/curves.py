@@ -1,4 +1,4 @@
-"""A plot of the main metric over time, with a line per method and a band over its seeds."""
+"""A plot of the main metric over time with one line per method."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, cycle

@@ -69,6 +69,6 @@ def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) ->
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a key that sorts by `AXES`, and a component's kind before its other settings."""
+    """Return a key that sorts in the order of `AXES`. A component's kind comes before its settings."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

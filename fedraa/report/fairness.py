@@ -50,7 +50,10 @@ def last_results(run: Run) -> pd.DataFrame:
 
 
 def fairness_tables(groups: Sequence[Group]) -> list[Table]:
-    """Return a table with a row for each run that has clients.csv; no table without such a run."""
+    """Return a table with a row for each run that has clients.csv.
+
+    Returns no table if no run has the file.
+    """
     main = groups[0].first.metric_spec.main
     metric = main.replace("_", " ")
     columns = (
@@ -95,7 +98,6 @@ def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
 
 
 def _client_name(results: pd.DataFrame, row: int) -> str:
-    """Return the name of the client in this row, or its number."""
     return str(results["name"].iloc[row]) or str(results["client"].iloc[row])
 
 

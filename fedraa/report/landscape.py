@@ -74,10 +74,10 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
 def measure_surface(
     module: nn.Module, x: Tensor, y: Tensor, *, radius: float = RADIUS, points: int = POINTS, seed: int = 0
 ) -> Surface:
-    """Return the loss on a square around the model, in two random filter-normalised directions.
+    """Return the loss on a square around the model, in two random directions.
 
-    Filter normalisation (Li et al. 2018, section 4) scales each filter of a Gaussian direction to the norm of the
-    model's filter. A filter is a row of a weight. Biases and normalisation layers do not change.
+    Each filter (row of a weight) of a direction has the norm of the model's filter (Li et al. 2018, section 4). Biases
+    and normalisation layers do not change.
 
     Args:
         module: The model in evaluation mode.
@@ -100,10 +100,10 @@ def measure_surface(
 
 
 def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, steps: int = ASCENT_STEPS) -> float:
-    """Return the largest rise of the loss that gradient ascent finds within the distance `rho` of the model.
+    """Return the largest increase of the loss that gradient ascent finds within the distance `rho`.
 
     The result is a lower bound of max L(theta + e) - L(theta) over |e| <= rho (Foret et al. 2021, eq. 1). Each step
-    goes from the model to the edge of the ball, along the gradient at the point of the previous step.
+    goes from the model to the edge of the ball, along the gradient at the previous point.
 
     Args:
         module: The model in evaluation mode.

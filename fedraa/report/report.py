@@ -73,12 +73,11 @@ def report(
     for name, pdf in prints.items():
         with replace_file(folder / f"{name}.pdf") as stream:
             stream.write(pdf)
-    write_text(out, render_page(*_title_and_text(groups), sections, images, themes))
+    write_text(out, render_page(*_title_and_subtitle(groups), sections, images, themes))
     return folder
 
 
-def _title_and_text(groups: Sequence[Group]) -> tuple[str, str]:
-    """Return the title of the page and the line below it."""
+def _title_and_subtitle(groups: Sequence[Group]) -> tuple[str, str]:
     runs = runs_of(groups)
     datasets = sorted({group.first.options["dataset"] for group in groups})
     commits = sorted({str(run.config["commit"])[:10] for run in runs})

@@ -108,7 +108,7 @@ class Run:
 
     @property
     def idle_fraction(self) -> float:
-        """The fraction of the run's time in which a client had no task, averaged over clients."""
+        """The mean fraction of the run's time in which a client had no task."""
         return max(0.0, self.timeline.idle_fraction(self.clients) or 0.0)
 
 
@@ -148,7 +148,7 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
     groups: dict[tuple[str, str], dict[int, Run]] = {}
     for run in runs:
         options = {name: value for name, value in run.options.items() if name not in PER_RUN}
-        seeds = groups.setdefault((repr(options), _whole_method(run)), {})
+        seeds = groups.setdefault((repr(options), _method_configuration(run)), {})
         if run.seed in seeds:
             raise InputError(
                 "runs",
@@ -166,20 +166,19 @@ def runs_of(groups: Sequence[Group]) -> list[Run]:
     return [*chain.from_iterable(group.runs for group in groups)]
 
 
-def _whole_method(run: Run) -> str:
-    """Return the method's full configuration as text. The integer 1 gives the text of 1.0."""
+def _method_configuration(run: Run) -> str:
+    """Return the method's full configuration as text. Integers have the form of floats."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
     # Automatic capacities depend on the fleet, which may depend on the seed.
     if run.options["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
-    return json.dumps(_as_floats(method), sort_keys=True)
+    return json.dumps(_integers_to_floats(method), sort_keys=True)
 
 
-def _as_floats(value: Any) -> Any:
-    """Return the value with floats in place of integers, also in nested mappings."""
+def _integers_to_floats(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _as_floats(nested) for name, nested in value.items()}
+        return {name: _integers_to_floats(nested) for name, nested in value.items()}
     if type(value) is int:
         return float(value)
     return value
@@ -192,7 +191,7 @@ def differing_options(runs: Sequence[Run]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: its method, and what distinguishes it from other runs of this method."""
+    """Return a label per run: its method, and its differences from other runs of this method."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
@@ -236,7 +235,7 @@ def value_text(value: object) -> str:
 
 
 def _find_runs(directory: Path) -> list[Path]:
-    """Return the run directories in a folder; the folder itself if it is a run or contains none."""
+    """Return the runs in a folder. Return the folder itself if it is a run or has no runs."""
     if (directory / CONFIG).is_file():
         return [directory]
     return sorted(path.parent for path in directory.glob(f"*/{CONFIG}")) or [directory]

@@ -123,7 +123,7 @@ def draw_commit_heat_map(run: Run) -> Figure:
 
 
 def draw_coverage(run: Run) -> Figure:
-    """Return a plot of the largest and smallest number of clients that train a coordinate, over rounds."""
+    """Return a plot of the minimum and maximum number of clients that train a coordinate in each round."""
     figure, (above, below) = new_figure(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
     low = run.rounds["coverage_min"].to_numpy(int)

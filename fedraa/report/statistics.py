@@ -60,7 +60,9 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
 
 
 def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
-    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`; only the mean if there is no interval.
+    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`.
+
+    Without an interval, the text has only the mean.
 
     Args:
         values: The values.

@@ -212,7 +212,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
 
 
 def _read_epsilon(run: Run) -> float | None:
-    """Return the privacy loss epsilon of a run; None without privacy, or if epsilon is infinite."""
+    """Return the privacy loss epsilon of a run; None if it is infinite or unknown."""
     privacy: dict[str, float | None] = run.summary.get("privacy", {})
     return privacy.get("epsilon")
 
@@ -225,7 +225,7 @@ def _energy_columns(runs: Sequence[Run]) -> list[Metric]:
 
 
 def _bad_client_columns(runs: Sequence[Run]) -> list[Metric]:
-    """Return columns with the numbers of failed tasks and quarantined clients, if there are any."""
+    """Return columns for failed tasks and quarantined clients, if there are any."""
     if not any(run.summary["dropped"] for run in runs):
         return []
     return [
@@ -237,14 +237,14 @@ def _bad_client_columns(runs: Sequence[Run]) -> list[Metric]:
 def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     """Return a table with one row per group: means over seeds, tested against the first group."""
     rows, lines = [], []
-    base = _metric_values(groups[0], columns[0])
+    base = _seed_values(groups[0], columns[0])
     for group in groups:
-        p = None if group is groups[0] else welch_p_value(_metric_values(group, columns[0]), base)
+        p = None if group is groups[0] else welch_p_value(_seed_values(group, columns[0]), base)
         row = [Cell(group.label, group.label), Cell(str(len(group.runs)), len(group.runs))]
         line: dict[str, object] = {"method": group.label, "seeds": len(group.runs)}
         for metric in columns:
-            values = _metric_values(group, metric)
-            bounds = bounds_of([*chain.from_iterable(_metric_values(other, metric) for other in groups)], metric.better)
+            values = _seed_values(group, metric)
+            bounds = bounds_of([*chain.from_iterable(_seed_values(other, metric) for other in groups)], metric.better)
             low, high = confidence_interval(values, bounds) or (None, None)
             mark = metric is columns[0] and is_significant(p)
             if metric.shown:
@@ -277,8 +277,7 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     return " ".join(sentences)
 
 
-def _metric_values(group: Group, metric: Metric) -> list[float]:
-    """Return the metric of all seeds that report it."""
+def _seed_values(group: Group, metric: Metric) -> list[float]:
     values = [metric.of(run) for run in group.runs]
     return [float(value) for value in values if value is not None]
 
@@ -322,7 +321,7 @@ def make_run_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
             cells = [_value_cell(metric, numbers[metric.name]) for metric in columns if metric.shown]
-            ended = _end_reason(run)
+            ended = _end_reason_and_note(run)
             digest = str(run.summary["model_sha256"])
             rows.append(
                 (
@@ -342,8 +341,7 @@ def make_run_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     return Table("runs", "Runs", note, headings, tuple(rows), pd.DataFrame(lines))
 
 
-def _end_reason(run: Run) -> str:
-    """Return the reason of the run's end and the note in its summary."""
+def _end_reason_and_note(run: Run) -> str:
     reason = str(run.summary["reason"])
     if run.summary.get("note"):
         return f"{reason}: {run.summary['note']}"

@@ -75,7 +75,7 @@ class Ranking:
     def in_words(self) -> str:
         """Return sentences that compare the first two groups, with the significance of the difference."""
         if self.by_time:
-            return self._times_in_words()
+            return self._compare_times_to_target()
         first, second = self.groups[0].label, self.groups[1].label
         metric = self.first.first.metric_spec.main.replace("_", " ")
         best, other = mean_or_nan(self.values[0]), mean_or_nan(self.values[1])
@@ -95,8 +95,7 @@ class Ranking:
         values = f"{metric} {best:.4f}, {gap} than {second} ({other:.4f})"
         return f"{first} is ahead {when}: {values}. {self._describe_noise()}{behind}"
 
-    def _times_in_words(self) -> str:
-        """Return a sentence that compares the first two groups' times to the target."""
+    def _compare_times_to_target(self) -> str:
         first, second = self.groups[0].label, self.groups[1].label
         best = mean_or_nan(self.values[0])
         if not self.values[1]:
@@ -121,7 +120,7 @@ class Ranking:
         return min(map(len, self.values[:2])) < 2
 
     def _describe_noise(self) -> str:
-        """Return a sentence that compares the difference of the first two groups with the noise."""
+        """Return a sentence that states if the first two groups differ by more than noise."""
         if self.single:
             return "A single seed does not show whether the difference is more than noise."
         p = welch_p_value(self.values[0], self.values[1])
@@ -140,7 +139,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last evaluation up to the time `at`; None means the run's end."""
+    """Return the main metric of the last evaluation up to the time `at`; None for the run's end."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
@@ -202,7 +201,10 @@ def log_differences(group: Group, first: Group) -> list[str]:
 
 
 def untrained_fraction(run: Run) -> float:
-    """Return the mean fraction of parameters that no client trained in a round; 0 without rounds."""
+    """Return the fraction of parameters that no client trained, averaged over rounds.
+
+    An asynchronous run has the value 0.
+    """
     if run.rounds.empty:
         return 0.0
     return float(run.rounds["uncovered"].mean()) / float(run.config["resolved"]["parameters"])
@@ -258,7 +260,6 @@ def _describe_weakness(ranking: Ranking) -> str:
 
 
 def _suggest_next_runs(ranking: Ranking) -> str:
-    """Return a sentence with experiments that would make the comparison clearer."""
     tips = []
     if ranking.single:
         tips.append("run several seeds (fedraa compare ... --seeds 0 1 2)")
@@ -288,7 +289,6 @@ def still_improves(run: Run) -> bool:
 
 
 def _describe_unfinished(groups: Sequence[Group]) -> str:
-    """Return a sentence about the runs that have not ended."""
     unfinished = [run for run in runs_of(groups) if not run.ended]
     if not unfinished:
         return ""

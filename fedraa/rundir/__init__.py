@@ -1,1 +1,1 @@
-"""Read and write a run directory: the log, the checkpoints, the lock and the other files of a run."""
+"""Read and write a run directory: the log, the checkpoints, the lock and other files."""

@@ -1,4 +1,4 @@
-"""Write a file completely or not at all, even in a crash, and compute digests of files."""
+"""Write a file completely or not at all, even in a crash."""
 
 import hashlib
 import os

@@ -51,7 +51,7 @@ def save_checkpoint(directory: Path, step: int, state: State) -> None:
 
 
 class Saver:
-    """Writes checkpoints.
+    """A writer of checkpoints.
 
     A thread writes large checkpoints while the run continues. It writes a copy of all arrays that may change.
 
@@ -60,7 +60,6 @@ class Saver:
     """
 
     def __init__(self, min_thread_bytes: int = MIN_THREAD_BYTES) -> None:
-        """Let a thread write checkpoints of at least `min_thread_bytes` bytes."""
         self._min_thread_bytes = min_thread_bytes
         self._writing: Thread | None = None
         self._error: BaseException | None = None
@@ -82,12 +81,12 @@ class Saver:
             self._write_checkpoint(directory, step, text, arrays)
             self.wait()
             return
-        stable = [array.copy() if _may_change(array) else array for array in arrays]
+        stable = [array.copy() if _has_writeable_memory(array) else array for array in arrays]
         self._writing = Thread(target=self._write_checkpoint, args=(directory, step, text, stable), name="checkpoint")
         self._writing.start()
 
     def wait(self) -> None:
-        """Wait until the pending checkpoint is on the disk, and raise the error if writing it failed."""
+        """Wait until the pending checkpoint is on the disk, or raise the error of writing it."""
         if self._writing is not None:
             self._writing.join()
         error = self._error
@@ -114,8 +113,7 @@ def _store_checkpoint(directory: Path, step: int, text: bytes, arrays: Sequence[
         old.unlink()
 
 
-def _may_change(array: npt.NDArray[Any]) -> bool:
-    """Return True if the memory of an array can be written."""
+def _has_writeable_memory(array: npt.NDArray[Any]) -> bool:
     base: object = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -273,7 +271,7 @@ def read_checkpoint(path: Path) -> State:
 
 
 def _encode_value(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:
-    """Return the JSON value of a NumPy scalar or an array, and add a new array to `arrays`."""
+    """Return the JSON value of a NumPy scalar or array. A new array is added to `arrays`."""
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
@@ -303,7 +301,7 @@ def _decode_tree(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
 
 
 class _Hashed:
-    """Writes to a stream and computes the digest of all written bytes."""
+    """A writer that computes the digest of all written bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

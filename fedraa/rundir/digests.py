@@ -1,4 +1,4 @@
-"""The file SHA256SUMS with the digests of a finished run's files, which `sha256sum -c SHA256SUMS` can check."""
+"""The file SHA256SUMS with the digests of a finished run's files, for `sha256sum -c`."""
 
 import hashlib
 import re

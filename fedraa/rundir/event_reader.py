@@ -77,7 +77,6 @@ def not_an_event_error(directory: Path, number: int) -> InputError:
 
 
 def _is_event(value: object) -> bool:
-    """Return True if the value has the fields that all events have."""
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         return False
     return all(isinstance(value.get(name), int | float) for name in ("seq", "t", "wall"))

@@ -1,4 +1,4 @@
-"""The failed tasks of each client with their reasons, and the reason of a failed run."""
+"""The failed tasks of each client, and the reason of a failed run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

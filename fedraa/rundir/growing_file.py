@@ -1,4 +1,4 @@
-"""The logs of a run, which only grow, and the digests by which a resumed run checks them."""
+"""The logs of a run, which only grow, and their digests."""
 
 import os
 from contextlib import suppress

@@ -36,7 +36,7 @@ class History:
     `t` is the time on the run's clock. On the virtual clock it is simulated time: in time units or, with physical
     units, in seconds. One time unit is the time for five local epochs of the full model on a device of compute 1 with
     an average number of samples. On the wall clock `t` is real seconds. `wall` is always real seconds since the start,
-    without interruptions. Accuracies are shares from 0 to 1.
+    without interruptions. Accuracies are from 0 to 1.
 
     `events` has one row per event in the order of the log. All events have `seq` (0, 1, ...), `kind`, `t` and `wall`.
     The other columns depend on the kind, and are NaN for events of other kinds:

@@ -63,7 +63,6 @@ class Inputs:
 
 
 def _restore_transform(part: Transform, described: Mapping[str, Any]) -> Transform:
-    """Return a transform of the class of `part` with the described values."""
     with convert_errors("transforms", part):
         return type(part)(**{name: value for name, value in described.items() if name != KIND})
 

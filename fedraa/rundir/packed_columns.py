@@ -35,7 +35,7 @@ def unpack_column(written: Any) -> Any:
         raw = zlib.decompress(base64.b64decode(written["packed"]))
         column = np.frombuffer(raw, np.dtype(written["dtype"]).newbyteorder("<"))
     except (KeyError, TypeError, ValueError, zlib.error):
-        raise InputError("packed", "the value is not a packed column, or is damaged") from None
+        raise InputError("packed", "the value is not a column with an entry per client, or is damaged") from None
     return _with_nulls(column)
 
 

@@ -44,7 +44,7 @@ class Spent(BaseModel):
 
 
 class Stopwatch:
-    """Sums real seconds for each kind of work."""
+    """A sum of real seconds for each kind of work."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)

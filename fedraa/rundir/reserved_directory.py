@@ -36,10 +36,10 @@ class ReservedDirectory:
                 self._make_directories()
                 self._lock = self._take_lock()
         except ValueError:
-            self._remove_directories()
+            self._remove_made_directories()
             raise
         if self._lock is None:
-            self._remove_directories()
+            self._remove_made_directories()
             raise in_use_error(directory)
 
     def __enter__(self) -> Self:
@@ -51,24 +51,22 @@ class ReservedDirectory:
     def release(self) -> None:
         """End the reservation, and remove its files if the run has not begun."""
         assert self._lock is not None
-        if self._is_unused():
+        if self._has_only_empty_logs():
             for name in STARTED:
                 (self.directory / name).unlink(missing_ok=True)
         with suppress(OSError):
             if _is_at(self._lock, self.directory / WRITER):
                 (self.directory / WRITER).unlink()
         os.close(self._lock)
-        self._remove_directories()
+        self._remove_made_directories()
 
-    def _is_unused(self) -> bool:
-        """Return True if the directory holds only empty logs."""
+    def _has_only_empty_logs(self) -> bool:
         with suppress(OSError):
             sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
             return sizes.keys() <= {*STARTED, WRITER} and not any(sizes.get(name) for name in STARTED)
         return False
 
     def _make_directories(self) -> None:
-        """Make the directory and its missing parents."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
             # A directory that another process has just made must not be removed.
@@ -76,8 +74,7 @@ class ReservedDirectory:
                 path.mkdir()
                 self._made.insert(0, path)
 
-    def _remove_directories(self) -> None:
-        """Remove the directories that this object made, if they are empty."""
+    def _remove_made_directories(self) -> None:
         for path in self._made:
             with suppress(OSError):
                 path.rmdir()
