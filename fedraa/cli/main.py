@@ -70,7 +70,7 @@ class Resume:
     """End at this time on the run's clock, in time units, which must exceed the run's limit (default: the run's
     limit)."""
     target_accuracy: float | None = None
-    """End when the test accuracy reaches this share, which must exceed the run's target (default: the run's target)."""
+    """End when the test accuracy reaches this value, which must exceed the run's target (default: the run's target)."""
     target: str | None = None
     """End when a metric reaches a value, METRIC:VALUE, better than the run's target (default: the run's target)."""
     quiet: bool = False

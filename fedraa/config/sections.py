@@ -96,7 +96,7 @@ class DeviceOptions(Section):
     """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink; the rows of a
     client repeat after its last row (default: constant bandwidths, from --compute)."""
     duration_jitter: Decay = 0.1
-    """Largest random deviation of a task's duration from its cost, as a share of the cost."""
+    """Largest random deviation of a task's duration from its cost, relative to the cost."""
 
 
 class MethodOptions(Section):
@@ -164,8 +164,8 @@ class MethodOptions(Section):
     """Share of the model that each client can train; a shorter list is repeated for the other clients, and auto sets
     the share by the speed of each device (default: the method's)."""
     polyak_fraction: UpToOne | None = None
-    """Share of the server updates or rounds so far; the evaluated model is the average over the latest ones with this
-    share, and 0 evaluates the current model (default: the method's)."""
+    """Fraction of all server updates or rounds, of which the latest models are averaged for an evaluation; 0 evaluates
+    only the current model (default: the method's)."""
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
     sign (for signsgd), or a custom Compressor (default: the method's)."""
@@ -267,7 +267,7 @@ class StopOptions(Section):
     time: Positive | None = None
     """End at this time on the run's clock, in s with --clock wall or --units physical (default: no limit)."""
     target_accuracy: Share | None = None
-    """End when the test accuracy reaches this share, or after 1000 rounds without another limit (default: none)."""
+    """End when the test accuracy reaches this value, or after 1000 rounds without another limit (default: none)."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """End when a metric reaches a value, as METRIC:VALUE, such as perplexity:8 or r2:0.5 (default: none)."""
 
