@@ -165,10 +165,6 @@ def closest_name(word: str, known: Iterable[str]) -> str | None:
 
     Names are almost the same if their similarity is at least `NEAR_MISS`, or if they have the same letters in another
     order. Capitals and punctuation do not count.
-
-    Args:
-        word: The word of the user.
-        known: The names that exist.
     """
     names = {_plain_name(name): name for name in known}
     plain = _plain_name(OTHER_NAMES.get(_plain_name(word), word))

@@ -112,11 +112,11 @@ class RunDirSync:
 def register_writer(directory: Path) -> Iterator[None]:
     """Register this process as the writer of the user's directory during the `with` block."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
-        hold = WriteLock(directory, log, this_process())
+        write_lock = WriteLock(directory, log, this_process())
         try:
             yield
         finally:
-            hold.release()
+            write_lock.release()
             if not os.fstat(log.fileno()).st_size:
                 (directory / EVENTS).unlink()
 

@@ -100,11 +100,7 @@ class BareProcesses:
 
 
 def build_mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Return an MLP with ReLU between its linear layers.
-
-    Args:
-        widths: The layer sizes from input to output.
-    """
+    """Return an MLP with ReLU between its layers. `widths` are the sizes from input to output."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -131,14 +127,7 @@ def train_model(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Se
 
 
 def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
-    """Serve training requests of the parent process until it sends None.
-
-    Args:
-        pipe: The connection to the parent process.
-        widths: The widths of the model's layers.
-        shards: The data of this process's clients.
-        settings: The settings of SGD.
-    """
+    """Serve training requests of the parent process until it sends None."""
     torch.set_num_threads(1)
     device = torch.device(settings.device)
     model = build_mlp(widths).to(device)

@@ -258,12 +258,7 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
 
 @contextmanager
 def full_disk(room: int, largest_write: int) -> Iterator[None]:
-    """Simulate a disk with `room` free bytes.
-
-    Args:
-        room: The free bytes.
-        largest_write: The maximum bytes of one write.
-    """
+    """Simulate a disk with `room` free bytes. One write takes at most `largest_write` bytes."""
     write = os.write
     left = room
 
@@ -342,12 +337,7 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
 
 
 def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
-    """Count the rows with a right outcome.
-
-    Args:
-        rows: The rows.
-        disturbances: The number of disturbances for which each row counts.
-    """
+    """Count the rows with a right outcome. Each row counts as `disturbances` disturbances."""
     rows = list(rows)
     wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
     for row in wrong:

@@ -41,11 +41,7 @@ def builtin_model(name: str, *shape: int) -> Callable[[], Made]:
 
 
 def torchvision_resnet50(memory_format: torch.memory_format) -> Callable[[], Made]:
-    """Return a function that makes torchvision's ResNet-50 and a small batch.
-
-    Args:
-        memory_format: The memory format of the model and of the batch.
-    """
+    """Return a function that makes torchvision's ResNet-50 and a small batch in a memory format."""
 
     def make_model() -> Made:
         model: nn.Module = importlib.import_module("torchvision.models").resnet50()

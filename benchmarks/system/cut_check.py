@@ -50,16 +50,7 @@ def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, w
 def _check_cut(
     traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype
 ) -> None:
-    """Check a cut in one number type.
-
-    Args:
-        traced: The traced model.
-        example: A batch.
-        indices: The cut.
-        seed: The seed of the parameters.
-        outer: The larger cut to compare with.
-        dtype: The number type.
-    """
+    """Check a cut in one number type. `outer` is the larger cut to compare with."""
     rng = torch.Generator().manual_seed(seed)
     traced = dataclasses.replace(traced, module=copy_structure(traced.module))
     _randomise_statistics(traced, rng)
@@ -120,14 +111,7 @@ def _random_input(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Ten
 
 
 def _run_module(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """Return a module's outputs and the gradients `[d]` of a random projection of them.
-
-    Args:
-        module: The module.
-        x: A batch.
-        training: True for training mode.
-        dtype: The number type.
-    """
+    """Return a module's outputs and the gradients `[d]` of a random projection of them."""
     module.train(training)
     double = in_double() if dtype == torch.float64 else nullcontext()
     with torch.random.fork_rng(), WithoutDropout(), Silenced(), double:

@@ -247,9 +247,7 @@ def run_program(system: str, python: Path, work: Work) -> Measured:
 def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
     """Wait for a process, and return the peak memory of its process tree in bytes.
 
-    Args:
-        process: The process.
-        deadline: The Unix time at which the process is killed.
+    The process is killed at `deadline`, a Unix time.
     """
     peak = 0.0
     while process.poll() is None:

@@ -120,11 +120,7 @@ def _describe_difference(name: str, here: Digests | None, at_base: Digests | Non
 
 
 def digests_of(directory: Path) -> Digests:
-    """Return the digests of a finished run's files and of its final model.
-
-    Args:
-        directory: The run directory.
-    """
+    """Return the digests of a finished run's files and of its final model."""
     events = []
     for line in (directory / "events.jsonl").read_text().splitlines():
         event = {RENAMED.get(key, key): value for key, value in json.loads(line).items() if key != "wall"}

@@ -104,11 +104,7 @@ class Host:
 
 @contextmanager
 def two_hosts(prefix: str = "fedraa") -> Iterator[tuple[Host, Host, Link]]:
-    """Provide two simulated hosts and the link between them for the `with` block.
-
-    Args:
-        prefix: The beginning of the names of the namespaces and of their network devices.
-    """
+    """Provide two simulated hosts and the link between them for the `with` block."""
     hosts = (Host(f"{prefix}-a", "10.213.77.1"), Host(f"{prefix}-b", "10.213.77.2"))
     with ExitStack() as stack:
         ends = []

@@ -30,12 +30,7 @@ Group = tuple[str, list[Flag]]
 
 
 def show_overview(description: str, groups: Mapping[str, Mapping[str, Callable[..., Any]]]) -> None:
-    """Print the commands of the program, one per line.
-
-    Args:
-        description: A sentence about the program.
-        groups: The commands by heading and by name.
-    """
+    """Print the commands of the program, one per line, below their headings."""
     console = page_console()
     console.print("usage: [bold]fedraa COMMAND[/bold] \\[options]\n")
     console.print(description)
@@ -74,12 +69,7 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
 
 
 def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
-    """Return the groups in `--help`: positional arguments, everyday options, the command's options.
-
-    Args:
-        name: The name of the command.
-        flags: All flags of the command.
-    """
+    """Return the groups in `--help`: positional arguments, everyday options, the command's options."""
     groups = [(POSITIONAL, [flag for flag in flags if flag.group == POSITIONAL])]
     by_option = {flag.option: flag for flag in flags if flag.of_experiment}
     if by_option:

@@ -152,14 +152,7 @@ def _raise_sentence(
     commands: Functions,
     arguments: Sequence[str],
 ) -> None:
-    """Raise an InputError for a known type of tyro's parser errors.
-
-    Args:
-        event: The parser error.
-        program: The name of the program.
-        commands: The commands by name.
-        arguments: The arguments of the process.
-    """
+    """Raise an InputError for a known type of tyro's parser errors."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise _unknown_word_error(tokens[0], program, commands, arguments)
@@ -264,13 +257,7 @@ def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> s
 def _bad_value_error(
     argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None
 ) -> InputError:
-    """Return the error for an invalid value.
-
-    Args:
-        argument: The argument with the invalid value; None if it is unknown.
-        text: The value with the brackets and quotes of tyro's message.
-        allowed: The allowed values in tyro's form.
-    """
+    """Return the error for an invalid value. `text` is the value in tyro's message."""
     return InputError(_flag_name(argument), got=text.strip("[]'\""), expected=_allowed_values(allowed))
 
 

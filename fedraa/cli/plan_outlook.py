@@ -41,9 +41,7 @@ def ignore_event(kind: str, t: float, /, **fields: object) -> None:
 def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task], int]:
     """Return the tasks of the first round, at most `MAX_SIMULATED`, and the number of clients in it.
 
-    Args:
-        spec: The run.
-        record: Receives the log events of these tasks.
+    `record` receives the log events of these tasks.
     """
     server = make_server(spec, record)
     clients = np.fromiter(server.begin(), np.int64)
@@ -178,12 +176,7 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
     """Return the expected duration of a round in time units, without random factors (`jitter`).
 
-    If devices are not always available, this is the mean over `AVAILABILITY_ROUNDS` rounds with the same clients.
-
-    Args:
-        spec: The run.
-        tasks: The tasks of the first round, or a sample of them.
-        total: The number of tasks of the round.
+    If devices are not always available, this is the mean over `AVAILABILITY_ROUNDS` rounds.
     """
     schedule: Any = spec.method.schedule
     last = len(tasks)

@@ -13,9 +13,7 @@ _MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
 def convert_errors(where: str, part: object) -> Iterator[None]:
     """Convert any exception of a component in the `with` block to an InputError.
 
-    Args:
-        where: The field of the error, such as `aggregator`.
-        part: The component.
+    `where` is the field of the error, such as `aggregator`.
     """
     try:
         yield

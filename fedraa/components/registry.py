@@ -134,14 +134,7 @@ class ComponentRegistry(Generic[T]):
         return component
 
     def _make_component(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], source: object) -> Any:
-        """Create a component by calling a class or a function.
-
-        Args:
-            make: The class or the function.
-            arguments: The positional arguments.
-            values: The keyword arguments.
-            source: The component as the user wrote it, for errors.
-        """
+        """Create a component by calling a class or a function. Errors contain the user's `source`."""
         if arguments or values:
             check_arguments(make, arguments, values, self.name)
         try:
@@ -162,12 +155,7 @@ class ComponentRegistry(Generic[T]):
             raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
     def _check_component(self, component: Any, source: object) -> T:
-        """Check the methods and fields of a component, and return it.
-
-        Args:
-            component: The component.
-            source: The component as the user wrote it, for errors.
-        """
+        """Check the methods and fields of a component, and return it. Errors contain the user's `source`."""
         missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
             problem = f"it has no method {' or '.join(missing)}"

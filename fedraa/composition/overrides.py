@@ -75,12 +75,7 @@ DERIVED = {f"local.{name}" for name in ("control", "full_gradient", "squares", "
 
 
 def find_path(method: Any, name: str) -> str | None:
-    """Return the path of the value that `name` sets; None if the method has no such value.
-
-    Args:
-        method: The method.
-        name: A shortcut or a path.
-    """
+    """Return the path of the value that a shortcut or a path sets; None without this value."""
     if name in SET_BY_FIELDS or name in DERIVED:
         return None
     return next((path for path in SHORTCUTS.get(name, (name,)) if _has_value(method, path)), None)
@@ -207,14 +202,7 @@ def _values_below(path: str, value: object) -> dict[str, Any]:
 
 
 def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
-    """Return a copy of the method with another value at a path.
-
-    Args:
-        method: The method.
-        path: The path of the value.
-        value: The new value.
-        key: The shortcut or path that the user wrote, for errors.
-    """
+    """Return a copy of the method with another value at a path. Errors name the user's `key`."""
     choice, *names = path.split(".")
     try:
         if path in REGISTRIES and not (names and value is None):

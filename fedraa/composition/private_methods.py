@@ -84,10 +84,7 @@ def _check_sent_values(name: str, method: Method) -> None:
 def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
     """Raise InputError unless a round's step is the sum of all updates with weight 1.
 
-    Args:
-        name: The name of the method.
-        method: The method.
-        tasks: The maximum number of tasks of a client; None for no limit.
+    `tasks` is the maximum number of tasks of a client; None means no limit.
     """
     update = method.update
     assert isinstance(update, Mean)

@@ -168,11 +168,9 @@ CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 
 
 def suggest_name(word: str, known: Collection[str]) -> str:
-    """Return the question "did you mean NAME?"; empty if no name is similar or has the same purpose.
+    """Return the question "did you mean NAME?" with a similar name or the name for the same purpose.
 
-    Args:
-        word: The word of the user.
-        known: The names that exist.
+    The result is empty without such a name.
     """
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     plain = word.lstrip("-").replace("-", "_").lower()

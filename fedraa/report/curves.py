@@ -78,9 +78,7 @@ def plot_curves(
 def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
     """Write the name of every line at the right edge, without overlaps.
 
-    Args:
-        axes: The axes.
-        ends: The time, the value and the colour at the end of each line.
+    `ends` has the time, the value and the colour at the end of each line.
     """
     low, high = axes.get_ylim()
     labels: dict[str, str] = {}

@@ -34,12 +34,7 @@ COVERAGE = (
 
 
 def run_pictures(run: Run, name: str) -> list[Picture]:
-    """Return the plots for which the run has data.
-
-    Args:
-        run: The run.
-        name: The beginning of the files' names.
-    """
+    """Return the plots for which the run has data. Their files' names begin with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())

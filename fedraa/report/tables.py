@@ -287,12 +287,7 @@ def _estimate_cell(
 ) -> Cell:
     """Return the cell of a metric's mean over seeds.
 
-    Args:
-        metric: The metric.
-        values: The values of the seeds that report it.
-        bounds: The possible values, to which the interval is clipped.
-        seeds: The number of all seeds.
-        mark: True for a significant difference, which gets an asterisk.
+    `values` has the seeds that report the metric, and `seeds` is the number of all seeds. `mark` adds an asterisk.
     """
     if len(values) < seeds and metric.name == "time_to_target":
         return Cell(f"reached in {len(values)} of {seeds}", None)
@@ -364,15 +359,7 @@ def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
 def _settings_table(
     name: str, title: str, note: str, labels: Iterable[str], lines: Sequence[tuple[str, list[str]]]
 ) -> Table:
-    """Return a table of settings.
-
-    Args:
-        name: The base name of the table's files.
-        title: The title.
-        note: The note below the title.
-        labels: The columns.
-        lines: The name of each setting and its value in each column.
-    """
+    """Return a table of settings. A line has the name of a setting and its value in each column."""
     columns = ("setting", *labels)
     texts = [[setting, *values] for setting, values in lines]
     rows = tuple(tuple(Cell(text, text) for text in row) for row in texts)

@@ -55,7 +55,7 @@ class EventLog:
         self._events = self._files["events"]
         self._evals = self._files["evals"]
         try:
-            self._hold = WriteLock(directory, self._events.stream, driver or this_process())
+            self._write_lock = WriteLock(directory, self._events.stream, driver or this_process())
         except BaseException:
             self._close_files()
             raise
@@ -132,7 +132,7 @@ class EventLog:
                 os.fsync(file.stream.fileno())
 
     def close(self) -> None:
-        self._hold.release()
+        self._write_lock.release()
         self._close_files()
 
     def _close_files(self) -> None:

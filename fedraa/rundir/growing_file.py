@@ -54,11 +54,7 @@ class GrowingFile:
 def describe_damage(directory: Path, log: State) -> str | None:
     """Return a clause about a checkpoint that does not fit the logs; None if it fits.
 
-    The logs must begin with the bytes that they had when the checkpoint was written.
-
-    Args:
-        directory: The run directory.
-        log: The state of the logs in the checkpoint.
+    `log` is the state of the logs in the checkpoint. The logs must begin with the bytes that they had then.
     """
     for name, file in LOGS.items():
         if name not in log:

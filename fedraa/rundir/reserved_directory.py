@@ -112,9 +112,9 @@ class ReservedDirectory:
 @contextmanager
 def reserve_directory(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
     """Reserve a directory during the block. None means the first free one of `names(1)`, `names(2)`, ..."""
-    claim = _reserve_first_free(names) if directory is None else ReservedDirectory(directory)
-    with claim:
-        yield claim.directory
+    reserved = _reserve_first_free(names) if directory is None else ReservedDirectory(directory)
+    with reserved:
+        yield reserved.directory
 
 
 def refuse_used(directory: Path) -> None:

@@ -81,7 +81,7 @@ def interrupt_run(directory: Path, log: Path) -> None:
 
 @contextmanager
 def lock_directory(directory: Path, doing: str) -> Iterator[None]:
-    """WriteLock the lock of a directory of many runs during the block.
+    """Hold the lock of a directory of many runs during the block.
 
     Args:
         directory: The directory, which is made if it does not exist.

@@ -37,13 +37,7 @@ def summarise_unfinished(history: History) -> dict[str, object]:
 
 
 def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[str, object]:
-    """Return the totals of a run.
-
-    Args:
-        history: The run.
-        stats: The totals of its log.
-        end: The `end` event, or the same fields for a run that has not ended.
-    """
+    """Return the totals of a run. `end` has the fields of an `end` event."""
     evals = history.evals
     metric_spec = history.metric_spec
     totals = {"method": history.config["experiment"]["method"], "reason": end["reason"]}

@@ -27,12 +27,7 @@ class Client(NumPyClient):  # type: ignore[misc]
         self._client = client
 
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
-        """Train the model on the client's data, and return the trained parameters.
-
-        Args:
-            parameters: The parameters of the global model.
-            config: The settings from the server.
-        """
+        """Train the global model on the client's data, and return the trained parameters."""
         torch.set_num_threads(1)
         work = self._work
         model = work.make_model()
