@@ -29,7 +29,7 @@ from fedraa.rundir.profile import PROFILE
 
 REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
-TOGETHER = 4
+SIMULTANEOUS_STARTS = 4
 UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
 ROUNDS: dict[str, Any] = {"rounds": 5, "checkpoint_every": 1, "eval_every": 1}
 METHODS: dict[str, dict[str, Any]] = {
@@ -347,7 +347,7 @@ def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
 
 
 def _tally_starts(folder: Path, rng: np.random.Generator, common_flags: Sequence[str]) -> Tally:
-    return tally_rows(simultaneous_starts(folder, TOGETHER, 3, common_flags), TOGETHER)
+    return tally_rows(simultaneous_starts(folder, SIMULTANEOUS_STARTS, 3, common_flags), SIMULTANEOUS_STARTS)
 
 
 def _of_methods(mishaps: Callable[..., Iterator[Row]], count: int) -> dict[str, Trial]:

@@ -45,7 +45,7 @@ FLAGS = (
     *("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", str(UPDATES)),
     *("--quiet", "--workers", "2", "--placement", "spread"),
 )
-COMMITS_BEFORE = 40
+COMMITS_BEFORE_CUT = 40
 PORT = 6390
 START_S, END_S = 300.0, 300.0
 POLL_INTERVAL_S = 0.1
@@ -255,7 +255,7 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
 
 def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
     """Cut the link after some commits, and return the seconds from the cut's end to the next commit."""
-    _await(lambda: _count_commits(out) >= COMMITS_BEFORE, process, START_S)
+    _await(lambda: _count_commits(out) >= COMMITS_BEFORE_CUT, process, START_S)
     with link.cut() if seconds else nullcontext():
         time.sleep(seconds)
     healed = time.monotonic()

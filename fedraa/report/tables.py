@@ -43,7 +43,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """The text of a table cell, and `value`, its sort key. None comes last."""
+    """A table cell: its text, and the `value` by which it is sorted. None comes last."""
 
     text: str
     value: float | str | None
@@ -212,7 +212,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
 
 
 def _read_epsilon(run: Run) -> float | None:
-    """Return the privacy loss epsilon of a run; None if it is infinite or unknown."""
+    """Return the privacy loss epsilon of a run; None without privacy or if it is infinite."""
     privacy: dict[str, float | None] = run.summary.get("privacy", {})
     return privacy.get("epsilon")
 

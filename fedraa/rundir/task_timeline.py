@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Fate(IntEnum):
-    """The end of a task."""
+    """The way in which a task ended."""
 
     RUNNING = 0
     """The task is in flight."""
