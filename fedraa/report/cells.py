@@ -78,7 +78,7 @@ def make_experiments(
         if template.updates is template.rounds is template.time is None:
             raise InputError(
                 "updates",
-                f"{template.method} counts its steps in another unit (rounds or updates) than the other methods",
+                f"{template.method} has no limit: --updates limits asynchronous methods, and --rounds the others",
                 hint="compare at equal --time, or give both --updates and --rounds",
             )
     check_schedules({str(template.method): template for template in templates})
