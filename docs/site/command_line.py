@@ -30,7 +30,7 @@ def command_line() -> str:
         flags = list_flags(command)
         positional = "".join(f" {flag.name}" for flag in flags if flag.group == POSITIONAL)
         lines = [f"## fedraa {name}{positional}", " ".join(str(command.__doc__).split())]
-        has_experiment = any(flag.of_experiment for flag in flags)
+        has_experiment = any(flag.sets_experiment_field for flag in flags)
         for group, members in groupby(flags, key=lambda flag: flag.group):
             is_own = group in (POSITIONAL, OWN)
             if not is_own and experiment_at:

@@ -48,8 +48,7 @@ class Flag:
         return self.name.partition(",")[0]
 
     @property
-    def of_experiment(self) -> bool:
-        """True if the flag sets a field of an experiment."""
+    def sets_experiment_field(self) -> bool:
         return self.group not in (OWN, POSITIONAL)
 
     @property

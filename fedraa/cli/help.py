@@ -71,7 +71,7 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
 def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
     """Return the groups in `--help`: positional arguments, everyday options, the command's options."""
     groups = [(POSITIONAL, [flag for flag in flags if flag.group == POSITIONAL])]
-    by_option = {flag.option: flag for flag in flags if flag.of_experiment}
+    by_option = {flag.option: flag for flag in flags if flag.sets_experiment_field}
     if by_option:
         for heading, options in EVERYDAY.items():
             groups.append((heading, [by_option[option] for option in options if option in by_option]))
@@ -82,7 +82,7 @@ def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
 def further_groups(flags: Sequence[Flag]) -> list[Group]:
     """Return, by section, the experiment's options that only `--help-all` shows."""
     everyday = set(chain.from_iterable(EVERYDAY.values()))
-    further = [flag for flag in flags if flag.of_experiment and flag.option not in everyday]
+    further = [flag for flag in flags if flag.sets_experiment_field and flag.option not in everyday]
     return [(heading, list(members)) for heading, members in groupby(further, key=lambda flag: flag.group)]
 
 

@@ -131,7 +131,6 @@ class Method:
         return ", ".join(filter(None, states))
 
     def choices(self) -> dict[str, object]:
-        """Return the four choices by name."""
         return {axis: getattr(self, axis) for axis in AXES}
 
     def described(self) -> dict[str, Any]:

@@ -60,7 +60,6 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command that reproduces the run."""
         return run_command(self.history.experiment, self.config.get("given", ()))
 
     @property
@@ -86,7 +85,6 @@ class Run:
 
     @cached_property
     def timeline(self) -> TaskTimeline:
-        """The tasks and rounds of the log."""
         return read_timeline(self.directory, partial=not self.ended)
 
     @cached_property

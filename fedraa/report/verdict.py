@@ -88,7 +88,7 @@ class Ranking:
             behind = f" Behind: {', '.join(f'{group.label} {mean_or_nan(values):.4f}' for group, values in ranked)}."
         if best == other:
             return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{behind}"
-        if self.tie:
+        if self.is_tie:
             values = f"{metric} {best:.4f} and {other:.4f}"
             return f"{first} and {second} are about equal {when}: {values}. {self._describe_noise()}{behind}"
         gap = f"{abs(best - other):.4f} {'more' if best > other else 'less'}"
@@ -109,19 +109,18 @@ class Ranking:
         return f"{first} reached the target first, at time {best:.4g}; {second} took {ratio}. {self._describe_noise()}"
 
     @property
-    def tie(self) -> bool:
+    def is_tie(self) -> bool:
         """Return True if a test finds no significant difference between the first two groups."""
         p = welch_p_value(self.values[0], self.values[1])
         return p is not None and p >= LEVEL
 
     @property
-    def single(self) -> bool:
-        """Return True if one of the first two groups has a single seed."""
+    def has_single_seed(self) -> bool:
         return min(map(len, self.values[:2])) < 2
 
     def _describe_noise(self) -> str:
         """Return a sentence that states if the first two groups differ by more than noise."""
-        if self.single:
+        if self.has_single_seed:
             return "A single seed does not show whether the difference is more than noise."
         p = welch_p_value(self.values[0], self.values[1])
         if p is None:
@@ -261,9 +260,9 @@ def _describe_weakness(ranking: Ranking) -> str:
 
 def _suggest_next_runs(ranking: Ranking) -> str:
     tips = []
-    if ranking.single:
+    if ranking.has_single_seed:
         tips.append("run several seeds (fedraa compare ... --seeds 0 1 2)")
-    elif ranking.tie:
+    elif ranking.is_tie:
         tips.append("run more seeds, if such a small difference matters")
     rising = [group.label for group in ranking.groups if all(map(still_improves, group.runs))]
     if rising:

@@ -49,7 +49,6 @@ class Work:
         return torch.from_numpy(self.array("x_train")[rows]), torch.from_numpy(self.array("y_train")[rows])
 
     def make_model(self) -> nn.Sequential:
-        """Return the MLP of the workload."""
         torch.manual_seed(0)
         layers: list[nn.Module] = [nn.Flatten()]
         before = int(np.prod(self.array("x_train").shape[1:]))
@@ -65,7 +64,6 @@ class Work:
         return float((predicted == self.array("y_test")).mean())
 
     def draw_cohort(self, rng: np.random.Generator) -> list[int]:
-        """Draw the clients that train in one round."""
         drawn: list[int] = rng.choice(self.clients, self.cohort, replace=False).tolist()
         return drawn
 
