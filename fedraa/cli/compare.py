@@ -55,7 +55,7 @@ def run_comparison(
         experiment: The settings that all methods share.
         terms: The source of the settings that no option sets: `equal`, `paper` or `tuned`; None for each method's
             defaults.
-        tuned: The file that `fedraa tune` wrote, for the terms `tuned`; otherwise None.
+        tuned: The file that `fedraa tune` wrote; only the terms `tuned` need it.
         waiting: The status line that shows the current preparation; None to show none.
     """
     if experiment.quiet:

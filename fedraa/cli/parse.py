@@ -42,7 +42,7 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     Args:
         commands: The commands by name.
         arguments: The arguments of the process.
-        description: A sentence about the program, for the general help.
+        description: A sentence about the program in the general help.
 
     Raises:
         InputError: The arguments have a mistake.

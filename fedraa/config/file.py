@@ -72,7 +72,7 @@ def check_names(names: Iterable[str], known: Collection[str], where: str = "") -
     Args:
         names: The names to check.
         known: The names of the experiment's fields.
-        where: The file that contains the names, for the error; empty for no file.
+        where: The file that contains the names; empty for no file.
     """
     for name in names:
         if name not in known:

@@ -29,7 +29,7 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
     Args:
         source: None, texts PATH=VALUE, or a mapping of paths to values. A value that is a mapping is a component if it
             has the key `kind`; otherwise its keys continue the path.
-        known: The names of an experiment's fields, for a hint.
+        known: The names of an experiment's fields.
 
     Raises:
         InputError: A text has no path, a path is malformed, or a path occurs twice.

@@ -18,9 +18,9 @@ def as_tuple(field: str, value: Any, example: str) -> tuple[Any, ...]:
     """Return `value` as a tuple. A single name or Method becomes a tuple of one.
 
     Args:
-        field: The name of the field, for the error message.
+        field: The name of the field in the error message.
         value: One value, or several.
-        example: A correct value, for the error message.
+        example: A correct value in the error message.
     """
     if isinstance(value, str | Method):
         return (value,)
@@ -56,7 +56,7 @@ def make_experiments(
         seeds: The seeds.
         experiment: The settings that all methods share.
         terms: The source of settings that the experiment leaves open: equal, paper or tuned.
-        tuned: The result of a tuning, for the terms `tuned`.
+        tuned: The result of a tuning; only the terms `tuned` need it.
 
     Raises InputError for an option that no method uses, or for methods with steps in different units.
     """

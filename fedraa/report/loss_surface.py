@@ -23,7 +23,7 @@ def landscape_pictures(surface: Surface, sharpness: float, name: str, samples: i
         surface: The loss surface.
         sharpness: The sharpness of the model.
         name: The beginning of the files' names.
-        samples: The number of test samples, for the caption.
+        samples: The number of test samples in the caption.
     """
     about = AROUND.format(samples)
     sharp = f" Sharpness: within a Euclidean distance of {RHO:g} the loss rises by at most {sharpness:.4f}."

@@ -37,7 +37,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
         y: The column of the vertical axis.
         x: The column of the horizontal axis.
         title: The title.
-        clock: The name of the run's clock, for the axis of `t`.
+        clock: The name of the run's clock. The axis of `t` has this name.
 
     Raises:
         ValueError: There is no such column. The error lists the columns.

@@ -85,7 +85,7 @@ def lock_directory(directory: Path, doing: str) -> Iterator[None]:
 
     Args:
         directory: The directory, which is made if it does not exist.
-        doing: The work, for the error of another process that wants the lock.
+        doing: The work. The error of another process that wants the lock names it.
 
     Raises:
         InputError: Another process holds the lock, or the directory cannot be written.
