@@ -102,7 +102,7 @@ class ProgressLog(Callback):
         return self._run.metric_spec.main
 
     def _state_text(self) -> str:
-        """Return the current preparation, or during training the progress."""
+        """Return the current preparation as text, or the progress during training."""
         progress = self._progress
         if progress is None or self._doing is not None:
             return self._doing or "starting"

@@ -35,7 +35,7 @@ class CSV(Callback):
         self.on_close()
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         # `on_close` closes the file.
-        self._stream = open(self.path, "w", encoding="utf-8", opener=_at_once)  # noqa: SIM115
+        self._stream = open(self.path, "w", encoding="utf-8", opener=_open_without_waiting)  # noqa: SIM115
         self._empty = True
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
@@ -52,8 +52,8 @@ class CSV(Callback):
             self._stream = None
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open a file. A named pipe without a reader raises OSError instead of waiting for ever."""
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file, but raise OSError for a named pipe without a reader."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor

@@ -205,7 +205,7 @@ def check_shards(name: str, method: Method, shards: int) -> None:
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return the options that the user set without effect, each with the reason.
+    """Return the options that the user set although they have no effect, with the reasons.
 
     Args:
         experiment: The experiment. A field counts as set if it differs from its default.

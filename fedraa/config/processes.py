@@ -19,7 +19,7 @@ def count_workers(options: ClusterOptions, clients: int) -> int:
 def count_cores(options: ClusterOptions, clients: int) -> int:
     """Return the number of cores that a new local cluster declares.
 
-    The workers may need more cores than this machine has.
+    It is the number of this machine's cores, or more if the workers need more.
     """
     return max(os.cpu_count() or 1, count_workers(options, clients) * options.threads_per_worker)
 

@@ -159,7 +159,7 @@ class Choice:
 def choose_checkpoint(
     directory: Path, find_problem: Callable[[State], str | None], read_state_of: Callable[[Path], State]
 ) -> Choice | None:
-    """Return the newest usable checkpoint without a change on the disk.
+    """Return the newest usable checkpoint, and change nothing on the disk.
 
     The errors are those of `load_latest`.
 
