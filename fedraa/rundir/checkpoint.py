@@ -145,7 +145,7 @@ def load_latest(directory: Path, find_problem: Callable[[State], str | None]) ->
 
 
 @dataclass(frozen=True)
-class Choice:
+class UsableCheckpoint:
     """The checkpoint to resume from.
 
     `skipped` maps the name of each newer checkpoint to a clause about its problem.
@@ -158,7 +158,7 @@ class Choice:
 
 def choose_checkpoint(
     directory: Path, find_problem: Callable[[State], str | None], read_state_of: Callable[[Path], State]
-) -> Choice | None:
+) -> UsableCheckpoint | None:
     """Return the newest usable checkpoint, and change nothing on the disk.
 
     The errors are those of `load_latest`.
@@ -178,7 +178,7 @@ def choose_checkpoint(
         check_format(path, state.get(FORMAT_KEY))
         problem = find_problem(state)
         if problem is None:
-            return Choice(path, state, problems)
+            return UsableCheckpoint(path, state, problems)
         problems[path.name] = problem
     if problems:
         listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
