@@ -63,7 +63,7 @@ class RunOptions:
             )
 
     def check_for_race(self) -> None:
-        """Raise InputError if an option is set that the study named `race` does not have."""
+        """Raise InputError if an option is set that the study named `race` lacks."""
         if self.standard or self.paper or self.terms is not None:
             raise InputError(
                 "study",

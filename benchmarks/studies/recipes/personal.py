@@ -67,15 +67,6 @@ def personal_shakespeare(scale: Scale) -> Study:
 
 
 def _personal_study(scale: Scale, name: str, title: str, common: dict[str, Any], metrics: tuple[Metric, ...]) -> Study:
-    """Return a study that compares the methods for personal models with equal local work.
-
-    Args:
-        scale: The scale.
-        name: The study's name.
-        title: The study's title.
-        common: The fields of all experiments.
-        metrics: The study's metrics.
-    """
     rounds = common["rounds"]
     common |= {"weights": "samples", "batch_size": 32, "momentum": 0.0, "eval_every": rounds}
     cells = [Cell(row, scale.experiment(**common, **own)) for row, own in ROWS.items()]
