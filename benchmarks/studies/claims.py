@@ -24,10 +24,10 @@ from benchmarks.studies.verdict import (
     Advantage,
     adjust_holm,
     decide_verdict,
+    exclude_weak,
     measure_advantage,
     never_reached,
     p_of_claim,
-    select_telling,
 )
 from benchmarks.studies.weak import NOT_REACHED, find_weak
 
@@ -204,15 +204,15 @@ def describe_places(comparisons: Sequence[Advantage]) -> str:
 def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
     """Return the verdict on a claim, with the comparisons that hold or the reason why none holds."""
     name = decide_verdict(comparisons)
-    telling = select_telling(comparisons)
+    strong = exclude_weak(comparisons)
     text = name
     if name == ONLY:
         text = f"{ONLY}: {describe_places(comparisons)}"
-    against = sum(comparison.reversed for comparison in telling)
+    against = sum(comparison.reversed for comparison in strong)
     if name == OTHER_WAY and against < len(comparisons):
         text = f"{OTHER_WAY} in {against} of {len(comparisons)}"
-    undecided = [one.weak for one in comparisons if one not in telling]
-    undecided += [TOO_FEW_SEEDS for one in telling if one.coarse]
+    undecided = [one.weak for one in comparisons if one not in strong]
+    undecided += [TOO_FEW_SEEDS for one in strong if one.coarse]
     if undecided and not name.startswith(CANNOT_TELL):
         reasons = " or ".join(sorted(set(undecided)))
         text += f"; {len(undecided)} of {len(comparisons)} comparisons cannot tell ({reasons})"

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from benchmarks.studies.metrics import SHARE, Metric
+from benchmarks.studies.metrics import PERCENT, Metric
 from fedraa.engine.build import build_run
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
@@ -103,7 +103,7 @@ def find_largest_eigenvalue(
 
 
 def draw_direction(like: Sequence[torch.Tensor], random: torch.Generator) -> list[torch.Tensor]:
-    """Return normally distributed tensors with the shapes of `like`, whose joint norm is 1."""
+    """Return normally distributed tensors with the shapes of `like`, scaled to joint norm 1."""
     return _normalise([torch.randn(part.shape, generator=random) for part in like])
 
 
@@ -120,7 +120,9 @@ def _accuracy_gap(history: History) -> float:
     return 100 * (on_training_data(history.directory)[1] - float(history.evals["accuracy"].iloc[-1]))
 
 
-TRAIN_ACCURACY = Metric("train accuracy %", lambda history: 100 * on_training_data(history.directory)[1], within=SHARE)
+TRAIN_ACCURACY = Metric(
+    "train accuracy %", lambda history: 100 * on_training_data(history.directory)[1], within=PERCENT
+)
 LOSS_GAP = Metric("loss gap", _loss_gap, "less", ".3f", within=(-math.inf, math.inf))
 ACCURACY_GAP = Metric("accuracy gap %", _accuracy_gap, "less", within=(-100.0, 100.0))
 EIGENVALUE = Metric(

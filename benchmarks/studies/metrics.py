@@ -41,11 +41,11 @@ def read_last(column: str, factor: float = 1.0) -> Callable[[History], float]:
     return lambda history: factor * float(history.evals[column].iloc[-1])
 
 
-SHARE = (0.0, 100.0)
-ACCURACY = Metric("accuracy %", read_last("accuracy", 100), within=SHARE)
-CLIENT_MEAN = Metric("client accuracy %", read_last("client_mean", 100), within=SHARE)
+PERCENT = (0.0, 100.0)
+ACCURACY = Metric("accuracy %", read_last("accuracy", 100), within=PERCENT)
+CLIENT_MEAN = Metric("client accuracy %", read_last("client_mean", 100), within=PERCENT)
 CLIENT_STD = Metric("deviation %", read_last("client_std", 100), "less")
-CLIENT_WORST = Metric("worst client %", read_last("client_worst", 100), within=SHARE)
+CLIENT_WORST = Metric("worst client %", read_last("client_worst", 100), within=PERCENT)
 LOSS = Metric("test loss", read_last("loss"), "less", ".3f")
 
 
@@ -76,7 +76,7 @@ def after_rounds(count: int) -> Metric:
         evals = read_evaluations(history)
         return 100 * float(evals.loc[evals["step"] <= count, "accuracy"].iloc[-1])
 
-    return Metric(f"accuracy % after {count}", accuracy, within=SHARE)
+    return Metric(f"accuracy % after {count}", accuracy, within=PERCENT)
 
 
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
@@ -98,7 +98,7 @@ def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
             return math.nan
         return 100 * float(evals.loc[evals["t"] <= end, "accuracy"].iloc[-1])
 
-    return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=SHARE)
+    return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=PERCENT)
 
 
 def read_evaluations(history: History) -> pd.DataFrame:
@@ -141,7 +141,7 @@ def _idle_percent(history: History) -> float:
     return round(100 * abs(idle), 9)
 
 
-IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=SHARE)
+IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=PERCENT)
 
 
 def _fairness_index(history: History) -> float:
@@ -178,7 +178,7 @@ def _least_trained(history: History) -> float:
 # The smallest number of clients that trained a coordinate in a round, without zeros. The papers call it Gamma* or C*.
 LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
 # The papers call this percentage S*.
-LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)
+LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=PERCENT)
 # The maximum number of consecutive rounds in which no client trained a coordinate.
 LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 

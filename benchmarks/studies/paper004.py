@@ -66,7 +66,10 @@ def main(data_dir: Path, out: Path = Path("runs/paper004"), seeds: tuple[int, ..
 
 
 def compare_with_paper(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a row per method: time and steps to the target, and the time relative to Fed-RAA's, beside the paper's."""
+    """Return a row per method with our results and the paper's: time and steps to the target.
+
+    `ratio` is the time divided by Fed-RAA's time.
+    """
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(groups["fed-raa"])
     rows = []

@@ -29,7 +29,7 @@ from benchmarks.studies.verdict import (
     VERDICTS,
     Advantage,
     decide_verdict,
-    select_telling,
+    exclude_weak,
 )
 from fedraa.cli.console import print_line
 from fedraa.errors import InputError
@@ -52,13 +52,13 @@ HEAD = (
 
 @dataclass(frozen=True)
 class PaperPage:
-    """A paper whose claims our studies test.
+    """A paper with claims that our studies test.
 
     Attributes:
         name: The paper's name in claims.toml.
         key: The key of its entry in papers.bib.
         proposes: Sentences that describe the paper's method.
-        study: The study, at the size quick, whose command the page shows.
+        study: The study that the page's command repeats, at the size quick.
     """
 
     name: str
@@ -201,7 +201,7 @@ def draw_plots(papers: Sequence[PaperPage], judged: Sequence[Judged], folder: Pa
         rows = []
         for one in judged:
             if one.claim.paper == paper.name and one.comparisons:
-                deciding = select_telling(one.comparisons) or one.comparisons
+                deciding = exclude_weak(one.comparisons) or one.comparisons
                 rows.append((one.claim.says, min(deciding, key=lower_margin)))
         draw_forest(paper.name, rows, folder / f"{paper.file_name}.svg")
 

@@ -19,7 +19,7 @@ CLASSES = {
     "cifar100": 100,
     "roles": 62,
 }
-# The phrase omits a setting with more different values than this number, because the study varies it.
+# A setting with more values in a study is omitted, because the study varies it.
 MAX_VALUES = 3
 
 

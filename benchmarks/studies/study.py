@@ -52,7 +52,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that a paper states without numbers: the row `better` is better in `metric` than the row `worse`.
+    """A claim of a paper without numbers: the row `better` is better in `metric` than the row `worse`.
 
     `source` quotes the claim and its place in the paper.
     """

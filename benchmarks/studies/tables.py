@@ -213,7 +213,7 @@ def _escape_tex(text: str) -> str:
 
 
 def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
-    """Return sentences that compare the order of the methods with the paper, and judge the paper's claims.
+    """Return sentences that compare the methods' order with the paper's, and judge the paper's claims.
 
     Without numbers and claims of a paper, the sentences compare all rows with the reference row.
     """
@@ -228,7 +228,7 @@ def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
 
 
 def _compare_with_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence per column and metric on the rows better and worse than the reference row."""
+    """Yield a sentence per column and metric on the rows better or worse than the reference row."""
     for column, metric in product(study.columns, study.metrics[:2]):
         here = {e.row: e for e in numbers if (e.column, e.metric) == (column, metric) and e.values}
         base = here.pop(study.reference, None)
@@ -300,7 +300,10 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
 
 
 def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yield, by column and metric, the entries that have a value in the paper, if there are several."""
+    """Yield the entries with a value in the paper, in a group per column and metric.
+
+    Groups of one entry are left out.
+    """
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
         here = [e for e in here if e.paper is not None and e.values and metric.better]

@@ -38,7 +38,7 @@ VERDICTS = (
     CANNOT_TELL_NOT_REACHED,
     NOT_RUN,
 )
-# The advantage of a paper without numbers counts as this number of percentage points, or as this ratio.
+# If a paper gives no numbers, its advantage counts as this number of percentage points, or as this ratio.
 RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
 
 
@@ -241,7 +241,7 @@ def never_reached(line: Line) -> bool:
 
 
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
-    """Compare times to a target that some runs did not reach. Return the mean, interval and p-value.
+    """Compare times to a target that some runs missed. Return the mean, interval and p-value.
 
     The order is clear only if every seed of one row and no seed of the other reached the target. The p-value is then
     that of Fisher's exact test.
@@ -257,9 +257,10 @@ def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
 
 
 def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Return difference, half interval and p-value of Welch's test, of log ratios by the delta method if `ratio`.
+    """Return difference, half interval and p-value of Welch's test.
 
-    Half interval and p-value are NaN if a variance is unknown.
+    With `ratio`, the difference is of logarithms (delta method). Half interval and p-value are NaN if a variance is
+    unknown.
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
@@ -276,7 +277,7 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
     return _student(middle, math.sqrt(sum(variances)), freedom)
 
 
-def select_telling(comparisons: Sequence[Advantage]) -> list[Advantage]:
+def exclude_weak(comparisons: Sequence[Advantage]) -> list[Advantage]:
     """Return the comparisons that can confirm or contradict a claim.
 
     Comparisons of weak numbers are left out, unless one in the same column excludes equality. Selecting only
@@ -293,27 +294,30 @@ def decide_verdict(comparisons: Sequence[Advantage]) -> str:
     """
     if not comparisons:
         return NOT_RUN
-    telling = select_telling(comparisons)
-    if not telling:
+    strong = exclude_weak(comparisons)
+    if not strong:
         reasons = {comparison.weak for comparison in comparisons}
         if SATURATED in reasons:
             return CANNOT_TELL_SATURATED
         return CANNOT_TELL_AT_CHANCE if AT_CHANCE in reasons else CANNOT_TELL_NOT_REACHED
-    holding = sum(comparison.holds for comparison in telling)
-    if holding == len(telling):
+    holding = sum(comparison.holds for comparison in strong)
+    if holding == len(strong):
         return REPRODUCED
     if holding:
         return ONLY
-    if any(comparison.reversed for comparison in telling):
+    if any(comparison.reversed for comparison in strong):
         return OTHER_WAY
-    if all(comparison.coarse for comparison in telling):
+    if all(comparison.coarse for comparison in strong):
         return CANNOT_TELL_TOO_FEW
     return NOISE
 
 
 def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
-    """Return the largest p-value of the telling comparisons, because a claim holds only if all of them hold."""
-    return max((comparison.p_of_claim for comparison in select_telling(comparisons)), default=None)
+    """Return the largest p-value of the comparisons without weak numbers.
+
+    A claim holds only if all comparisons hold.
+    """
+    return max((comparison.p_of_claim for comparison in exclude_weak(comparisons)), default=None)
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -7,7 +7,7 @@ target.
 from collections.abc import Mapping, Sequence
 
 SATURATED, AT_CHANCE, NOT_REACHED = "saturated", "at chance", "target not reached"
-# A row counts as at chance if (accuracy - chance) / (100 - chance) is below this value.
+# A row is at chance if (accuracy - chance) / (100 - chance) is below this value.
 CHANCE_MARGIN = 0.1
 # A column is saturated if all rows are above SATURATED_PERCENT and differ by less than CLOSE_PERCENT.
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0

@@ -23,10 +23,10 @@ SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
 
 
 def run_race(options: RunOptions) -> None:
-    """Execute the race's missing runs, and write a setting's page after each part of its runs.
+    """Execute the study's missing runs, and write a setting's page after each part of its runs.
 
-    The option `tuned` names a file of tuned values from an earlier race. Methods in this file are not tuned again. The
-    option `extend` names a folder of an earlier race's pages. Their runs are not repeated, and appear on the new pages.
+    The option `tuned` names a file of tuned values from an earlier study. Methods in this file are not tuned again. The
+    option `extend` names a folder of an earlier study's pages. Their runs are not repeated, but shown again.
     """
     settings, entrants, parts = _select_by_options(options)
     data_dir = options.data_dir and options.data_dir.absolute()
@@ -70,13 +70,13 @@ def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant
 
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
-    """Return why entrants cannot run in a setting, by setting name and entrant name."""
+    """Return the reasons why entrants cannot run, by setting name and entrant name."""
     reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
 
 def _command_line(settings: Sequence[Setting], options: RunOptions) -> str:
-    """Return the command that repeats the race, with `DATA` for the folder of the data."""
+    """Return the command that repeats the study, with `DATA` for the folder of the data."""
     command = "python -m benchmarks run race"
     if options.quick:
         command += " --quick"
@@ -90,14 +90,14 @@ def _command_line(settings: Sequence[Setting], options: RunOptions) -> str:
 def _load_earlier(
     setting: Setting, tuned: Path | None, extend: Path | None
 ) -> tuple[Mapping[str, dict[str, Any]], Sequence[Measured]]:
-    """Return the tuned values and the runs of an earlier race in this setting.
+    """Return the tuned values and the runs of an earlier study in this setting.
 
-    The values are empty if the earlier race had only untuned runs.
+    The values are empty if the earlier study had only untuned runs.
 
     Args:
         setting: The setting.
         tuned: The file of the earlier tuned values.
-        extend: The folder of the earlier race's pages.
+        extend: The folder of the earlier study's pages.
     """
     if tuned:
         return read_race(tuned, setting), []
@@ -125,7 +125,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
     if lost:
         raise InputError(
             "seeds",
-            f"runs in {race.setting.name} are also recorded with the seeds {' '.join(map(str, lost))}",
+            f"recorded runs in {race.setting.name} also have the seeds {' '.join(map(str, lost))}",
             got=race.seeds,
             hint="give all recorded seeds",
         )
@@ -134,7 +134,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
     if has_long and race.long_time() is None and not (ROUNDS in again and "tuned" in parts):
         raise InputError(
             "seeds",
-            f"the length of the long runs in {race.setting.name} follows from {ROUNDS}'s runs with the recorded seeds",
+            f"the long runs in {race.setting.name} need {ROUNDS}'s tuned runs with the recorded seeds",
             got=race.seeds,
             hint=f"let {ROUNDS} run with these seeds, by --methods and --parts",
         )
@@ -148,7 +148,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
 
 
 def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
-    """Execute the runs of the entrants in FIRST, then of the others, then the long runs of all."""
+    """Execute the runs of the entrants in FIRST, then of the others, then all long runs."""
     started = time.monotonic()
 
     def log_progress(text: str) -> None:

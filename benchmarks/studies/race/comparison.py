@@ -35,9 +35,9 @@ class Comparison:
 
     @property
     def log_ratios(self) -> list[float]:
-        """log(rival time / our time) for each common seed.
+        """The logarithms of rival time / our time, one per common seed.
 
-        The time of a run without the target is the setting's horizon.
+        The time of a run that missed the target is the setting's horizon.
         """
         seeds = sorted(self.our_times.keys() & self.rival_times.keys())
         return [math.log(self._bounded(self.rival_times[seed]) / self._bounded(self.our_times[seed])) for seed in seeds]
@@ -83,7 +83,7 @@ def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison |
 
 
 def _rank_key(setting: Setting, runs: Sequence[Measured]) -> tuple[int, float]:
-    """Return a sort key: the number of runs without the target, then the mean time of the others."""
+    """Return a sort key: the number of runs that missed the target, then the mean time of the others."""
     times = list(_times_by_seed(setting, runs).values())
     reached = [time for time in times if math.isfinite(time)]
     return len(times) - len(reached), mean_or_nan(reached) if reached else math.inf
@@ -115,7 +115,7 @@ def format_times(times: Mapping[int, float], setting: Setting) -> str:
 def format_ratio(comparison: Comparison) -> str:
     """Return the mean of rival time / our time with its interval.
 
-    If a run missed the target, the ratio is a bound, and the text begins with `<` or `>`.
+    The text begins with `<` or `>` if a run missed the target, because the ratio is then a bound.
     """
     bound = ""
     if any(map(math.isinf, comparison.our_times.values())):

@@ -1,4 +1,4 @@
-"""The entrants of the race: methods, and centralised SGD as the upper bound, which is named `limit`.
+"""The entrants of the study `race`: methods, and centralised SGD as the upper bound, which is named `limit`.
 
 The learning rate, the task length, and at most two more hyperparameters of each entrant are tuned.
 """
@@ -24,7 +24,7 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method in the race, or LIMIT: centralised SGD as the upper bound.
+    """A method to compare, or LIMIT: centralised SGD as the upper bound.
 
     `knobs` has the values to try for hyperparameters other than learning rate and task length. NAME-lent is the method
     NAME with the result of `lendable_settings`.
@@ -49,7 +49,7 @@ class Entrant:
         return fields | {"polyak_fraction": 0.1, **setting.alone}
 
     def refusal_reason(self, setting: Setting) -> str | None:
-        """Return why the method cannot run with the setting's model, devices or objective; None if it can."""
+        """Return why the method cannot run with the setting's model, devices or objective, or None."""
         if self.method() in setting.without:
             return setting.without[self.method()]
         try:

@@ -46,7 +46,7 @@ def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -
 
 
 def _label_rows(x: npt.NDArray[Any], shares: tuple[float, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Sort the rows by a random network's output, then divide them into classes with these shares."""
+    """Sort the rows by a random network's output, and cut them into classes with these fractions."""
     first = rng.normal(size=(x.shape[1], TEACHER_UNITS)) / 2
     second = rng.normal(size=TEACHER_UNITS)
     score = np.tanh(x @ first) @ second

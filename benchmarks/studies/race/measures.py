@@ -1,4 +1,4 @@
-"""The results of one run of the race."""
+"""The results of one run of the study `race`."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from benchmarks.studies.race.settings import FLEETS
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
 
-# Stands for the folder of the datasets in recorded fields.
+# This placeholder replaces the folder of the datasets.
 DATA = "DATA"
 SPENT = ("t", "accuracy", "bytes", "flops")
 # Columns of evaluations, and the factors that convert them to the units of the pages.
@@ -27,7 +27,7 @@ class Measured:
 
     Attributes:
         entrant: The entrant's name.
-        part: The part of the race.
+        part: The part of the study.
         seed: The seed.
         commit: The commit of the code.
         fields: The fields that identify the experiment.
@@ -74,7 +74,7 @@ def measure_run(entrant: str, part: str, experiment: Experiment, targets: tuple[
 
     Args:
         entrant: The entrant's name.
-        part: The part of the race to which the run belongs.
+        part: The part of the study to which the run belongs.
         experiment: The experiment.
         targets: The target accuracies.
     """
@@ -110,7 +110,10 @@ def identifying_fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def cost_to_accuracy(spent: pd.DataFrame, level: float) -> dict[str, float]:
-    """Return time, traffic and FLOPs until the first evaluation at `level`; infinite if none reaches it."""
+    """Return time, traffic and FLOPs until the first evaluation at this accuracy.
+
+    They are infinite if no evaluation reaches the accuracy.
+    """
     reached = spent[spent["accuracy"] >= level]
     if reached.empty:
         return dict.fromkeys(QUANTITIES, math.inf)

@@ -20,7 +20,7 @@ HEADING = ("setting", "target", "best other, tuned", f"{OURS}, defaults", "ratio
 
 
 def format_overview(directory: Path) -> str:
-    """Return a page with a row for each setting whose runs are recorded in the folder."""
+    """Return a page with a row for each setting that has recorded runs in the folder."""
     comparisons = list(_read_comparisons(directory))
     parts = [
         "# The race, all settings",

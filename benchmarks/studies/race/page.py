@@ -1,4 +1,4 @@
-"""The files about the race in one setting: page, table, picture, tuned values, and record of the runs."""
+"""The files about the study `race` in one setting: page, table, picture, tuned values, and record of the runs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,14 +28,14 @@ from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
 
 def write_page(race: Race, directory: Path, command: str) -> list[str]:
-    """Write the files about the race in one setting from its ended runs, and return the findings.
+    """Write the files about the study in one setting from its ended runs, and return the findings.
 
     The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz. The overview race.md is written again.
 
     Args:
-        race: The race in one setting.
+        race: The study `race` in one setting.
         directory: The folder for the files.
-        command: The command that repeats the race.
+        command: The command that repeats the study.
     """
     setting, runs, long = race.setting, race.measured(), race.long()
     values = _tuned_values(race)
@@ -97,9 +97,9 @@ def _tuned_values(race: Race) -> dict[str, dict[str, Any]]:
 
 
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
-    """Read the tuned values by entrant from the file of an earlier race in the same setting.
+    """Read the tuned values by entrant from the file of an earlier study in the same setting.
 
-    Raises InputError if the earlier race had another data set, target, number of trials or search space.
+    Raises InputError if the earlier study had another data set, target, number of trials or search space.
     """
     about, values = read_tuned_about(path)
     for name, expected in _describe_tuning(setting).items():

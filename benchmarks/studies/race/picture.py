@@ -1,4 +1,4 @@
-"""The picture of the race in one setting: accuracy over time, and the times to the last target."""
+"""The picture of the study `race` in one setting: accuracy over time, and the times to the last target."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The record of the race in one setting: all runs with their evaluations."""
+"""The record of the study `race` in one setting: all runs with their evaluations."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The runs of the race in one setting: tuning trials, tuned runs, untuned runs, and long runs.
+"""The runs of the study `race` in one setting: tuning trials, tuned runs, untuned runs, and long runs.
 
 Each of these four parts has a subfolder of the setting's folder. Trials and runs that have ended are not repeated.
 """
@@ -41,7 +41,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Race:
-    """The race in one setting.
+    """The study `race` in one setting.
 
     Attributes:
         setting: The setting.
@@ -49,8 +49,8 @@ class Race:
         data_dir: The folder of the datasets.
         seeds: The seeds of every entrant.
         jobs: The number of runs at the same time.
-        tuned_values: Tuned values of an earlier race by entrant. These entrants are not tuned again.
-        recorded: The runs of an earlier race, which are not repeated.
+        tuned_values: Tuned values of an earlier study by entrant. These entrants are not tuned again.
+        recorded: The runs of an earlier study, which are not repeated.
     """
 
     setting: Setting
@@ -117,7 +117,7 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """Return an entrant's experiment in a part of the race.
+        """Return an entrant's experiment in a part of the study.
 
         Return None if the entrant has no runs in the part, or if the experiment depends on runs that have not ended.
         """
@@ -157,7 +157,7 @@ class Race:
 
         Args:
             entrants: The entrants.
-            part: The part of the race.
+            part: The part of the study.
             watch: Called when a run ends, with the run and the number of remaining runs.
         """
         cells = self._cells(entrants, part)
@@ -195,7 +195,7 @@ class Race:
         return next((run for run in same if _has_experiment(run, experiment)), None)
 
     def outdated_runs(self) -> list[Measured]:
-        """Return the recorded runs whose method or settings differ from those of a new run."""
+        """Return the recorded runs that differ in method or settings from a new run."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
@@ -215,9 +215,10 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the server steps between two evaluations; None for a method in rounds, which evaluates every round.
+        """Return the server steps between two evaluations; None for a method in rounds.
 
-        Asynchronous methods train equally many batches between evaluations. `limit` trains a quarter as many.
+        Rounds are all evaluated. Asynchronous methods train equally many batches between evaluations, and `limit` a
+        quarter of them.
         """
         method = resolve_method(self._make_experiment(fields))
         between: float = self.setting.between
@@ -242,7 +243,7 @@ class Race:
 
 
 def _merge_values(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's fields after tuned values (fields or paths in the method) replace some of them."""
+    """Replace fields of an experiment by tuned values, which are fields or paths in the method."""
     return {**fields, **split_paths(values, fields.get("override", {}))}
 
 

@@ -1,4 +1,4 @@
-"""The settings of the race: data, model and devices of all entrants, and the limits of their runs."""
+"""The settings of the study `race`: data, model and devices of all entrants, and the limits of their runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ FLEETS = Path(__file__).parents[2] / "fleets"
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the race: data, model and devices of all entrants, and the limits of their runs.
+    """One setting of the study: data, model and devices of all entrants, and the limits of their runs.
 
     Attributes:
         name: The name in files and commands.

@@ -1,4 +1,4 @@
-"""The results of the race in one setting as a table and as sentences."""
+"""The results of the study `race` in one setting as a table and as sentences."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ def end_columns(setting: Setting) -> list[Column]:
 
 
 def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
-    """Return the runs of one part of the race by entrant."""
+    """Return the runs of one part of the study by entrant."""
     by_entrant: dict[str, list[Measured]] = {}
     for run in runs:
         if run.part == part:
@@ -90,7 +90,7 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 
 
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
-    """Return the table for the CSV file: a row per part of the race, entrant and column.
+    """Return the table for the CSV file: a row per part of the study, entrant and column.
 
     `reached` is the number of runs with a finite value. The mean is infinite unless all values are finite.
 

@@ -18,9 +18,8 @@ SPLITS: dict[str, dict[str, Any]] = {
     "Dirichlet 0.6": {"partition": "dirichlet", "dirichlet": 0.6},
     "Dirichlet 0.3": {"partition": "dirichlet", "dirichlet": 0.3},
 }
-# A method's numbers in the paper's Tables 4, 2 and 5: training accuracy, validation accuracy and its standard
-# deviation, and rounds to the target (None if it was missed), for each data partition. Table 1 repeats the middle
-# partition.
+# For each data partition, a method's training accuracy, validation accuracy and its standard deviation, and rounds to
+# the target (None if missed), from Tables 2, 4 and 5.
 Numbers = tuple[tuple[float, float, float, float | None], ...]
 EMNIST: dict[str, Numbers] = {
     "fedavg": ((96.98, 89.95, 1.95, 32), (95.07, 84.38, 4.03, 43), (93.66, 82.83, 4.42, 61)),

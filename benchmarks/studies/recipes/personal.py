@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.studies.metrics import SHARE, Metric, read_last
+from benchmarks.studies.metrics import PERCENT, Metric, read_last
 from benchmarks.studies.race.shakespeare import ROLES
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
@@ -16,9 +16,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "ditto": {"method": "ditto"},
 }
 ACCURACIES = (
-    Metric("personal models, accuracy %", read_last("personal_mean", 100), within=SHARE),
-    Metric("worst client %", read_last("personal_worst", 100), within=SHARE),
-    Metric("global model, accuracy %", read_last("client_mean", 100), within=SHARE),
+    Metric("personal models, accuracy %", read_last("personal_mean", 100), within=PERCENT),
+    Metric("worst client %", read_last("personal_worst", 100), within=PERCENT),
+    Metric("global model, accuracy %", read_last("client_mean", 100), within=PERCENT),
 )
 PERPLEXITIES = (
     Metric("personal models, perplexity", read_last("personal_mean"), "less"),

@@ -25,7 +25,7 @@ MNIST_NUMBERS = "The paper's numbers are for MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-# PruneFL prunes every 3 rounds, because 50, as in its paper, is too many for these short runs.
+# The runs are too short for the PruneFL paper's 50 rounds.
 REPRUNE_EVERY_3 = {"submodel.reprune_every": 3}
 
 
@@ -52,8 +52,8 @@ def _paper_values(time: float, accuracy: float) -> dict[str, float]:
     return {TIME.name: time, ACCURACY.name: accuracy}
 
 
-# The fields of each method in the paper's Tables 2 and 5. For MNIST, CIFAR-10 and CIFAR-100, the seconds to the target
-# and the final accuracy.
+# Each method's fields, and the seconds to the target (Table 2) and final accuracies (Table 5) of MNIST, CIFAR-10 and
+# CIFAR-100.
 BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
     "fed-raa": (
         _raa_fields(),
