@@ -1,7 +1,6 @@
-"""Liveness probes, which detect frozen actors. They send pings, which every actor answers in a separate thread.
+"""Liveness probes, which detect frozen actors. They send pings, which an actor answers in a separate thread.
 
-A frozen process is stopped, swapped out or deadlocked. It does not answer calls, so a caller without a probe would wait
-forever.
+A frozen process is stopped, swapped out or deadlocked. A caller without a probe would wait for it forever.
 """
 
 import math
@@ -19,33 +18,29 @@ from actors import runtime
 from actors.cluster.processes import cpu_seconds, knows_cpu_seconds, load_factor
 from actors.ray_versions import AnyRef, any_order_option
 
-GROUP = "pulse"
-# The silence of an actor is the time without an answer to a ping. One interval between two checks adds at most this
-# number of seconds to it. Answers are only received in checks, so a long pause between two checks does not show that
-# the actor is silent.
+PING_GROUP = "ping"
+# A pause between two checks adds at most this time to an actor's silence, because only checks receive answers.
 MAX_COUNTED_SECONDS = 2.0
-# An actor does not count as frozen until its answer takes this number of times as long as its slowest answer so far.
+# A frozen actor is silent for this multiple of its slowest answer so far.
 SLOWNESS_FACTOR = 10.0
-# A process that uses more than this share of a core is not frozen.
+# A process that uses more than this fraction of a core is not frozen.
 MIN_CPU_SHARE = 0.05
-# If the request or the answer of a call is lost, Ray repeats the call at most this number of times. Then the actor
-# counts as dead.
+# Ray repeats a lost call this number of times. Then the actor counts as dead.
 MAX_CALL_RETRIES = 20
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """The interval between the pings of a liveness probe, and the time limits for the answers, in seconds.
+    """The seconds between two pings, and the time limits for the answers.
 
-    The time limits are multiplied by the load of the machine.
+    The limits are multiplied by the load of the machine.
 
     Attributes:
-        every: The time between two pings.
-        bound: The time after which an actor on this node counts as frozen if it has not answered.
-        far: The same time for an actor on another node, or on a system that does not report CPU times. It is longer,
-            because large arrays on the network can delay a ping, and because without CPU times a busy process looks
-            like a frozen one.
-        starts: The same time for the first answer; None for no limit, because the actor may have to wait for resources.
+        every: Seconds between two pings.
+        bound: Seconds without an answer after which an actor on this node counts as frozen.
+        far: The limit for an actor on another node, where large arrays on the network delay a ping, or on a system
+            without CPU times.
+        starts: The limit for the first answer; None for no limit, because the actor may wait for resources.
     """
 
     every: float = 3.0
@@ -55,9 +50,9 @@ class Heartbeat:
 
 
 class LivenessProbe:
-    """A check that one actor is alive: it sends pings to the actor and measures the time until the answer.
+    """A probe that sends pings to one actor and measures the time until the answer.
 
-    If the actor's process is on this node and uses CPU time, it does not count as frozen even if it does not answer.
+    A process on this node that uses CPU time is not frozen.
 
     Args:
         actor: The actor.
@@ -68,20 +63,18 @@ class LivenessProbe:
         self._actor = actor
         self._heartbeat = heartbeat
         self._here = runtime.node_id()
-        # The node and the process id of the actor; None before the first answer.
-        self._heard: tuple[str, int] | None = None
+        # None before the first answer.
+        self._node_and_pid: tuple[str, int] | None = None
         self._slowest = self._silent = 0.0
-        # The CPU seconds of the actor's process at the time when half of the silence bound had passed; None before this
-        # time.
+        # The process's CPU seconds when half of the silence bound had passed.
         self._used: float | None = None
         self._looked = runtime.monotonic()
         self._send_ping()
 
     def silent_seconds(self) -> float | None:
-        """Return for how many seconds the actor has not answered, if it counts as frozen. Otherwise return None.
+        """Return the seconds without an answer if the actor counts as frozen, otherwise None.
 
-        An actor counts as frozen if it has not answered for longer than the bound and its process used little CPU time.
-        The method must be called regularly.
+        A frozen actor exceeds the bound and uses little CPU time. The method must be called regularly.
         """
         now = runtime.monotonic()
         self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
@@ -109,33 +102,31 @@ class LivenessProbe:
         self._looked = runtime.monotonic()
 
     def _take_answer(self, ref: AnyRef) -> None:
-        # The time of the first answer is not recorded, because it includes the start of the process.
-        if self._heard is not None:
+        # The first answer includes the start of the process.
+        if self._node_and_pid is not None:
             self._slowest = max(self._slowest, self._silent)
-        # An error means that the actor is dead. The probe ignores it, because other calls of the actor fail with the
-        # same error.
+        # The actor is dead. Its other calls fail with the same error.
         with suppress(RayError):
-            self._heard = runtime.get(ref)
+            self._node_and_pid = runtime.get(ref)
         self._ref = None
         self._restart_silence()
 
     def _silence_bound(self) -> float:
-        """Return the number of seconds without an answer after which the actor counts as frozen."""
+        """Return the seconds without an answer after which the actor counts as frozen."""
         heartbeat = self._heartbeat
-        if self._heard is None:
+        if self._node_and_pid is None:
             if heartbeat.starts is None:
                 return math.inf
             return heartbeat.starts * load_factor()
         bound = heartbeat.far
-        if self._heard[0] == self._here and knows_cpu_seconds():
+        if self._node_and_pid[0] == self._here and knows_cpu_seconds():
             bound = heartbeat.bound
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the actor's process used CPU time in the last `seconds` seconds.
+        """Return True if the process used CPU time in the last `seconds`, and restart the silence.
 
-        In this case the silence of the actor is counted from 0 again. The result is False for a process on another
-        node, because its CPU time cannot be read.
+        The CPU time on another node is unknown, so the result is False.
         """
         works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds
         if works:
@@ -143,32 +134,31 @@ class LivenessProbe:
         return works
 
     def _cpu_seconds(self) -> float:
-        """Return the CPU time of the actor's process in seconds, or 0 if the process is not on this node."""
-        if self._heard is None or self._heard[0] != self._here:
+        """Return the CPU seconds of the actor's process; 0 on another node."""
+        if self._node_and_pid is None or self._node_and_pid[0] != self._here:
             return 0.0
-        return cpu_seconds(self._heard[1])
+        return cpu_seconds(self._node_and_pid[1])
 
 
-@ray.method(concurrency_group=GROUP)
+@ray.method(concurrency_group=PING_GROUP)
 def ping(self: object) -> tuple[str, int]:
     """Return the node and the process id of an actor."""
     return runtime.node_id(), os.getpid()
 
 
 def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:
-    """Return a Ray actor class for a Python class. Its actors also answer the pings of liveness probes.
+    """Return a Ray actor class for a Python class. Its actors also answer pings.
 
-    If Ray loses the request or the answer of a call, it repeats the call. Therefore a second execution of the same call
-    must have no effect, and callers must not rely on the order of their calls. Ray's task events are off, because Ray
-    would store millions of them in a long run.
+    Ray repeats lost calls, so a repeated call must have no second effect, and callers must not rely on the order of
+    calls. Ray's task events are off, because Ray would store millions of them.
 
     Args:
         kind: The Python class.
-        groups: The number of threads of each concurrency group of the class, by name.
+        groups: The number of threads of each concurrency group, by name.
     """
     members = {"ping": ping, "__module__": kind.__module__}
     own = type(kind.__name__, (kind,), members)
-    # The type hints of `ray.remote` declare fewer options than Ray accepts.
+    # Its type hints lack options that Ray accepts.
     as_actor: Any = ray.remote
     options = {"max_task_retries": MAX_CALL_RETRIES, "enable_task_events": False} | any_order_option()
-    return as_actor(concurrency_groups={GROUP: 1, **groups}, **options)(own)
+    return as_actor(concurrency_groups={PING_GROUP: 1, **groups}, **options)(own)

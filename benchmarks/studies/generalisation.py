@@ -23,7 +23,7 @@ FLATNESS_SAMPLES = 1000
 # The power iteration ends below this relative change of the eigenvalue, or after this number of steps.
 EIGENVALUE_CHANGE, MAX_POWER_STEPS = 1e-3, 100
 # A perturbation has this fraction of the parameters' norm. This number of perturbations is drawn.
-PERTURBATION_SHARE, PERTURBATIONS = 0.1, 10
+PERTURBATION_NORM, PERTURBATIONS = 0.1, 10
 
 
 # Several metrics read the result for the same run.
@@ -54,10 +54,10 @@ def _load_on_training_data(directory: Path, samples: int) -> tuple[nn.Module, to
 
 @lru_cache(maxsize=1)
 def measure_flatness(directory: Path) -> tuple[float, float]:
-    """Return the largest Hessian eigenvalue of the training loss, and its mean rise under random perturbations.
+    """Return the Hessian's largest eigenvalue, and the mean rise of the training loss under perturbations.
 
-    The eigenvalue is the one of largest magnitude, found by power iteration. A perturbation has the norm
-    PERTURBATION_SHARE times the norm of the parameters. Models of equal shape get equal perturbations.
+    Power iteration finds the eigenvalue of largest magnitude. A perturbation is random and has the norm
+    PERTURBATION_NORM times the norm of the parameters. Models of equal shape get equal perturbations.
     """
     module, inputs, labels = _load_on_training_data(directory, FLATNESS_SAMPLES)
     params = [param.detach().requires_grad_() for param in module.parameters()]
@@ -78,7 +78,7 @@ def measure_flatness(directory: Path) -> tuple[float, float]:
     with torch.no_grad():
         for _ in range(PERTURBATIONS):
             step = draw_direction(params, random)
-            moved = [param + PERTURBATION_SHARE * norm * part for param, part in zip(params, step, strict=True)]
+            moved = [param + PERTURBATION_NORM * norm * part for param, part in zip(params, step, strict=True)]
             rises.append(float(loss_at(moved) - loss))
     return eigenvalue, float(np.mean(rises))
 

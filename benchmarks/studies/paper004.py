@@ -1,8 +1,7 @@
 """Table 2 of the Fed-RAA paper, repeated: the time to 93 % test accuracy on MNIST, on the virtual clock.
 
-The paper does not state how it measured seconds, so only ratios can be compared. It also omits the compute speeds,
-number of fragments and mixing weight. This study uses speed 1 for half of the devices and speed 3 for the others, 3
-fragments, and mixing weight 0.6.
+The paper does not state how it measured seconds, so only ratios can be compared. It also omits compute speeds, number
+of fragments and mixing weight. They are 1 and 3 (half of the devices each), 3, and 0.6 here.
 """
 
 from pathlib import Path

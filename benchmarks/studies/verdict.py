@@ -99,8 +99,8 @@ class Advantage:
     def is_coarse(self, *, percent: bool) -> bool:
         """Return True if the interval includes equality and is too wide to decide a claim.
 
-        An interval is too wide if its width exceeds half of the paper's advantage. Without the paper's numbers, the
-        advantage is `RESOLVED_POINTS` of a percentage, the ratio `RESOLVED_RATIO`, or 0 in other units.
+        It is too wide if its width exceeds half of the paper's advantage. Without the paper's numbers, this advantage
+        is `RESOLVED_POINTS`, `RESOLVED_RATIO`, or 0 for other units.
 
         Args:
             percent: True if the numbers are percentages.

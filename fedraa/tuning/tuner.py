@@ -80,12 +80,12 @@ def tune(  # noqa: PLR0913 - a call names its arguments
 ) -> Tuned:
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
-    Every trial is a run. The best trial has the best main metric on validation data, a tenth of each client's training
-    samples by default. With a target, it reaches the target first on the run's clock. A field is tuned only for methods
-    that have it.
+    Every trial is a run. The best trial has the best main metric on validation data, by default a tenth of each
+    client's training samples. With a target, it reaches the target first on the run's clock. A field is tuned only for
+    methods that have it.
 
-    Optuna suggests the values, and stops trials below the median of earlier trials. If the best of the first two thirds
-    of the trials is at an edge of the space, the other trials are in a wider space.
+    Optuna suggests the values, and stops trials that are worse than the median. If the best of the first two thirds of
+    the trials is at an edge of the space, the other trials are in a wider space.
 
         tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
         fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
