@@ -264,7 +264,6 @@ def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
 
 
 def _find_import_error(text: str) -> str | None:
-    """Return the import error in the text of a Ray error, if it has one."""
     for line in reversed(text.splitlines()):
         if line.strip().startswith(("ModuleNotFoundError", "ImportError")):
             return f"cannot run fedraa ({line.strip()})"

@@ -59,7 +59,7 @@ def _pickling_error(part: object) -> str | None:
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """Pickle the user's modules that some objects need by value from now on.
+    """Make Ray pickle by value, from now on, the user's modules that some objects need.
 
     The nodes of a cluster then need not have these modules. Raises InputError if the objects cannot be pickled.
     """

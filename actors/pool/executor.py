@@ -270,7 +270,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker has died. Its first call, which was in progress, is handled first.
+            # The worker has died. Its first call was in progress or has succeeded, so it is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
@@ -290,7 +290,7 @@ class RayExecutor:
         self._deliver_outcome(call, result, wrong, of_client=of_client)
 
     def _continue_startup(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Mark a worker as ready, or request its data from the data host before.
+        """Mark a worker as ready, or first request its data from the data host.
 
         `answer` is the id of the worker's node, or the data that the data host has loaded.
         """

@@ -38,8 +38,8 @@ class Heartbeat:
     Attributes:
         every: Seconds between two pings.
         bound: Seconds without an answer after which an actor on this node counts as frozen.
-        far: The limit for an actor on another node, where large arrays on the network delay a ping, or on a system
-            without CPU times.
+        far: The limit for an actor on another node, or on a system without CPU times. Large arrays on the network delay
+            pings.
         starts: The limit for the first answer; None for no limit, because the actor may wait for resources.
     """
 

@@ -115,7 +115,10 @@ def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
 
 
 def _columns(claim: PaperClaim, result: Result) -> list[str]:
-    """Return the columns in which a claim compares rows, and EVERYWHERE for rows that name a column."""
+    """Return the columns in which a claim compares rows.
+
+    The last one, EVERYWHERE, stands for rows of the form `row @ column`.
+    """
     columns = list(dict.fromkeys(column for _, column, _ in result.lines))
     if claim.columns:
         columns = [column for column in columns if column in claim.columns]

@@ -105,7 +105,7 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
 
 
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
-    """Return the study with equal, the papers', or tuned hyperparameters, as `fedraa compare --terms` does.
+    """Return the study with equal hyperparameters, the papers', or tuned ones, as `fedraa compare --terms`.
 
     Equal terms keep the fields that the study sets.
 

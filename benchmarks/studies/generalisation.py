@@ -28,9 +28,9 @@ PERTURBATION_NORM, PERTURBATIONS = 0.1, 10
 
 # Several metrics read the result for the same run.
 @lru_cache(maxsize=1)
-def on_training_data(directory: Path) -> tuple[float, float]:
+def evaluate_on_training_data(directory: Path) -> tuple[float, float]:
     """Return the mean cross-entropy and the accuracy of a run's final model on training samples."""
-    module, inputs, labels = _load_on_training_data(directory, MAX_SAMPLES)
+    module, inputs, labels = _load_model_and_samples(directory, MAX_SAMPLES)
     loss = correct = 0.0
     with torch.inference_mode():
         for batch in range(0, len(labels), BATCH):
@@ -41,7 +41,7 @@ def on_training_data(directory: Path) -> tuple[float, float]:
     return loss / len(labels), correct / len(labels)
 
 
-def _load_on_training_data(directory: Path, samples: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+def _load_model_and_samples(directory: Path, samples: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """Return the final model in evaluation mode, and evenly spaced training samples (inputs, labels)."""
     spec = build_run(History(directory).experiment)
     module = spec.traced.module
@@ -59,7 +59,7 @@ def measure_flatness(directory: Path) -> tuple[float, float]:
     Power iteration finds the eigenvalue of largest magnitude. A perturbation is random and has the norm
     PERTURBATION_NORM times the norm of the parameters. Models of equal shape get equal perturbations.
     """
-    module, inputs, labels = _load_on_training_data(directory, FLATNESS_SAMPLES)
+    module, inputs, labels = _load_model_and_samples(directory, FLATNESS_SAMPLES)
     params = [param.detach().requires_grad_() for param in module.parameters()]
     names = [name for name, _ in module.named_parameters()]
 
@@ -113,15 +113,15 @@ def _normalise(vector: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _loss_gap(history: History) -> float:
-    return float(history.evals["loss"].iloc[-1]) - on_training_data(history.directory)[0]
+    return float(history.evals["loss"].iloc[-1]) - evaluate_on_training_data(history.directory)[0]
 
 
 def _accuracy_gap(history: History) -> float:
-    return 100 * (on_training_data(history.directory)[1] - float(history.evals["accuracy"].iloc[-1]))
+    return 100 * (evaluate_on_training_data(history.directory)[1] - float(history.evals["accuracy"].iloc[-1]))
 
 
 TRAIN_ACCURACY = Metric(
-    "train accuracy %", lambda history: 100 * on_training_data(history.directory)[1], within=PERCENT
+    "train accuracy %", lambda history: 100 * evaluate_on_training_data(history.directory)[1], within=PERCENT
 )
 LOSS_GAP = Metric("loss gap", _loss_gap, "less", ".3f", within=(-math.inf, math.inf))
 ACCURACY_GAP = Metric("accuracy gap %", _accuracy_gap, "less", within=(-100.0, 100.0))

@@ -209,7 +209,7 @@ def _longest_untrained_by_client(history: History) -> float:
 LONGEST_UNTRAINED_BY_CLIENT = Metric("longest untrained by a client", _longest_untrained_by_client, None, ".1f")
 
 
-def sent_back(which: Literal["least", "most"]) -> Metric:
+def upload_size(which: Literal["least", "most"]) -> Metric:
     """Return a metric: the smallest or largest upload of a client, in thousands of float32 parameters."""
     pick = {"least": min, "most": max}[which]
     return Metric(

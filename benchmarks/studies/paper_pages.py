@@ -146,7 +146,6 @@ def format_paper(
 
 
 def _list_by_verdict(judged: Sequence[Judged]) -> str:
-    """Return Markdown lists of the claims, one list per verdict."""
     lines = []
     for verdict in VERDICTS:
         own = [one for one in judged if one.verdict == verdict]

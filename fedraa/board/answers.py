@@ -79,5 +79,4 @@ def _query_range(query: Query) -> tuple[float, float]:
 
 
 def _query_value(query: Query, name: str, default: str) -> str:
-    """Return the first value of a parameter of the request, or the default."""
     return query.get(name, [default])[0]

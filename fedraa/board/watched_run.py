@@ -46,7 +46,6 @@ class WatchedRun:
         self._reset_state()
 
     def _reset_state(self) -> None:
-        """Discard everything that was read from the run's files."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
         self.stats = RunStats()
@@ -68,7 +67,7 @@ class WatchedRun:
     def look(self) -> None:
         """Update the configuration, the evaluations and the state of the run from its files."""
         with self.lock:
-            if self._is_new(CONFIG):
+            if self._file_has_changed(CONFIG):
                 self._reset_state()
             try:
                 self._read_changes()
@@ -93,7 +92,7 @@ class WatchedRun:
         if self._wrong:
             self._set_state("damaged", self._wrong)
             return
-        if self._is_new(SUMMARY):
+        if self._file_has_changed(SUMMARY):
             self.summary = self._read_totals()
         if self.summary:
             self._set_state("ended", f"by {self.summary['reason']}")
@@ -152,8 +151,7 @@ class WatchedRun:
         self.detail = detail
         self.version = self._next_version()
 
-    def _is_new(self, name: str) -> bool:
-        """Return True if the file has changed since the last call."""
+    def _file_has_changed(self, name: str) -> bool:
         try:
             status = (self.directory / name).stat()
             facts: Facts = (status.st_ino, status.st_size, status.st_mtime_ns)

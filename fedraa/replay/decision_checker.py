@@ -190,7 +190,6 @@ class AsyncChecker(Checker[AsyncLedger]):
         return self.ledger.drop(task, self.clock.now)
 
     def _apply_rule(self, line: Line, decision: Dispatch, loss: float) -> ApplyResult:
-        """Return the rule's result for the update."""
         if self._rule is None:
             version = int(self.ledger.stats.counts[self.ledger.index(decision.fragment)])
             new_version = line.between("version", version, version + 1) > version

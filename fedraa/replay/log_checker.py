@@ -95,7 +95,6 @@ class Audit:
             raise line.wrong(f"the checkpoint of step {self._ledger.step} must come before this line")
 
     def _check_not_over(self, line: Line) -> None:
-        """Check that the run had not reached a limit before this line."""
         limits = self._rules.resolved.limits
         if limits.steps is not None and self._ledger.step >= limits.steps:
             raise line.wrong(f"the run must end after step {limits.steps}")
@@ -105,7 +104,6 @@ class Audit:
             raise line.field_error("t", f"the end at {limits.time!r}")
 
     def _check_end(self, line: Line) -> None:
-        """Check the reason, the step and the time of the end."""
         reason, t = self._find_reason(line)
         line.expect_value("reason", reason)
         line.expect_value("step", self._ledger.step)

@@ -147,7 +147,6 @@ class Rules:
 
     @property
     def _download_compressor(self) -> Any:
-        """The compressor of the model that is sent to clients."""
         return self.method["schedule"].get("download_compressor", "none")
 
     @cached_property
@@ -389,7 +388,6 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
 
 
 def _device_columns(resolved: Resolved) -> dict[str, Floats]:
-    """Return the columns of the devices, by client."""
     written = {name: getattr(resolved, name) for name in COLUMNS} | resolved.watts
     # In config.json, None stands for infinity. As a float it is NaN.
     columns = {name: np.array(values, np.float64) for name, values in written.items()}

@@ -159,7 +159,7 @@ class TaskClock:
     def advance_clock(self, line: Line) -> None:
         """Check the time in a line, and move the clock.
 
-        The time must equal the virtual clock's, and must not be before the wall clock's.
+        The virtual clock must have this time. The wall clock must not have a later time.
         """
         if not self._rules.wall:
             line.expect_value("t", self.now)

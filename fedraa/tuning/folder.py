@@ -30,7 +30,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
         if not plan.is_file():
             with refuse_unwritable(directory):
                 write_text(plan, text)
-        elif _read_plan(plan) != json.loads(text):
+        elif _read_plan_if_valid(plan) != json.loads(text):
             raise InputError(
                 "out",
                 f"{directory} holds a tuning with other methods, values or options",
@@ -39,8 +39,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
         yield directory
 
 
-def _read_plan(path: Path) -> object:
-    """Return the plan of a tuning from a file; None if the file is damaged."""
+def _read_plan_if_valid(path: Path) -> object:
     try:
         return json.loads(path.read_text())
     except ValueError:

@@ -166,7 +166,11 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
     """
     if isinstance(description, str) or not isinstance(description, Mapping | Sequence):
         raise InputError("space", got=description, expected="NAME=VALUES of one or more fields")
-    pairs = description.items() if isinstance(description, Mapping) else [_split_pair(text) for text in description]
+    pairs = (
+        description.items()
+        if isinstance(description, Mapping)
+        else [_split_name_and_values(text) for text in description]
+    )
     if not pairs:
         raise InputError("space", "it is empty", hint="give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
     space: dict[str, Parameter] = {}
@@ -201,8 +205,7 @@ def _parameter_text(parameter: Parameter) -> str:
     return f"{parameter.low:g}:{parameter.high:g}" + ":log" * parameter.log
 
 
-def _split_pair(text: str) -> tuple[str, str]:
-    """Return the name and the values of NAME=VALUES."""
+def _split_name_and_values(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals:
         raise InputError("space", got=text, expected="NAME=VALUES, such as lr=0.01:1:log")
@@ -218,7 +221,7 @@ def _make_parameter(name: str, values: object) -> Parameter:
         numbers = [read_literal(part) for part in parts[:2]]
         log = parts[2:] == ["log"]
         if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
-            return _make_choices(name, [read_literal(part) for part in _split_values(values)], values)
+            return _make_choices(name, [read_literal(part) for part in _split_at_outer_commas(values)], values)
         return _make_range(name, numbers, log=log, values=values)
     if isinstance(values, tuple) and values[2:] in ((), ("log",)) and len(values) > 1:
         return _make_range(name, list(values[:2]), log=len(values) > 2, values=values)
@@ -243,7 +246,6 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
 
 
 def _field_types(annotation: Any) -> set[Any]:
-    """Return the types of values that a field accepts."""
     types = {annotation}
     if get_origin(annotation):
         types.update(*map(_field_types, get_args(annotation)))
@@ -265,8 +267,7 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     return Choices(tuple(choices))
 
 
-def _split_values(text: str) -> list[str]:
-    """Split a text at those commas that are not inside parentheses."""
+def _split_at_outer_commas(text: str) -> list[str]:
     parts = [""]
     depth = 0
     for letter in text:

@@ -69,7 +69,7 @@ class Judge:
         self._trial = self._study.ask()
 
     def hopeless(self, tenth: int, value: float) -> bool:
-        """Record the metric at a tenth of the budget. Return True if it is worse than the median."""
+        """Record the metric after `tenth` tenths of the budget. Return True if it is worse than the median."""
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())
 

@@ -37,7 +37,7 @@ from fedraa.tuning.work import refuse_unsendable, run_trials
 
 # The default fraction of every client's training samples for validation.
 VALIDATION = 0.1
-# The other trials are in a wider space if the best of the first is at an edge.
+# Trials after this fraction are in a wider space if the best earlier trial is at an edge of the space.
 FIRST_FRACTION = 2 / 3
 TUNED = "tuned.toml"
 OnTrial = Callable[[Trial, int, int, float], None]
@@ -125,7 +125,7 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
         _run_unfinished(plan, folder, journal, jobs, cluster, ended)
-        return _write_outcome(plan, folder, journal)
+        return _write_result(plan, folder, journal)
 
 
 @dataclass(frozen=True)
@@ -336,8 +336,7 @@ def _run_unfinished(
                 ended(trial, count, total, remaining_s)
 
 
-def _write_outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
-    """Write the result to the file `TUNED` and return it."""
+def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     results: dict[str, dict[str, Any]] = {}
     edges: dict[str, tuple[str, ...]] = {}
     bests: dict[str, Trial] = {}

@@ -41,7 +41,7 @@ def run_race(options: RunOptions) -> None:
         values, recorded = _load_earlier(setting, options.tuned, options.extend)
         races.append(Race(setting, options.out / "race", data_dir, seeds, options.jobs or 1, values, recorded))
     for one_race in races:
-        _check_values(one_race, "extend" if options.extend else "tuned")
+        _check_tuned_values(one_race, "extend" if options.extend else "tuned")
         _check_recorded(one_race, entrants, parts)
     command = _command_line(settings, options)
     for one_race in races:
@@ -50,7 +50,6 @@ def run_race(options: RunOptions) -> None:
 
 
 def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
-    """Return the settings, entrants and parts that the options name."""
     settings = [QUICK] if options.quick else _select_named("setting", SETTINGS, options.setting)
     known_names = [*ENTRANTS, f"NAME{LENT} for each entrant NAME except {OURS} and {LIMIT}"]
     names = options.methods
@@ -109,7 +108,7 @@ def _load_earlier(
     return read_race(extend / f"race_{setting.name}.toml", setting), runs
 
 
-def _check_values(race: Race, option: str) -> None:
+def _check_tuned_values(race: Race, option: str) -> None:
     """Raise InputError if a tuned value is invalid for its entrant."""
     for entrant in KNOWN.values():
         try:
@@ -120,7 +119,7 @@ def _check_values(race: Race, option: str) -> None:
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
-    """Raise InputError if a recorded run would be neither on the new page nor run again."""
+    """Raise InputError if the new page would lose a recorded run."""
     lost = sorted({run.seed for run in race.recorded} - set(race.seeds))
     if lost:
         raise InputError(

@@ -94,7 +94,7 @@ def measure_run(entrant: str, part: str, experiment: Experiment, targets: tuple[
 
 
 def identifying_fields(experiment: Experiment) -> dict[str, Any]:
-    """Return the fields that differ from the defaults, without the seed and this machine's folders."""
+    """Return the experiment's fields that differ from the defaults, without the seed and local folders."""
     excluded = {"out", "seed", "engine", "quiet", "data_dir"}
     fields = experiment.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
     folders = {FLEETS: FLEETS.name}

@@ -60,7 +60,6 @@ def _format_row(comparison: Comparison) -> list[str]:
 
 
 def _summarise(comparisons: Sequence[Comparison]) -> str:
-    """Return how often Fed-Quilt is faster, and list the settings in which it is slower."""
     faster = [c for c in comparisons if c.faster == OURS]
     slower = [c for c in comparisons if c.faster not in (OURS, WITHIN_NOISE)]
     undecided = len(comparisons) - len(faster) - len(slower)

@@ -116,7 +116,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _describe_tuning(setting: Setting) -> Mapping[str, object]:
-    """Return the conditions of the tuning, for the file of tuned values."""
+    """Return the target, search ranges, data set and number of trials of the tuning."""
     tried = {"target": setting.aimed_at, "lr": setting.lr, "local_steps": list(setting.lengths)}
     return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
@@ -154,7 +154,7 @@ def _format_notes(race: Race) -> Iterator[str]:
 
 
 def _explain_lent(setting: Setting) -> str:
-    """Return the sentence about the methods that ran with Fed-Quilt's lendable settings."""
+    """Return the sentence about methods that ran with the result of `lendable_settings`."""
     fields = split_paths(lendable_settings(setting), {})
     override = " ".join(override_texts(fields.pop("override")))
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in fields.items())

@@ -62,12 +62,10 @@ class Setting:
 
 
 def _mnist_fields(**more: Any) -> dict[str, Any]:
-    """Return the fields for MNIST and an MLP with 200 hidden units."""
     return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "compute": "1:0.5,3:0.5"} | more
 
 
 def _table_fields(table: str, **more: Any) -> dict[str, Any]:
-    """Return the fields for a generated table and an MLP with 64 hidden units."""
     dataset = f"benchmarks.studies.race.generated_tables:{table}"
     return {"dataset": dataset, "hidden": (64,), "batch_size": 32, "compute": "1:0.5,3:0.5"} | more
 

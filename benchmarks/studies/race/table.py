@@ -39,19 +39,17 @@ def make_columns(setting: Setting) -> list[Column]:
     ]
     return [
         *times,
-        Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], _three_digits),
-        Column(f"GFLOP to {setting.target(last)}", lambda run: run.gflop[last], _three_digits),
-        _worst_column(setting),
+        Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], _format_three_digits),
+        Column(f"GFLOP to {setting.target(last)}", lambda run: run.gflop[last], _format_three_digits),
+        _worst_client_column(setting),
     ]
 
 
-def _three_digits(value: float) -> str:
-    """Format a number with three significant digits and without an exponent."""
+def _format_three_digits(value: float) -> str:
     return np.format_float_positional(float(f"{value:.3g}"), trim="-")
 
 
-def _worst_column(setting: Setting) -> Column:
-    """Return the column for the worst client's main metric."""
+def _worst_client_column(setting: Setting) -> Column:
     if setting.fields.get("objective") == "next-token":
         return Column("worst client's perplexity", lambda run: run.worst, "{:.2f}".format)
     return Column("worst client %", lambda run: 100 * run.worst, "{:.2f}".format)
@@ -63,7 +61,7 @@ def _time_to_level(level: float, run: Measured) -> float:
 
 def end_columns(setting: Setting) -> list[Column]:
     """Return the columns for long runs: final accuracy and worst client."""
-    return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_column(setting)]
+    return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_client_column(setting)]
 
 
 def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
@@ -174,7 +172,7 @@ def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence
     return [
         *_describe_lead(setting, runs, "tuned"),
         *_describe_lead(setting, runs, "untuned"),
-        *_compare_endings(long),
+        *_compare_final_accuracies(long),
         *_list_missing(setting, runs),
     ]
 
@@ -226,8 +224,7 @@ def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
     return f", {describe_test(p)}" if p is not None else ""
 
 
-def _compare_endings(long: Sequence[Measured]) -> Iterator[str]:
-    """Yield a sentence that compares the final accuracies of Fed-Quilt and FedAvg."""
+def _compare_final_accuracies(long: Sequence[Measured]) -> Iterator[str]:
     by_entrant = group_by_entrant(long, "long")
     if not {OURS, ROUNDS} <= by_entrant.keys():
         return

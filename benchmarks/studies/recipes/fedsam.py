@@ -131,7 +131,6 @@ def fedsam_cifar100(scale: Scale) -> Study:
 
 
 def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, numbers: dict[str, Numbers]) -> Study:
-    """Return a study of all the paper's methods at three levels of heterogeneity."""
     columns = list(SPLITS)
     if name == "fedsam_cifar10" and not scale.paper:
         columns = ["Dirichlet 0.6"]

@@ -3,7 +3,7 @@
 from itertools import product
 from typing import Any
 
-from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, sent_back
+from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, upload_size
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
@@ -296,7 +296,7 @@ def subdismo_cost(scale: Scale) -> Study:
     """Count the parameters and FLOPs of SubDisMO's submodels and of FedSAM's full model: Table 7."""
     common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
     dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
-    smallest, largest = sent_back("least"), sent_back("most")
+    smallest, largest = upload_size("least"), upload_size("most")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         "subdismo": ({"method": "subdismo"}, {smallest.name: 55.242, largest.name: 88.522}),
         "fedsam": ({"method": "fedsam"}, {smallest.name: 155.082, largest.name: 155.082}),
