@@ -230,15 +230,15 @@ def build_run(
     return spec
 
 
-def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
+def _refuse_options_of_names(options: Section, component: str) -> None:
     """Raise InputError if the user sets a field of `_ONLY_BY_NAME`, and passes the component as an object.
 
     Args:
-        experiment: The experiment.
+        options: The options that have these fields.
         component: `model` or `dataset`. The user passes this component as an object.
     """
     for field in _ONLY_BY_NAME[component]:
-        _refuse_set(experiment, field, f"a {component} that is given as an object")
+        _refuse_set(options, field, f"a {component} that is given as an object")
 
 
 def _refuse_set(options: Section, field: str, beside: str) -> None:

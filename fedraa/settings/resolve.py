@@ -81,13 +81,13 @@ def resolve_method(experiment: Experiment) -> Method:
     return method
 
 
-def _learning_rate(experiment: Experiment) -> dict[str, Any]:
-    """Return the learning rate and its schedule (default: constant) if the experiment sets them."""
+def _learning_rate(options: LocalOptions) -> dict[str, Any]:
+    """Return the learning rate and its schedule (default: constant) if the options set them."""
     values: dict[str, Any] = {}
-    if experiment.lr is not None:
-        values = {"lr": experiment.lr, "lr_schedule": "constant"}
-    if experiment.lr_schedule is not None:
-        values["lr_schedule"] = experiment.lr_schedule
+    if options.lr is not None:
+        values = {"lr": options.lr, "lr_schedule": "constant"}
+    if options.lr_schedule is not None:
+        values["lr_schedule"] = options.lr_schedule
     return values
 
 

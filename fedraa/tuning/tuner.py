@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from fedraa.api import RUNS, open_session, run_name
+from fedraa.api import RUNS, open_calls, open_session, run_name
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.overrides import split_paths
+from fedraa.config.section import Section
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
@@ -33,7 +35,7 @@ from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.objects import TrialObjects
 from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, describe_space, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest_values
-from fedraa.tuning.work import refuse_unsendable, run_trials
+from fedraa.tuning.work import OpenNodes, refuse_unsendable, run_trials
 
 # The default fraction of every client's training samples for validation.
 VALIDATION = 0.1
@@ -117,14 +119,16 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         refuse_unsendable(objects.by_name() | {"experiment": plan.experiments})
     check_optuna()
     out = experiment.out or RUNS / f"tune-{Path(plan.dataset).stem}-{experiment.seed}"
-    cluster = None
+    open_nodes: OpenNodes | None = None
     ray_cluster: AbstractContextManager[object] = nullcontext()
     if experiment.address:
         cluster = experiment.model_copy(update={"engine": "ray"})
         ray_cluster = open_session(cluster, cluster.client_count)
+        sent = [cluster, *objects.by_name().values()]
+        open_nodes = partial(open_calls, cluster, cluster.client_count, sent)
     with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
-        _run_unfinished(plan, folder, journal, jobs, cluster, ended)
+        _run_unfinished(plan, folder, journal, jobs, open_nodes, ended)
         return _write_result(plan, folder, journal)
 
 
@@ -282,10 +286,10 @@ class _Plan:
         )
 
 
-def _refuse_fixed(space: Space, experiment: Experiment) -> None:
-    """Raise InputError if the experiment sets a field that the search varies."""
+def _refuse_fixed(space: Space, options: Section) -> None:
+    """Raise InputError if the options set a field that the search varies."""
     for name in space:
-        value = chosen_value(experiment, name)
+        value = chosen_value(options, name)
         default = Experiment.model_fields[name].default if name in Experiment.model_fields else None
         if value not in (None, default):
             raise InputError(name, "it is also in the space", got=value, hint="give it once")
@@ -313,7 +317,7 @@ def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Exp
 
 
 def _run_unfinished(
-    plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: OnTrial | None
+    plan: _Plan, folder: Path, journal: Journal, jobs: int, open_nodes: OpenNodes | None, ended: OnTrial | None
 ) -> None:
     """Run the unfinished trials, first in the original spaces, then in the wider spaces."""
     total = plan.trials * len(plan.experiments)
@@ -327,8 +331,7 @@ def _run_unfinished(
             lambda method, number: plan.next(method, number, journal, folder),
             journal,
             jobs,
-            cluster,
-            list(plan.objects.by_name().values()),
+            open_nodes,
         ):
             count = len(journal.trials)
             remaining_s = (time.monotonic() - started) / (count - before) * (total - count)

@@ -8,12 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import wait as gone
+from typing import Any
 
-from fedraa.api import open_calls
 from fedraa.components.calls import one_line
-from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError, Interrupted
 from fedraa.tuning.attempt import Attempt, attempt_elsewhere, find_repeated, run_attempt
 from fedraa.tuning.journal import Journal, Trial
@@ -22,6 +21,8 @@ from fedraa.tuning.suggest import check_optuna
 Plan = Callable[[str, int], Attempt]
 Which = tuple[str, int]
 Start = Callable[[Attempt], Future[Trial]]
+# A function that opens the nodes of a cluster. The context yields a function that calls another function on a node.
+OpenNodes = Callable[[], AbstractContextManager[Callable[..., Future[Any]]]]
 
 
 def run_trials(
@@ -29,8 +30,7 @@ def run_trials(
     plan: Plan,
     journal: Journal,
     jobs: int,
-    cluster: Experiment | None,
-    objects: Sequence[object] = (),
+    open_nodes: OpenNodes | None,
 ) -> Iterator[Trial]:
     """Run these trials and yield their results. A trial is planned when it starts, and recorded when it ends.
 
@@ -39,16 +39,15 @@ def run_trials(
         plan: Returns the plan of a trial.
         journal: The journal of finished trials.
         jobs: The number of trials at the same time.
-        cluster: The experiment with the address of the cluster; None for this machine.
-        objects: The user's objects in the trials. Their code is sent to the nodes.
+        open_nodes: Opens the nodes on which trials run; None for this machine.
 
     Raises Interrupted after Ctrl-C.
     """
     if not left:
         return
     try:
-        if cluster is not None:
-            with open_calls(cluster, cluster.client_count, [cluster, *objects]) as submit:
+        if open_nodes is not None:
+            with open_nodes() as submit:
                 yield from _run_concurrently(
                     left, plan, journal, jobs, lambda planned: submit(attempt_elsewhere, planned)
                 )
