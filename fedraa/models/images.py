@@ -7,10 +7,9 @@ from torch import Tensor, nn
 class ImageConv2d(nn.Conv2d):
     """A convolution that converts images [n, c, h, w] to the memory format `channels_last`.
 
-    All later feature maps keep this format. On a CPU the format saves about a quarter of the time of convolutions and
-    pools in larger models. With the channel numbers of submodels, PyTorch's backward pass in this format can corrupt
-    memory; the module `safe_convolution` prevents this. Set `lay_out` to False under vmap, which supports only the
-    default format.
+    This saves about a quarter of the time of larger models on a CPU. PyTorch's backward pass in this format can corrupt
+    memory, which the module `safe_convolution` prevents. Under vmap, which supports only the default format, set
+    `lay_out` to False.
     """
 
     lay_out = True

@@ -1,9 +1,8 @@
-"""The replacement of widths that a module's code passes as numbers, such as in `x.view(b, t, self.heads, 16)`.
+"""Replacement of widths in a module's code, such as 16 in `x.view(b, t, self.heads, 16)`.
 
-In a cut these numbers would be wrong. The tracer records the places at which the forward of a module passes numbers for
-a dimension that may be cut. In a cut, the numbers at these places are replaced by numbers that follow from the width of
-the argument. A place is identified by the positions in the code of all stack frames from the call up to the innermost
-forward of a module.
+In a cut these numbers would be wrong. The tracer records each call that passes such a number. In a cut, the number is
+computed from the width of the call's argument. A call is identified by the positions in the code of all stack frames up
+to the innermost module's forward.
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ Place = tuple[tuple[str, int], ...]
 
 
 class Number(NamedTuple):
-    """A size in the code as a function of the widths of a cut: `fixed` plus the sum of factor * width.
+    """A size in the code, as a linear function of the widths of a cut.
 
-    `times` has a pair (number of the group, factor) for each group in this sum.
+    Attributes:
+        fixed: The constant.
+        times: Pairs of a group's number and the factor of its width.
     """
 
     fixed: int
@@ -38,10 +39,10 @@ class Number(NamedTuple):
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Number:
-        """Return the size if only some groups can be cut. The full widths of all other groups are added to `fixed`.
+        """Return the size if only some groups can be cut. All other groups have their full widths.
 
         Args:
-            kept: For the old number of each group that can still be cut, its new number.
+            kept: The new number of each group that can still be cut, by its old number.
             full: Number of units of each group.
         """
         fixed = self.fixed + sum(times * full[group] for group, times in self.times if group not in kept)
@@ -49,12 +50,12 @@ class Number(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """A record of a call, such as a reshape, with sizes in its code that must change in a cut.
+    """The sizes in one call, such as a reshape, that change in a cut.
 
     Attributes:
         dim: Cut dimension of the argument.
-        outs: For a call that passes a shape, the dimensions of the result that come from `dim`. The cut one is first.
-        numbers: The sizes. Empty for `_grouped_mm`, because in every cut `grouped_product` replaces this function.
+        outs: Dimensions of the result that come from `dim`, the cut one first. Only for calls that pass a shape.
+        numbers: The sizes. Empty for `_grouped_mm`, which `grouped_product` replaces in every cut.
         mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
     """
 
@@ -73,7 +74,7 @@ Sizes = Mapping[Place, Resize]
 
 
 class Stated(NamedTuple):
-    """The sizes that a call uses in one cut (`numbers`) and in the full module (`full`)."""
+    """The sizes in one call: `numbers` in a cut, `full` in the full module."""
 
     dim: int
     outs: tuple[int, ...]
@@ -85,15 +86,15 @@ class Stated(NamedTuple):
 ZERO_MAKERS = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
 _SHAPED = frozenset(("expand", "reshape", "view"))
-# Names of functions that return parts of their argument.
+# Functions that return parts of their argument.
 PARTS = frozenset(("getitem", "narrow", "split"))
 RESIZED = _SHAPED | PARTS | ZERO_MAKERS | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """Return the name of a torch function. It is the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
+    """Return the name of a torch function: `add` for `torch.add`, `Tensor.add_` and `+`."""
     name: str = getattr(func, "__name__", "")
-    # A property such as Tensor.T is called through `__get__` of a descriptor, whose object has the name.
+    # Properties such as Tensor.T are called through `__get__`.
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     if name.startswith("__"):
@@ -102,7 +103,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
-    """Return the module and the place of a call from its stack frame, or None if no module's forward contains it."""
+    """Return the module that made a call and the call's place in its code, or None outside of modules."""
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
@@ -117,10 +118,9 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, units: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of a dimension that a slicing call selects by numbers in the code.
+    """Return the index ranges of dimension `dim` that a slicing call selects by numbers in the code.
 
-    The list is empty if the call passes no number for the dimension. The result is None if the call takes every n-th
-    element, so that the selection would differ in a cut.
+    The list is empty if the call passes no number for `dim`. The result is None for a slice with a step.
 
     Args:
         name: Name of the function.
@@ -159,10 +159,10 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, Stated]]:
-    """Return for each module the places with numbers that change in a cut, and the new numbers.
+    """Return for each module the calls whose sizes change in a cut, with the new sizes.
 
     Args:
-        sizes: For each module, the places in its code that contain widths.
+        sizes: For each module, the sizes in its code, by call.
         widths: Number of units of each group in the cut.
         full: Number of units of each group in the full module.
     """
@@ -179,14 +179,12 @@ def find_cut_numbers(
 
 
 def resize_layer(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
-    """Change the class of a layer, so that the sizes in its code follow the widths of its arguments."""
+    """Change the class of a layer, so that the sizes in its code fit the widths of its arguments."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 
 
 class _Resized(nn.Module):
-    """A layer with code that takes its sizes from the widths of the arguments."""
-
     _sizes: Mapping[Place, Stated]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +193,7 @@ class _Resized(nn.Module):
 
 
 class _Resizing(TorchFunctionMode):
-    """A torch mode that replaces the widths in the code of one module by the widths of a cut."""
+    """A torch mode that replaces the sizes in one module's calls."""
 
     def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
         super().__init__()
@@ -219,7 +217,7 @@ class _Resizing(TorchFunctionMode):
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
-    """Return the result of `torch._grouped_mm`, which supports only some widths and precisions.
+    """Compute `torch._grouped_mm` for all widths and precisions.
 
     Args:
         x: Rows `[s, in]`, sorted by expert.
@@ -233,16 +231,16 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with sizes that fit the width of the first argument.
+    """Return a call's arguments with sizes that fit the width of the first argument.
 
     Args:
-        name: Name of the function.
+        name: Name of the called function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        stated: The numbers of this cut.
+        stated: The sizes of this cut.
     """
     numbers = stated.numbers
-    # A call that creates zeros has no argument from whose width the size could be computed.
+    # Zeros are created without an argument whose width could be read.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
@@ -264,30 +262,28 @@ def _follow_widths(
     at, index = _find_slice(args, stated.dim)
     part = index[at]
     start, stop = numbers
-    # If the code omits a bound of the slice, the new slice also omits this bound.
     index[at] = slice(None if part.start is None else start, None if part.stop is None else stop, part.step)
     return (x, tuple(index)), {}
 
 
 def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
-    """Replace sizes in a shape by the sizes of this cut. One entry may become -1, so that torch computes it.
+    """Replace sizes in a shape by those of a cut. One may become -1, which torch computes.
 
     Args:
         sizes: The shape, changed in place.
-        places: Positions in the shape of the sizes to replace.
-        stated: The numbers of this cut.
+        places: Indices in `sizes` of the sizes to replace.
+        stated: The sizes of this cut.
         elements: Number of elements of the tensor.
     """
     first, *inner = places
     if not 0 <= first < len(sizes):
-        # All sizes in this call are of dimensions that are not cut.
+        # No size in this call is of a cut dimension.
         return
     if sizes[first] != -1 and stated.mixed:
         sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
     elif sizes[first] != -1:
         sizes[first] = stated.numbers[0]
-    # If the product of the sizes is still wrong, the code has computed a second size from full widths. Then the
-    # remaining sizes are also replaced.
+    # A wrong product means that the code computed a second size from full widths.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
@@ -297,10 +293,10 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the dimension of the result at which the shape in a call begins, and the shape.
+    """Return the shape that a call passes, and the dimension of the result at which it begins.
 
     Args:
-        name: Name of the function.
+        name: Name of the called function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
     """
@@ -317,7 +313,7 @@ def _find_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Return the dimension that a call splits or narrows, counted from 0.
 
     Args:
-        name: Name of the function.
+        name: Name of the called function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
     """
@@ -327,7 +323,7 @@ def _find_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 def _find_slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
-    """Return the position of dimension `dim` of x in an index `x[...]`, and the index."""
+    """Return the index in `x[index]` as a list, and the position in it of dimension `dim`."""
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
     at = 0
     for place, item in enumerate(index):
@@ -341,13 +337,13 @@ def _find_slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
 
 
 def _find_argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
-    """Return an argument of a call.
+    """Return a call's argument, passed by position or by any of these names.
 
     Args:
         args: The positional arguments.
         kwargs: The keyword arguments.
         place: Position of the argument.
-        names: Its names, in any version of torch.
+        names: Names of the argument in all versions of torch.
     """
     if len(args) > place:
         return args[place]

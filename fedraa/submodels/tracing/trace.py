@@ -1,4 +1,4 @@
-"""The search for the width groups of any module, with a trial of every cut."""
+"""The search for the width groups of any module, with a test of every cut."""
 
 from __future__ import annotations
 
@@ -33,16 +33,12 @@ LARGE = 50_000_000
 def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
-    The module runs on `example`, in evaluation and in training mode. Meanwhile, each function also computes the labels
-    of its result, which show to which unit each element belongs. Labels are tied if their elements must be cut
-    together. A group is a set of units that lie along the same dimensions of the same tensors.
-
-    Inputs and outputs are never cut. Every cut must be exact: its output must equal that of the full module in which
-    the parameters of the absent units are 0. Trials check this before the function returns, and a group that fails its
-    trial stays whole. A large module runs on shapes only, without values, and its trials use narrow cuts.
+    The module runs in evaluation and in training mode. Each torch function also computes to which unit an element of
+    its result belongs. Every cut must then equal the full module with the parameters of the absent units at 0. A group
+    that fails this test stays whole. Inputs and outputs are never cut. A large module runs without values.
 
     Args:
-        module: Any module. It does not change; a copy on the CPU is traced. The copy of a large module shares memory.
+        module: Any module. It is not changed; a copy on the CPU is traced. The copy of a large module shares memory.
         example: A batch of at least two inputs: a tensor, or a tuple or a dict of tensors for several arguments.
 
     Raises:
@@ -75,12 +71,12 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
 
 
 def _cut_parameters(traced: Traced) -> int:
-    """Return the number of scalar parameters that belong to a unit of any group."""
+    """Return the number of scalar parameters that can be cut."""
     return sum(group.parameters for group in traced.groups)
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU. The result of the trace (a Traced) will hold this copy."""
+    """Return a copy of a module on the CPU, for the result of the trace."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
@@ -96,7 +92,7 @@ def _follow_module(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
+        choices: For parameters with several possible dimensions of units, the one to use, from 0.
     """
     if _is_large(module):
         recorder, ran = _light_record(module, example, choices)
@@ -108,14 +104,14 @@ def _follow_module(
 def _light_record(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder | None, list[list[str]]]:
-    """Return the recorder of a run on shapes only, or None if the module needs values or cannot be traced.
+    """Return the recorder of a run without values, or None if the module needs values or cannot be traced.
 
     Also return the names of the functions that the module calls, in evaluation and in training mode.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
+        choices: For parameters with several possible dimensions of units, the one to use, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -130,8 +126,7 @@ def _light_record(
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
-    # Any error is ignored here, because the caller traces the module again with values. That trace succeeds or raises
-    # the error again.
+    # The caller traces the module again with values and then gets the error.
     except Exception:
         return None, []
 
@@ -144,20 +139,20 @@ def _record_run(
     choices: Mapping[str, int] = MappingProxyType({}),
     fills: bool = True,
 ) -> Recorder:
-    """Run the module, or its copy `shapes` on the meta device, and return the recorder of the run.
+    """Run the module, and return the recorder of the run.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        shapes: A copy of the module on the meta device, if the run computes only shapes; None if it computes values.
-        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
+        shapes: A copy of the module on the meta device, to compute only shapes; None to compute values.
+        choices: For parameters with several possible dimensions of units, the one to use, from 0.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
-    # A run in training mode changes running statistics, so it needs a copy.
+    # Training mode changes running statistics.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
-    # On its fast path, a transformer layer would not call the functions that must be recorded.
+    # The fast path of a transformer layer skips functions that must be recorded.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -180,9 +175,7 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The code of a module may raise any exception. A mixture of experts searches for the rows of each expert, for
-    # example with `nonzero`. If such a search selects no row, the recorder returns row 0 instead, so that the expert
-    # runs. This row may be the cause of the exception, so the run is repeated without it.
+    # The cause may be the row 0 that an idle expert of a mixture of experts received.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -200,7 +193,7 @@ def _record_run(
 
 
 def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module and return the steps of the run (functions with their arguments) and its output.
+    """Run the module. Return its output, after the functions that ran with their arguments.
 
     Args:
         recorder: The recorder.
@@ -211,7 +204,7 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
     recorder.path = []
     for part in list_leaves(inputs):
         recorder.track_input(part)
-    # With this seed, every run drops the same layers if layers are dropped at random.
+    # Random layer drops must be the same in every run.
     torch.manual_seed(0)
     with recorder.found, recorder:
         out = forward(module, inputs)
@@ -221,9 +214,9 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
 
 
 def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """Return the steps of a run in which every branch on data takes the opposite direction, or None if the run raises.
+    """Return the steps of a run in which every branch on data takes the opposite direction; None if it raises.
 
-    If the steps are the same, or if the run raises, the branches only check the data or warn about them.
+    Branches only check the data, or warn about them, if the steps stay the same or the run raises.
 
     Args:
         recorder: The recorder.
@@ -251,10 +244,10 @@ def _fails_in_torch(error: BaseException) -> bool:
 
 
 def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail the trial if no other group is cut, or all groups if there is no such group."""
+    """Return the groups that fail if only they are cut, or all groups if each passes."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # Names that differ only in a number belong to repeated blocks. These run the same code, so one trial is enough.
+        # Repeated blocks, whose names differ only in a number, run the same code.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []
@@ -272,7 +265,7 @@ def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
         recorder: The recorder.
         traced: The traced module.
         g: The number of the group.
-        reason: The reason why the group is never cut, for the user.
+        reason: The reason for the user.
     """
     entry = traced.groups[g].entries[0]
     start = sum(group.size for group in traced.groups[:g])
