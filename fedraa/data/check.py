@@ -1,4 +1,4 @@
-"""Checks and conversions of the arrays of a data set, whether they come from a file, an object or a function."""
+"""Checks and conversions of the arrays of a data set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,14 +25,13 @@ To check the targets of a single client, it is called with the same array twice.
 
 
 def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
-    """Return the user's Dataset with arrays of the types that training needs. The values stay the same.
+    """Return a Dataset with contiguous arrays: labels and tokens as int64, features as float32.
 
-    Tensors and lists become arrays. Labels and tokens become int64, and features become float32. All arrays are
-    contiguous. An array is copied only if necessary. `deal_samples` checks later that training samples are finite.
+    Tensors and lists become arrays, without a copy if possible. `deal_samples` checks later that samples are finite.
 
     Args:
         dataset: The user's data set.
-        targets: A function that checks and converts the targets. None means labels of classes.
+        targets: Checks and converts the targets. None means labels of classes.
 
     Raises:
         InputError: An array is malformed. The error names the array.
@@ -54,7 +53,7 @@ def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
 
 
 def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Array, int]:
-    """Return the labels of both splits as int64, and the number of classes.
+    """Return the training labels and the test labels as int64, and the number of classes.
 
     Args:
         y_train: The training labels.
@@ -73,7 +72,11 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
 
 
 def count_classes(y_train: Array) -> int:
-    """Return the number of classes: the largest label plus 1. Raise InputError if it exceeds the number of samples."""
+    """Return the largest label plus 1.
+
+    Raises:
+        InputError: This is more than the number of samples.
+    """
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
         problem = f"its largest label is {classes - 1}, but there are only {len(y_train)} samples"
@@ -82,7 +85,7 @@ def count_classes(y_train: Array) -> int:
 
 
 def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
-    """Return the converted training and test inputs, each as an array, or as a dict or a tuple of arrays.
+    """Return the converted training and test inputs: an array, or a dict or tuple of arrays.
 
     Args:
         dataset: The user's data set.
@@ -105,15 +108,14 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True if the tuple x has an array for each input of the model, and False if its items are samples."""
+    """Return True if x is a tuple of arrays, one per input of the model, rather than of samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
 def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
-    """Convert one of several inputs of the model. Return its training and its test values.
+    """Convert one of several inputs of the model, and return its training and test values.
 
-    Floats and bytes become float32, other integers become int64, and booleans stay bool. Raises InputError if the
-    values are malformed.
+    Floats and bytes become float32, other integers int64, and booleans stay bool.
 
     Args:
         key: The name or the index of the input.
@@ -141,7 +143,7 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
 
 
 def check_arrays(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if the arrays x_train, y_train, x_test and y_test are not samples with one label each."""
+    """Raise InputError unless the arrays x_train, y_train, x_test and y_test are samples with one label each."""
     check_inputs(arrays)
     for name in ("y_train", "y_test"):
         _check_labels(name, arrays[name])
@@ -166,7 +168,7 @@ def refuse_nan_labels(name: str, y: Array) -> None:
 
 
 def hint_for_labels(y: Array) -> str:
-    """Return a hint that shows how to convert these labels to integers [n], or an empty text for unknown labels."""
+    """Return a hint that shows how to convert these labels to integers [n], or an empty text."""
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
@@ -183,7 +185,7 @@ def hint_for_labels(y: Array) -> str:
 
 
 def check_inputs(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if x_train or x_test is malformed, or does not have one row for each target."""
+    """Raise InputError if x_train or x_test is malformed, or does not match its targets in length."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim < 2 or 0 in x.shape:
@@ -201,9 +203,12 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
 
 
 def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
-    """Return x_train and x_test as int64 if they are tokens, or None if they are not.
+    """Return x_train and x_test as int64 if they are tokens, otherwise None.
 
-    Tokens are integers [n, length] of any type except uint8. Raises InputError if a token is negative.
+    Tokens are integers [n, length] of any type except uint8.
+
+    Raises:
+        InputError: A token is negative.
     """
     both = [arrays["x_train"], arrays["x_test"]]
     if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):

@@ -1,4 +1,4 @@
-"""The distribution of a data set to clients ("dealing"): partition, scaling and checks of the samples."""
+"""The division of a data set among clients ("dealing"), with scaling and checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ OPTIONS = ("dataset ", "partition", "clients", "transforms")
 
 @dataclass(frozen=True)
 class Dealing:
-    """The settings with which a data set is dealt to clients.
+    """The settings of the division of a data set among clients.
 
     Attributes:
         partitioner: The partitioner, which assigns samples to clients.
@@ -46,7 +46,7 @@ class Dealing:
         seed: The seed of the run.
         transforms: The changes of samples before training.
         allow_nan: True if training samples may contain NaN or infinite values.
-        targets: A function that checks and converts the targets; None for one class label per sample.
+        targets: Checks and converts the targets; None for one class label per sample.
         validation: Share of each client's training samples that replaces the test samples; 0 keeps the test samples.
         standardise: True to scale inputs by the statistics of the training samples, including validation samples.
     """
@@ -62,18 +62,22 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs, and False if a transform scales them by the user's mean and std."""
+        """Return True if the run scales inputs, False if a transform does."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
-        """Return the labels that the partitioner uses, or an empty array [n, 0] if the targets are not labels."""
+        """Return the labels for the partitioner, or an empty array [n, 0] if the targets are not labels."""
         if self.targets is None:
             return y
         return np.zeros((len(y), 0), np.int64)
 
 
 def deal_samples(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
-    """Deal a data set to clients. Raise InputError with the client and the row if a sample cannot be used."""
+    """Divide a data set among clients.
+
+    Raises:
+        InputError: A sample cannot be used. The error names the client and the row.
+    """
     data = _deal_without_validation(dataset, how)
     if how.validation:
         return hold_back(data, how.validation, how.seed)
@@ -119,8 +123,8 @@ def _scale_samples(data: Federated, dataset: Dataset) -> Federated:
     """Return `data` with scaled samples.
 
     Args:
-        data: The dealt data. Its training samples are scaled in place, because they are a copy.
-        dataset: The data set of the user, from which the scaling is measured.
+        data: The divided data. Its training samples are scaled in place, because they are a copy.
+        dataset: The user's data set, from which the scaling is measured.
     """
     scaling = measure_scaling(dataset.x_train)
     apply_scaling_in_place(scaling, data.x_train)
@@ -216,7 +220,7 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
 
 
 class _TestData(NamedTuple):
-    """The inputs and the targets of all test samples, and the rows of each client's test samples."""
+    """The inputs and targets of all test samples, and the rows of each client's test samples."""
 
     x: Tree
     y: Array
@@ -234,7 +238,7 @@ def _make_streamed(
     names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
-    """Return the dealt data set, from which each client reads its training samples when it trains.
+    """Return a divided data set whose clients read their samples when they train.
 
     This function reads only a few training samples.
 
@@ -243,7 +247,7 @@ def _make_streamed(
         samples: The training samples that clients read.
         test: The test samples.
         classes: The number of classes.
-        how: The settings of the dealing.
+        how: The settings.
         labels: The labels of all training samples in client order; None if they are unknown.
         names: The names of the clients in the data; None if they have no names.
         unsteady: True if two reads of a sample can give different results.
@@ -288,7 +292,7 @@ def _make_streamed(
 
 
 def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
-    """Return about `FEW` training samples of randomly drawn clients."""
+    """Return about `FEW` training samples of random clients."""
     offsets = source.samples.offsets
     clients = len(offsets) - 1
     drawn = generator(seed, "few").choice(clients, min(clients, 64), replace=False)
@@ -296,7 +300,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     for client in drawn.tolist():
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
-        # The samples are copied, because a view would keep all samples of the client in memory.
+        # A view would keep all samples of the client in memory.
         parts.append((map_tree(np.copy, take_rows(x, share)), y[share].copy()))
         if sum(len(y) for _, y in parts) >= FEW:
             break
@@ -305,7 +309,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
 
 
 def _read_test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
-    """Return all test samples and their targets. The random generators are seeded before the samples are read."""
+    """Return all test samples and their targets, read with seeded random generators."""
     rows = as_rows("test", dataset.test, dataset.input, dataset.target)
     if not len(rows):
         raise InputError("test", "it has no sample")
@@ -335,7 +339,7 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
 
 
 def _count_classes(y: Array) -> int:
-    """Return the number of classes: the largest label plus 1, or 1 if the targets are not labels."""
+    """Return the largest label plus 1, or 1 if the targets are not labels."""
     if y.dtype.kind not in "iu" or not y.size:
         return 1
     return int(y.max()) + 1
@@ -355,9 +359,9 @@ def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
 
 
 def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: Dealing) -> ValueError:
-    """Add the name of the first client with wrong targets to an error about targets, and return the error.
+    """Return an error about targets with the name of the first client that causes it.
 
-    To find the client, the targets of one client after another are checked.
+    The targets of one client after another are checked.
 
     Args:
         error: The error about the targets of all clients.
@@ -378,7 +382,7 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: De
 
 
 def _is_held(rows: Rows) -> bool:
-    """Return True if the samples are already in memory, in arrays or in an object of more than `HELD_BYTES` bytes."""
+    """Return True if the samples are in memory, as arrays or in an object of more than `HELD_BYTES` bytes."""
     if isinstance(rows, ArrayRows):
         return True
     contents = inspect_contents(rows)

@@ -1,4 +1,4 @@
-"""Validation samples: a share of each client's training samples that is used only for evaluation."""
+"""Validation samples: a share of each client's training samples, only for evaluation."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,13 +14,12 @@ from fedraa.rng import generator
 
 
 def hold_back(data: Federated, share: float, seed: int) -> Federated:
-    """Replace the test samples by a random share of each client's training samples, and return the new data.
+    """Return the data with a random share of each client's training samples as test samples.
 
-    Every client keeps at least one training sample. If a client has several samples, at least one becomes a test
-    sample.
+    Every client keeps at least one training sample. A client with several samples gets at least one test sample.
 
     Args:
-        data: The data set, dealt to clients.
+        data: The data set, divided among clients.
         share: The share of each client's training samples that become test samples.
         seed: The seed with which the samples are drawn.
 
@@ -58,7 +57,7 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
 
 
 def _draw_held_back(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """Return the held-back and the kept samples of each client, as two tuples of ascending indices.
+    """Return the test samples and the kept samples of each client, as two tuples of ascending indices.
 
     Args:
         sizes: The number of training samples of each client.

@@ -125,6 +125,9 @@ def lora(
 ) -> nn.Module:
     """Return a model with low-rank adapters on its frozen layers. Only the adapters are trained and sent.
 
+        model = fedraa.lora(Net(), rank=8, targets=("query", "value"), train="head")
+        history = fedraa.run(method="hetlora", model=model, dataset=data, rounds=20)
+
     `model` does not change, and the result shares its parameters. The output of an adapter is 0 at first. Methods that
     cut models also cut the `rank` units of an adapter. The scale is alpha / rank on every device; with `fragment_scale`
     it is alpha / (the device's rank) in training.
@@ -141,10 +144,6 @@ def lora(
 
     Raises:
         InputError: A name matches no layer, or a layer cannot have an adapter.
-
-    Example:
-        model = fedraa.lora(Net(), rank=8, targets=("query", "value"), train="head")
-        history = fedraa.run(method="hetlora", model=model, dataset=data, rounds=20)
     """
     if not isinstance(model, nn.Module):
         raise InputError("model", got=model, expected="an nn.Module")

@@ -31,11 +31,10 @@ class Labels(ByClass):
         return apportion_classes(self._draw_shares(len(totals), clients, rng), totals, rng)
 
     def _draw_shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
-        """Return, for each class, the share of its samples that each client gets `[classes, clients]`.
+        """Return the share of each class's samples that each client gets [classes, clients].
 
-        Clients are grouped in blocks. A block is the smallest number of clients among which every class can occur
-        equally often. Each block arranges the classes in a circle, in random order. The clients of the block take
-        consecutive classes from this circle, so that no client gets the same class twice.
+        Clients are grouped in blocks in which every class can occur equally often. Each block arranges the classes in a
+        circle, in random order, and its clients take consecutive classes. So no client gets a class twice.
 
         Args:
             classes: The number of classes.
@@ -56,7 +55,6 @@ class Labels(ByClass):
         client = np.arange(clients)
         circles = rng.permuted(np.tile(np.arange(classes), (math.ceil(clients / block), 1)), axis=1)
         handles = (client[:, None] % block * labels + np.arange(labels)) % classes
-        # The classes of each client, [clients, labels].
         held = circles[(client // block)[:, None], handles]
         holds = np.zeros((classes, clients))
         holds[held.T, client] = 1.0

@@ -1,4 +1,4 @@
-"""Common transforms of images. One call changes a whole minibatch."""
+"""Common transforms of minibatches of images."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,7 +31,7 @@ class Crop(Transform):
         rows, _, height, width = _image_shape("crop", x)
         padded = F.pad(x, (self.padding,) * 4, value=self.fill)
         top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
-        # A view of all windows of the original size, [b, c, top, left, height, width], by the position of their corner.
+        # The dimensions are [b, c, top, left, height, width].
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(rows, device=x.device), :, top, left]
 
