@@ -22,10 +22,10 @@ from fedraa.submodels.tracing.grouping import group_units
 from fedraa.submodels.tracing.modes import Noted
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, iterate_tensors
 from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_custom_rules
-from fedraa.submodels.tracing.verify import Trial
+from fedraa.submodels.tracing.verify import CutChecker
 
 CUSTOM_RULE_TRIES = 8
-"""Number of trials of each cut if custom tracing rules are active."""
+"""Number of tests of each cut if custom tracing rules are active."""
 LARGE = 50_000_000
 """A model with more parameters than this is traced without copies, which would take too much time and memory."""
 
@@ -62,9 +62,9 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
             recorder, traced = second_recorder, second
     tries = CUSTOM_RULE_TRIES if has_custom_rules() else 1
     zeros = any(s.name in ZERO_MAKERS and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
-    trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
-    while failure := trial.find_failure(traced, range(len(traced.groups))):
-        for g in _find_suspects(trial, traced):
+    checker = CutChecker(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
+    while failure := checker.find_failure(traced, range(len(traced.groups))):
+        for g in _find_suspects(checker, traced):
             _pin_group(recorder, traced, g, failure)
         traced = group_units(module, recorder)
     return traced
@@ -243,7 +243,7 @@ def _fails_in_torch(error: BaseException) -> bool:
     return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
-def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
+def _find_suspects(checker: CutChecker, traced: Traced) -> Sequence[int]:
     """Return the groups that fail if only they are cut, or all groups if each passes."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
@@ -252,10 +252,10 @@ def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
         alike.setdefault(kind, []).append(g)
     failing = []
     for groups in alike.values():
-        if trial.find_failure(traced, groups[:1]):
+        if checker.find_failure(traced, groups[:1]):
             failing += groups
     everything = range(len(traced.groups))
-    return failing or [g for g in everything if trial.find_failure(traced, [g])] or everything
+    return failing or [g for g in everything if checker.find_failure(traced, [g])] or everything
 
 
 def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:

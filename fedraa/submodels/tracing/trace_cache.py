@@ -36,7 +36,7 @@ from fedraa.submodels.resize import Number, Resize
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.rules import described_rules
 from fedraa.submodels.tracing.trace import copy_to_cpu, trace_module
-from fedraa.submodels.tracing.verify import Trial
+from fedraa.submodels.tracing.verify import CutChecker
 
 FORMAT = 2
 # A shorter trace is not cached.
@@ -92,8 +92,8 @@ def _cuts_hold(cached: Traced, example: Tree) -> bool:
     if not groups:
         return True
     try:
-        trial = Trial(cached, map_tree(lambda part: part.cpu(), example), large=True)
-        return trial.find_failure(cached, groups) is None
+        checker = CutChecker(cached, map_tree(lambda part: part.cpu(), example), large=True)
+        return checker.find_failure(cached, groups) is None
     # Tracing the module again will report the problem.
     except Exception:
         return False

@@ -35,7 +35,7 @@ ROUNDING_RATIO = 1e3
 NARROW_WIDTH = 3
 
 
-class Trial:
+class CutChecker:
     """Tests of one module's cuts.
 
     A test uses random nonzero parameters, and float64 if possible. For a `large` module it compares two narrow cuts
