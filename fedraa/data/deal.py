@@ -238,7 +238,7 @@ def _make_streamed(
     names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
-    """Return a divided data set whose clients read their samples when they train.
+    """Return a divided data set from which clients read their samples when they train.
 
     This function reads only a few training samples.
 

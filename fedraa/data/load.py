@@ -182,7 +182,7 @@ def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> D
 def _read_digits() -> npt.NDArray[np.float64]:
     """Return the table of the digits: one row per image, with the label in the last column.
 
-    The file is part of scikit-learn, whose import would take longer than starting a worker.
+    The file is part of scikit-learn. Importing scikit-learn would take longer than starting a worker.
     """
     package = find_spec("sklearn")
     # fedraa depends on scikit-learn.

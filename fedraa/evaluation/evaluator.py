@@ -63,7 +63,7 @@ class Evaluator:
             objective: Computes the loss and the built-in metrics (default: classification).
             personal: Returns the personal models of the clients that have training data in `data.personal`.
             state: Names the buffers that training changes.
-            trigger: The trigger of a backdoor attack, whose success then is a metric.
+            trigger: The trigger of a backdoor attack. Its success then is a metric.
         """
         self._device = torch.device(device)
         self._module = copy_structure(traced.module)

@@ -183,7 +183,7 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A counter of FLOPs and of the bytes of new tensors while it is active.
 
-    Its FLOPs equal those of torch's FlopCounterMode, whose import of torch._dynamo takes a second.
+    Its FLOPs equal those of torch's FlopCounterMode, which imports torch._dynamo for a second.
     """
 
     def __init__(self) -> None:

@@ -159,7 +159,7 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, Stated]]:
-    """Return for each module the calls whose sizes change in a cut, with the new sizes.
+    """Return the new sizes in all calls that change in a cut, by module.
 
     Args:
         sizes: For each module, the sizes in its code, by call.
@@ -240,7 +240,7 @@ def _follow_widths(
         stated: The sizes of this cut.
     """
     numbers = stated.numbers
-    # Zeros are created without an argument whose width could be read.
+    # A call that creates zeros has no argument with a width.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]

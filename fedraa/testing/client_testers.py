@@ -37,7 +37,7 @@ class PolicyTester(Tester):
         self._run = RunContext(
             _trace_model(), CLIENTS, 3, self._params, _make_example(), durations=lambda: np.arange(1.0, 1 + CLIENTS)
         )
-        # A policy whose submodels a scheduler assigns has no sampler.
+        # A policy has no sampler if a scheduler assigns its submodels.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:

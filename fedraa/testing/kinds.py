@@ -58,7 +58,7 @@ class Kind:
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
         tester: The class that calls a component with synthetic inputs.
-        usual: A built-in component of this kind, whose cost is compared.
+        usual: A built-in component of this kind, for a comparison of the cost.
         fields: Returns the fields of an experiment with a component.
         arguments: The arguments of a plain function that may replace a component; empty if a function cannot.
         maker: Makes a component from its description; None to use the registry.
@@ -146,7 +146,7 @@ def _policy_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function from a component to an experiment whose field `field` is a list."""
+    """Return a function from a component to an experiment with a list in the field `field`."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

@@ -39,7 +39,7 @@ def draw_coordinates(size: int, *index: int) -> Index:
 
 
 class Tester(Stateful, ABC):
-    """A caller of a fresh component, whose inputs for decision k depend only on k.
+    """A caller of a fresh component. The inputs for decision k depend only on k.
 
     Attributes:
         broken: A sentence for each requirement that the component has broken.

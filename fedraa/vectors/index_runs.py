@@ -4,7 +4,7 @@
 - A buffer [k] has the values of k coordinates, such as those of a submodel.
 - A chunk is a slice of a buffer.
 - A run is a sequence of consecutive coordinates.
-- A part of a chunk is a slice of it whose coordinates are one slice or index array of the full vector.
+- A part of a chunk is a slice of it. Its coordinates are one slice or index array of the full vector.
 
 Example: a buffer has the coordinates 2, 3, 4, 8, 9. Its runs are 2 to 4 and 8 to 9. The chunk `slice(1, 5)` of the
 buffer has two parts, with the coordinates `slice(3, 5)` and `slice(8, 10)`.

@@ -1,4 +1,4 @@
-"""CelebA: photographs of celebrities, who are the clients, with the labels smiling or not (Caldas et al. 2018)."""
+"""CelebA: photographs with the labels smiling or not. A client is a celebrity (Caldas et al. 2018)."""
 
 from itertools import chain
 from pathlib import Path

@@ -264,7 +264,7 @@ class ClientSource:
 
 
 def find_unknown_label(y: Array, classes: int) -> int | None:
-    """Return the first row whose label is not from 0 to `classes - 1`, or None."""
+    """Return the first row with a label that is not from 0 to `classes - 1`, or None."""
     rows = np.flatnonzero((y >= classes) | (y < 0))
     if not rows.size:
         return None

@@ -1,4 +1,4 @@
-"""A data set whose clients read their samples when they train."""
+"""A data set from which clients read their samples when they train."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -113,7 +113,7 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the list with None in place of each number whose unit is not accepted.
+    """Return the list with None in place of each number with an unaccepted unit.
 
     - A unit of letters is accepted only if all texts are numbers with this unit.
     - A currency is also accepted if some texts have none.

@@ -134,7 +134,7 @@ def transform_name(part: Any) -> str:
 
 
 def _try_transform(part: Transform, x: Tensor, seed: int) -> Tensor:
-    """Return samples after a transform, whose result is checked.
+    """Return samples after a transform, and check them.
 
     Args:
         part: The transform.

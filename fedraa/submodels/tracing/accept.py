@@ -76,7 +76,7 @@ def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.P
 
 
 def no_output_error(kind: str) -> InputError:
-    """Return the error about a module whose output contains no tensor."""
+    """Return the error about a module without tensors in its output."""
     hint = "return tensors, or a dict or tuple of tensors"
     return InputError("module", f"the output of {kind} has no tensor", hint=hint)
 

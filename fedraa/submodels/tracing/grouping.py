@@ -180,7 +180,7 @@ def _largest_root(entries: Units) -> int:
 def _find_sizes(
     sites: Iterable[Site], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return the calls whose sizes change in a cut, by module, and the slicing calls without a Resize.
+    """Return the calls with sizes that change in a cut, by module, and the slicing calls without a Resize.
 
     A Resize computes the sizes in a call from the widths. Calls at one place in the code that need different ones get
     none.

@@ -59,7 +59,7 @@ class Noted(TorchFunctionMode):
 
 
 class WithoutDropout(TorchFunctionMode):
-    """A mode without dropout, whose random numbers would depend on the width of a tensor."""
+    """A mode without dropout, because its random numbers depend on the width of a tensor."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

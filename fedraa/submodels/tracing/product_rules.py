@@ -172,7 +172,7 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
 
 
 def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
-    """Return the unit labels of an elementwise product of activations whose dimensions have letters.
+    """Return the unit labels of an elementwise product of activations, as in an einsum.
 
     Args:
         r: The recorder.

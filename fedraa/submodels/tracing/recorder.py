@@ -89,12 +89,12 @@ class Recorder(TorchFunctionMode):
         self.unit_dims: dict[str, int] = {}
         # The reason why each of these parameters stays whole.
         self.whole: dict[str, str] = {}
-        # The weights of grouped convolutions, whose groups are cut with the output channels.
+        # The weights of grouped convolutions. Their groups are cut with the output channels.
         self.grouped: set[str] = set()
         # Labels after a view that may have split a cut dimension.
         self.splits: list[Tensor] = []
         self.sites: list[Site] = []
-        # The last function whose result decided a branch and depends on the data.
+        # The last function that decided a branch by a result that depends on the data.
         self.branch_function = ""
         # The last function that searched the data, such as `nonzero`.
         self.search_function = ""

@@ -199,7 +199,7 @@ def _lacks_values(index: Any) -> bool:
 
 
 def _replace_unknown(value: Any) -> Any:
-    """Return a nested index with 0 in place of each tensor whose values are unknown."""
+    """Return a nested index with 0 in place of each tensor without known values."""
     if isinstance(value, dict):
         return {name: _replace_unknown(part) for name, part in value.items()}
     if isinstance(value, tuple):

@@ -247,7 +247,7 @@ def _find_suspects(checker: CutChecker, traced: Traced) -> Sequence[int]:
     """Return the groups that fail if only they are cut, or all groups if each passes."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # Repeated blocks, whose names differ only in a number, run the same code.
+        # Names that differ only in a number belong to repeated blocks, which run the same code.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []

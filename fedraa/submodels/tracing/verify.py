@@ -61,7 +61,7 @@ class CutChecker:
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
             large: True to compare only narrow cuts with each other.
             fills: True to run an expert of a mixture of experts on row 0 if the input assigns it no row.
-            zeros: True if the code creates tensors of zeros, whose width depends on values that are written later.
+            zeros: True if the code creates tensors of zeros. Values that are written later determine their width.
             tries: Number of tests of each cut, with different units and parameters. More than one adds rows to the
                 input.
         """
