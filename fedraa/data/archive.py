@@ -20,10 +20,11 @@ NPZ_HINT = "write it with numpy.savez"
 
 
 def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """Read and check the arrays in an `.npz` file, without changing their values.
+    """Read and check the arrays in an `.npz` file.
 
-    x_train and x_test are features `[n, d]` or images `[n, channels, height, width]` if they are floats or uint8. Other
-    integers are tokens `[n, length]` from 0. With `clients_train` in the file, the result is a FederatedDataset.
+    The values do not change. x_train and x_test are features `[n, d]` or images `[n, channels, height, width]` if they
+    are floats or uint8. Other integers are tokens `[n, length]`. With `clients_train`, the result is a
+    FederatedDataset.
 
     Args:
         path: The file.

@@ -108,7 +108,7 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True if x is a tuple of arrays, one per input of the model, rather than of samples."""
+    """Return True for a tuple with an array per input of the model, False for a tuple of samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 

@@ -66,7 +66,7 @@ class Dealing:
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
-        """Return the labels for the partitioner, or an empty array [n, 0] if the targets are not labels."""
+        """Return the labels for the partitioner, or an empty array [n, 0] for targets without labels."""
         if self.targets is None:
             return y
         return np.zeros((len(y), 0), np.int64)
@@ -382,7 +382,7 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: De
 
 
 def _is_held(rows: Rows) -> bool:
-    """Return True if the samples are in memory, as arrays or in an object of more than `HELD_BYTES` bytes."""
+    """Return True for samples in memory: arrays, or an object of more than `HELD_BYTES` bytes."""
     if isinstance(rows, ArrayRows):
         return True
     contents = inspect_contents(rows)

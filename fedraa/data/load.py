@@ -191,7 +191,7 @@ def _read_digits() -> npt.NDArray[np.float64]:
 
 
 def _load_digits() -> Dataset:
-    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in a fixed split, stratified by label.
+    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in a fixed, stratified split.
 
     `digits_split.npy` has the rows of scikit-learn's `train_test_split` with random_state 0.
     """

@@ -47,10 +47,10 @@ def along_channels(values: Any, ndim: int) -> Any:
 
 
 def measure_scaling(x_train: Tree) -> Scaling:
-    """Return the scaling by which each channel of these training inputs has mean 0 and variance 1.
+    """Return the scaling that gives each channel of these training inputs mean 0 and variance 1.
 
-    Only floats and bytes are scaled. Constant channels become 0. Of several inputs, one with only the values 0 and 1 is
-    a mask and is not scaled. Samples that are not finite are ignored.
+    Only floats and bytes are scaled, except for masks: one of several inputs, with only the values 0 and 1. Constant
+    channels become 0. Samples that are not finite are ignored.
     """
     if isinstance(x_train, dict | tuple):
         return _mapped_inputs(_measure_unless_mask, x_train)

@@ -27,9 +27,8 @@ _WORD = re.compile(r"[a-z0-9]+")
 def load_agnews(data_dir: Path) -> Dataset:
     """Return AG News: texts as tokens, int64 [n, 64], and labels 0 to 3.
 
-    The files are `agnews/train.csv.gz` and `agnews/test.csv.gz` in `data_dir`, with the columns label and text. The
-    first `LENGTH` words of a text are used; shorter texts are padded with 0. The id of a word is its rank by frequency
-    in the training texts.
+    The files `agnews/train.csv.gz` and `agnews/test.csv.gz` in `data_dir` have the columns label and text. The id of a
+    word is its rank by frequency in the training texts. A text is cut to `LENGTH` words, or padded with 0.
 
     Raises:
         InputError: A file is missing or malformed.
@@ -57,7 +56,7 @@ def rank_words(words: Iterable[str]) -> dict[str, int]:
 
 
 def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> npt.NDArray[np.int64]:
-    """Return the token ids of the first `length` words of each text, [texts, length]; 1 for unknown words."""
+    """Return the ids of the first `length` words of each text, [texts, length]; 1 for unknown words."""
     tokens = np.zeros((len(texts), length), dtype=np.int64)
     for row, words in zip(tokens, texts, strict=True):
         row[: len(words)] = [ids.get(word, 1) for word in words[:length]]

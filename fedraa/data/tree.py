@@ -1,4 +1,4 @@
-"""Functions on trees of inputs: one array, or a dict or tuple of arrays with equally many rows."""
+"""Functions on trees of inputs: one array, or a dict or tuple of arrays with equal rows."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -69,7 +69,7 @@ def count_bytes(tree: Tree) -> int:
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """Return the first row with NaN or infinity, or None. `block` rows are checked at a time to save memory."""
+    """Return the first row with NaN or infinity, or None. To save memory, it checks `block` rows at a time."""
     arrays = [leaf for leaf in list_leaves(tree) if leaf.dtype.kind == "f"]
     if not arrays:
         return None

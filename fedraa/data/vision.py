@@ -38,7 +38,7 @@ VISION: tuple[str, ...] = tuple(_SOURCES)
 
 
 def load_vision(name: str, data_dir: Path) -> Dataset:
-    """Return a data set in `VISION`, with images as float32 `[n, channels, height, width]` from 0 to 255.
+    """Return a data set in `VISION`, with images as float32 [n, channels, height, width] from 0 to 255.
 
     emnist has every fifth sample of EMNIST with 62 classes (the split `byclass`), as in Qu et al. 2022, and needs 0.5
     GB of memory.

@@ -1,1 +1,1 @@
-"""The loss and the metrics of a model on the test set, and on each client's test samples."""
+"""Evaluation of a model on the test set, and on each client's test samples."""

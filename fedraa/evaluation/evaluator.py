@@ -30,7 +30,7 @@ ATTACK_SUCCESS = "attack_success"
 
 
 class Trigger(Protocol):
-    """The trigger of a backdoor: a change of inputs that makes the attacked model predict the class `target`."""
+    """A change of inputs for which a model with a backdoor predicts the class `target`."""
 
     target: int
 

@@ -39,8 +39,8 @@ class Metric(ABC):
             def values(self, outputs, labels):
                 return (outputs.topk(3).indices == labels[:, None]).any(dim=1)
 
-    A plain function `(outputs, labels)` is also a metric. `name` is its column in evals.csv, by default the name of the
-    class or function. `values` may depend only on its arguments, because each worker has a copy of the metric.
+    `name` is its column in evals.csv, by default the name of the class. A plain function `(outputs, labels)` is also a
+    metric. The values may depend only on the arguments, because each worker has a copy.
     """
 
     name: str
@@ -116,7 +116,7 @@ def _make_named(part: object) -> NamedMetric:
 
 
 def exact_mean(values: npt.NDArray[np.float64]) -> float:
-    """Return the mean of values [n], rounded only once. It is not finite if a value is not finite."""
+    """Return the mean of values [n], rounded only once; NaN or infinity if a value is not finite."""
     with np.errstate(invalid="ignore"):
         if not np.isfinite(values).all():
             return float(values.mean())

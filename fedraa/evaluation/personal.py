@@ -99,11 +99,11 @@ class KeptModels:
 
 
 class FineTuning:
-    """Personal models by training the global model on a client's data, with a task's epochs and learning rate.
+    """Personal models that train the global model on a client's data, with a task's epochs and learning rate.
 
-    The training uses only the model, without the server's control variates, momentum or optimizer state, compression
-    and logit calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs,
-    it is that of a task without sending time.
+    The training does not use the server's control variates, momentum or optimizer state, compression or logit
+    calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs, it is that
+    of a task without sending time.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, **options: Any) -> None:

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 class ImageConv2d(nn.Conv2d):
     """A convolution that converts images [n, c, h, w] to the memory format `channels_last`.
 
-    This saves about a quarter of the time of larger models on a CPU. PyTorch's backward pass in this format can corrupt
-    memory, which the module `safe_convolution` prevents. Under vmap, which supports only the default format, set
-    `lay_out` to False.
+    On a CPU this saves about a quarter of the time of larger models. `safe_convolution` prevents PyTorch's backward
+    pass in this format from corrupting memory. Set `lay_out` to False under vmap, which supports only the default
+    format.
     """
 
     lay_out = True

@@ -91,10 +91,10 @@ def _pick_scaling(scaling: Any, key: Any) -> Any:
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:
-    """Return x in the type in which a run trains: int64 for tokens, bool for masks, otherwise float32.
+    """Return x in the type in which a run trains.
 
-    Integers except bytes are tokens if x is a matrix or one of several inputs. Booleans are masks if x is one of
-    several inputs.
+    Integers except bytes become int64 (tokens) if x is a matrix or one of several inputs. Booleans stay bool (masks) if
+    x is one of several inputs. All others become float32.
     """
     if several and x.dtype is torch.bool:
         return x

@@ -21,7 +21,7 @@ class Scaler(nn.Module):
 
 
 def set_scaler_rate(module: nn.Module, rate: float) -> None:
-    """Set the rate of every `Scaler` in `module`: the submodel's share of units, 0 < rate <= 1."""
+    """Set every `Scaler` in `module` to a submodel's share of units, over 0 and at most 1."""
     if not 0 < rate <= 1:
         raise InputError("rate", got=rate, expected="a number over 0 and at most 1")
     for part in module.modules():

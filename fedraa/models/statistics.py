@@ -87,8 +87,8 @@ def reestimate_over(
     - Batch norms that train get the mean of the statistics of all batches, in one pass.
     - The `estimated` buffers start from their current values, and the batches run until they are constant. The result
       is the mean over the last pass. The limit of a moving average is extrapolated.
-    - An `estimated` buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads
-      such a buffer, all buffers keep their values after the last pass, so that they match each other.
+    - A buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads such a buffer,
+      all `estimated` buffers keep their values after the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.
 
     Args:
@@ -184,9 +184,9 @@ def put_buffers(module: nn.Module, values: Buffers) -> None:
 
 @contextmanager
 def kept_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore the module's buffers at the end of the block. Some modules change them even in evaluation mode.
+    """Restore the module's buffers at the end of the block, except a lazy one without a shape.
 
-    A lazy buffer without a shape is not restored.
+    Some modules change buffers even in evaluation mode.
     """
     lazy = {name for name, buffer in module.named_buffers() if is_lazy(buffer)}
     values = copy_buffers(module, _all_buffers(module).keys() - lazy)

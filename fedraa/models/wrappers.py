@@ -10,8 +10,8 @@ from torch import nn
 def unwrap_module(module: nn.Module) -> nn.Module:
     """Return the module to train, without wrappers and compiled code.
 
-    The result shares the tensors of `module`, which does not change. A wrapped submodule becomes a PlainCall, so that
-    the names of its tensors do not change. Tensors of a wrapped model get the names in the inner module.
+    The result shares the tensors of `module`, which does not change. Tensors have the names of the inner module. A
+    wrapped submodule becomes a PlainCall, which keeps all names.
     """
     while (name := _inner_name(module)) is not None:
         module = module.get_submodule(name)

@@ -53,8 +53,8 @@ class MultiLabel(Objective):
     """Classification with any number of labels per sample.
 
     The loss is the binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels]. A positive logit
-    predicts the label. `f1` is over all labels of all samples (micro). `accuracy` is the share of correct labels,
-    `exact` that of samples with only correct labels.
+    predicts a label. `f1` is over all labels of all samples (micro). `accuracy` is the share of correct labels. `exact`
+    is the share of samples without a wrong label.
     """
 
     auxiliary: Mapping[str, float] = field(default_factory=dict)
@@ -200,8 +200,8 @@ class Segmentation(Objective):
     """Classification of every pixel.
 
     The loss is the cross-entropy of logits [b, classes, h, w] and labels [b, h, w]. Pixels with the label `ignore` do
-    not count. `mean_iou` is the mean of intersection / union over the classes in labels or predictions, over the pixels
-    of all samples.
+    not count. `mean_iou` is the mean intersection / union over the classes that occur, with the pixels of all samples
+    together.
     """
 
     ignore: StrictInt = -100

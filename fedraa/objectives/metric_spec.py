@@ -15,8 +15,8 @@ PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 class MetricSpec:
     """The metrics of a run, which are the columns of evals.csv.
 
-    The columns are `names`, the loss, statistics of `main` over clients, with `personal` those of personal models, and
-    the custom metrics `own`. Lower is better for the loss and the metrics in `less`; otherwise higher is better.
+    The columns are `names`, the loss, statistics of `main` over clients (with `personal` also of personal models), and
+    the custom metrics `own`. Lower is better for the loss and the metrics in `less`, higher for all others.
     """
 
     names: tuple[str, ...] = ("accuracy",)

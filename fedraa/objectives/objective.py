@@ -37,8 +37,9 @@ class Objective(ABC):
                 return {"covered": targets <= outputs.squeeze(1)}
 
     `better` has the better direction, "max" or "min", of each metric except the loss. Runs are compared by the metric
-    `main`. `auxiliary` has the weights of additional outputs in the training loss, by key, attribute or tuple index (as
-    text); missing outputs are skipped. Methods may depend only on their arguments, because each worker has a copy.
+    `main`. `auxiliary` has the weights of additional outputs in the training loss. An output is named by its key,
+    attribute or tuple index (as text), and a missing one is skipped. Methods may depend only on their arguments,
+    because each worker has a copy.
     """
 
     better: ClassVar[Mapping[str, Direction]] = {}
@@ -130,7 +131,7 @@ class Objective(ABC):
         return float(self.sums(outputs, targets)["loss"].sum())
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
-        """Return the targets of a data set as float32 or int64, and the number of outputs that they require.
+        """Return a data set's targets as float32 or int64, and the number of outputs that they require.
 
         Args:
             train: The training targets.

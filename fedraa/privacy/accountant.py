@@ -5,8 +5,8 @@
 
 A release is a step that the server makes public: a round, a full buffer, or one update. The formulas are exact, because
 a composition of Gaussian mechanisms is a Gaussian mechanism. Sampling of clients reduces epsilon only if the method has
-rounds, each client joins each round independently (Poisson sampling), and the cohort stays secret. It does not with
-fixed cohort sizes, asynchronous updates, or submodels, whose coverage is public.
+rounds, each client joins each round independently (Poisson sampling), and the cohort stays secret. It does not reduce
+epsilon for cohorts of a fixed size, asynchronous updates, and submodels, because their coverage is public.
 """
 
 from collections import Counter

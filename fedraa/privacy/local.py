@@ -3,7 +3,7 @@
     client i sends delta_i * min(1, clip / ||delta_i||) + N(0, (noise * 2 clip)^2 I), on the coordinates that it trains
 
 The sensitivity is 2 clip, the largest difference of two updates. Every task makes an update public, so epsilon grows
-with a client's tasks. The summary has the largest epsilon of a client.
+with a client's tasks. The summary has the largest epsilon of all clients.
 
 Use it if clients do not trust the server. The error of a mean of m updates is about 2 sqrt(m) times that of `central`.
 

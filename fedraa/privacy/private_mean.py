@@ -1,4 +1,4 @@
-"""The aggregator of private rounds: clipped deltas with noise, and a divisor that does not depend on data."""
+"""The aggregator of private rounds, which adds noise to clipped deltas."""
 
 from typing import ClassVar
 

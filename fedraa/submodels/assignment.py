@@ -1,4 +1,4 @@
-"""The part of the model that one client trains: a dense submodel and an optional mask over it."""
+"""The part of the model that one client trains."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Submodel:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The part of the model that one client trains: a dense submodel with k coordinates and an optional mask.
+    """The part of the model that one client trains: a dense submodel, or some of its k coordinates.
 
     Attributes:
         label: A number for the assignment, which the log shows.

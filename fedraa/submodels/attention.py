@@ -57,7 +57,7 @@ class CutAttention(nn.MultiheadAttention):
 
 
 def _convert_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a boolean or float mask in the form that is added to the scores. True means ignored."""
+    """Return the mask in the form that is added to the scores. In a boolean mask, True means ignored."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

@@ -34,8 +34,8 @@ class RemovableBlock:
 def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]:
     """Return the repeated blocks that a client can skip, such as pre-norm encoder blocks.
 
-    Such a block has a residual connection around everything that it computes. A forward pass with its parameters at 0
-    and all others random must leave its input unchanged.
+    A block can be skipped if a forward pass with its parameters at 0 leaves its input unchanged, as residual
+    connections do.
 
     Args:
         traced: The traced model.

@@ -60,7 +60,10 @@ def shrink_module(
 
 
 def copy_computed(module: nn.Module) -> dict[int, object]:
-    """Return copies of tensors that hooks computed, such as a pruned layer's weight, as a memo for `copy.deepcopy`."""
+    """Return copies of tensors that hooks computed, such as a pruned layer's weight.
+
+    The result is a memo for `copy.deepcopy`.
+    """
     values = chain.from_iterable(vars(part).values() for part in module.modules())
     return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
 

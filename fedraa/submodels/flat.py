@@ -99,7 +99,7 @@ def frozen_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def view_as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares the memory of an array. Do not write to it, because the array may be read-only."""
+    """Return a tensor that shares the memory of an array, which may be read-only. Do not write to it."""
     return torch.from_numpy(array)
 
 

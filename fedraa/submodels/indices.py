@@ -16,10 +16,10 @@ from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
 def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return Fed-RAA's fixed fragments: contiguous blocks of every width group, with these shares of the units.
+    """Return Fed-RAA's fixed fragments: each has one contiguous block of every width group.
 
-    Sizes are rounded by the largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. Every fragment
-    contains all units of a group that has fewer units than there are fragments.
+    Sizes are rounded by the largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with fewer
+    units than fragments is whole in every fragment.
 
     Raises:
         InputError: Every group has fewer units than there are fragments.
@@ -77,8 +77,8 @@ def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple
 def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     """Return the number of index sets that contain each coordinate of the flat vector: int32 [d].
 
-    For disjoint fragments, 1 means a coordinate of one fragment. `len(index_sets)` means a shared one, such as the
-    output bias. 0 means a weight between two fragments, which is never trained.
+    For disjoint fragments, 1 means a coordinate of one fragment, and 0 a weight between two fragments, which is never
+    trained.
     """
     counts: dict[tuple[bytes, ...], tuple[IndexSet, int]] = {}
     for indices in index_sets:
@@ -91,7 +91,7 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets that each have one block of every group, or all units of a group that is too small.
+    """Return index sets with one block of every group. All contain the whole of a group that is too small.
 
     Args:
         traced: The traced model.

@@ -28,10 +28,10 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
 
 
 def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return a mask [d] of the coordinates with a rank by |value| in `[low * d, high * d)`.
+    """Return a mask [d] of the coordinates with a rank by |value| from `low * d` to below `high * d`.
 
     Rank 0 is the smallest value. `(1 - r, 1)` selects the share `r` of largest values. `(0, 0.25)` is the first quarter
-    of OAP and RA-Fed. Their released code uses the result of argsort as ranks, so its quarters are random.
+    of OAP and RA-Fed. (Their released code uses the result of argsort as ranks, so its quarters are random.)
 
     Args:
         vector: The vector [d].
@@ -63,9 +63,9 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """Return the region of each coordinate, int8 [d], from 0 to `parts` - 1 (RA-Fed).
 
-    A hidden unit's region contains its bias and its incoming weights, and in the output layer its outgoing weights. The
-    units of each tensor form equal contiguous regions. Tensors without hidden units are divided by output units, or by
-    elements if these are too few.
+    The units of each tensor form equal contiguous regions. A hidden unit's region has its bias and its incoming
+    weights. In the output layer it has the outgoing weights. Tensors without hidden units are divided by output units,
+    or by elements if these are too few.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")

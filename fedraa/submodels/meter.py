@@ -52,7 +52,7 @@ _BYTES = 4
 
 
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """Return the cost of training a cut of the model, measured in one step and cached in `traced`.
+    """Return the cost of training a cut of the model, measured in one step and then cached.
 
     Args:
         traced: The traced model.
@@ -92,7 +92,7 @@ def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cos
 
 
 def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]:
-    """Return the parameter names of each layer, in the order in which the backward pass completes the layers.
+    """Return the parameter names of each layer, in the order in which the backward pass reaches the layers.
 
     Layers without a gradient are last.
 

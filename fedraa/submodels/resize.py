@@ -1,7 +1,7 @@
 """Replacement of widths in a module's code, such as 16 in `x.view(b, t, self.heads, 16)`.
 
-In a cut these numbers would be wrong. The tracer records each call that passes such a number. In a cut, the number is
-computed from the width of the call's argument. A call is identified by the positions in the code of all stack frames up
+In a cut these numbers would be wrong. The tracer records each call that passes such a number. A cut replaces it by a
+number that follows from the width of the argument. A call's place is the positions in the code of all stack frames up
 to the innermost module's forward.
 """
 
@@ -103,7 +103,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
-    """Return the module that made a call and the call's place in its code, or None outside of modules."""
+    """Return the module that made a call and the call's place in its code, or None for other code."""
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
@@ -179,7 +179,7 @@ def find_cut_numbers(
 
 
 def resize_layer(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
-    """Change the class of a layer, so that the sizes in its code fit the widths of its arguments."""
+    """Make a layer's code compute sizes from the widths of its arguments, by a change of its class."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 

@@ -101,7 +101,9 @@ class Traced:
         return tuple(np.arange(group.size) for group in self.groups)
 
     def keep_groups(self, patterns: Sequence[str]) -> Traced:
-        """Return the traced module with only the width groups that match a pattern. All other layers stay whole.
+        """Return the traced module with only the width groups that match a pattern.
+
+        All other layers stay whole.
 
         Args:
             patterns: Names of groups or of modules that contain them, or `fnmatch` patterns of names of groups.
@@ -168,7 +170,10 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def mean_width_share(self, widths: tuple[int, ...]) -> float:
-        """Return the mean share of units that a cut keeps in a group (HeteroFL's model rate); 1 without groups."""
+        """Return the mean over the groups of the share of units that a cut keeps; 1 without groups.
+
+        It is HeteroFL's model rate if all groups are cut equally.
+        """
         if not widths:
             return 1.0
         shares = [kept / group.size for kept, group in zip(widths, self.groups, strict=True)]

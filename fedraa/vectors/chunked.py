@@ -36,7 +36,7 @@ _OF_THREAD = local()
 
 
 def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
-    """Return the result of `work` for each chunk of a vector, in order. Long vectors use several threads."""
+    """Return the result of `work` for each chunk of a vector, in order, with several threads for long vectors."""
     return parallel_map(split_into_chunks(size), work)
 
 
@@ -197,7 +197,7 @@ os.register_at_fork(after_in_child=_start_pool.cache_clear)
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use, or of all cores if that is unknown."""
+    """Return the number of cores that this process may use, or else of all cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

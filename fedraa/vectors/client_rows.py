@@ -61,9 +61,9 @@ class ClientRows:
         return self._find_row(self._place[client])
 
     def sum(self, piece: slice) -> Vector:
-        """Return the sum of all clients' rows on one chunk, with the bits of NumPy's sum over an array [N, size].
+        """Return the sum of all clients' rows on one chunk, added in the order of the clients' numbers.
 
-        Rows are added in the order of the clients' numbers.
+        The bits are those of NumPy's sum over an array [N, size].
         """
         total = np.zeros(piece.stop - piece.start, np.float32)
         for client in sorted(self._place):

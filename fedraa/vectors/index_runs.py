@@ -46,7 +46,7 @@ class IndexRuns:
     places: list[int]
 
     def within(self, chunk: slice) -> list[tuple[slice, slice]]:
-        """Return the runs in a chunk of the buffer, each as slices of the full vector and of the chunk."""
+        """Return the runs in a chunk of the buffer, each as a slice of the full vector and one of the chunk."""
         slices = []
         for run in range(bisect_right(self.places, chunk.start) - 1, bisect_left(self.places, chunk.stop)):
             first, last = max(self.places[run], chunk.start), min(self.places[run + 1], chunk.stop)
@@ -55,10 +55,10 @@ class IndexRuns:
         return slices
 
     def iterate_views(self, target: npt.NDArray[Number], chunk: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-        """Yield the runs in a chunk of the buffer, each as a view of the full vector `target` and a slice of the chunk.
+        """Yield views of the full vector `target` for a chunk of the buffer, each with its slice of the chunk.
 
-        Runs of equal length at equal distances, such as the rows of a matrix, are combined in a view with one row per
-        run.
+        A view is a run, or an array with one row per run for runs of equal length at equal distances, such as the rows
+        of a matrix.
         """
         run = bisect_right(self.places, chunk.start) - 1
         last = bisect_left(self.places, chunk.stop)
@@ -176,7 +176,7 @@ def index_of(where: CoordinateSet) -> Index | slice:
 
 
 def global_slices(where: CoordinateSet, chunk: slice) -> Iterable[tuple[Index | slice, slice]]:
-    """Return the coordinates of a chunk of a buffer in parts, each with its slice of the chunk."""
+    """Return a chunk's coordinates in parts, each with its slice of the chunk."""
     if isinstance(where, IndexRuns):
         return where.within(chunk)
     part = slice(0, chunk.stop - chunk.start)

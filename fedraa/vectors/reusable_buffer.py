@@ -38,7 +38,7 @@ class ReusableBuffer:
         return self._wrap_memory(self._memory)
 
     def _wrap_memory(self, memory: memoryview) -> npt.NDArray[Any]:
-        """Return an array over the memory, and keep a weak reference to it to see whether it is in use."""
+        """Return an array over the memory. A weak reference to it shows later if it is still in use."""
         array = np.frombuffer(memory, self._kind)
         # The base of a view is the array, so a view also keeps it alive.
         self._last = ref(array)

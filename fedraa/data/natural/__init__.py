@@ -1,4 +1,4 @@
-"""Data sets in which each sample belongs to a natural client, such as the writer of a text."""
+"""Data sets in which samples belong to natural clients, such as the writers of texts."""
 
 from collections.abc import Callable
 from pathlib import Path

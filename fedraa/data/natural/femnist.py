@@ -19,9 +19,9 @@ SIDE = 28
 
 
 def read_femnist(data_dir: Path | None) -> FederatedDataset:
-    """Return FEMNIST: images, float32 [n, 1, 28, 28] from 0 (ink) to 1 (paper), and labels 0 to 61 (0-9, A-Z, a-z).
+    """Return FEMNIST: images, float32 [n, 1, 28, 28] from 0 (ink) to 1, and labels 0 to 61 (0-9, A-Z, a-z).
 
-    The files are those of LEAF, or `flwrlabs/femnist` of Hugging Face. The latter has no test split, so a fifth of each
+    The files are LEAF's or `flwrlabs/femnist` of Hugging Face. Hugging Face has no test split, so a fifth of each
     writer's images become test images. (torchvision's EMNIST has transposed images with light ink.)
     """
     root = find_folder("femnist", data_dir, lambda root: has_leaf_files(root) or bool(find_tables(root, "train")), GET)

@@ -14,7 +14,7 @@ TEST_SHARE = 0.2
 
 
 def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool], get: str) -> Path:
-    """Return the folder with the files of a data set: the user's folder, or one below it with a usual name.
+    """Return the folder with the files of a data set: the user's, or one below it with a usual name.
 
     Args:
         name: The name of the data set.

@@ -5,9 +5,9 @@ JSON files have the form
 
     {"users": ["A", "B"], "num_samples": [2, 1], "user_data": {"A": {"x": [...], "y": [...]}, "B": ...}}
 
-Users are distributed over several files. The test files have the same users as the training files with the option `-t
-sample`, and other users with `-t user`. `num_samples` is ignored, because for Shakespeare it also counts samples that
-LEAF has removed. Users in `user_data` that are missing in `users` have no samples and are ignored.
+Users are distributed over several files. The test files have the same users as the training files with the option
+`-t sample`, and other users with `-t user`. `num_samples` is ignored, because for Shakespeare it also counts samples
+that LEAF has removed. Users in `user_data` that are missing in `users` have no samples and are ignored.
 """
 
 import json
@@ -60,7 +60,11 @@ def read_leaf(root: Path, convert: Convert) -> tuple[LeafSplit, LeafSplit]:
 
 
 def as_classes(y: Any, classes: int) -> Array:
-    """Return the labels of a user as int64 [samples], or raise InputError if one is not below `classes`."""
+    """Return a user's labels as int64 [samples].
+
+    Raises:
+        InputError: A label is not from 0 to `classes - 1`.
+    """
     labels = np.asarray(y)
     integers = labels.astype(np.int64) if labels.dtype.kind in "iuf" else np.full(labels.shape, -1)
     wrong = np.flatnonzero((integers != labels) | (integers < 0) | (integers >= classes))

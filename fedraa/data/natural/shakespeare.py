@@ -61,7 +61,7 @@ class TextWindows(Rows):
 
 
 def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> FederatedDataset:
-    """Return Shakespeare: windows of 80 characters as tokens, int64 [n, 80], and the next character as label, 0 to 79.
+    """Return Shakespeare: windows of 80 characters, int64 [n, 80], and the next character, 0 to 79.
 
     The folder may have three kinds of files:
 
@@ -119,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the start of each window in a text of all windows, each followed by its next character."""
+    """Return the start of each window in a text of all windows with their next characters."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 
@@ -134,7 +134,7 @@ def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], li
 
 
 def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
-    """Return the training and the test windows in a file of plays, and the role of each window."""
+    """Return the training and the test windows in a file of plays, and each window's role."""
     try:
         plays = content(path).decode().replace("\r\n", "\n")
     except (OSError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Stack Overflow: sentences of questions and answers for the prediction of the next word; a client is the author.
+"""Stack Overflow: questions and answers for the prediction of the next word. A client is an author.
 
 TensorFlow Federated publishes the database `stackoverflow.sqlite.lzma`. It has the tables
 `client_metadata(client_id, split_name, num_examples)` and `examples(split_name, client_id, serialized_example_proto)`
-with the splits train, heldout and test. An example is a serialised `tf.train.Example` with the features
-creation_date, score, tags, title, tokens and type. The feature `tokens` is a sentence with spaces between its words.
+with the splits train, heldout and test. An example is a serialised `tf.train.Example` with the features creation_date, score, tags, title,
+tokens and type. The feature `tokens` is a sentence with spaces between its words.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ NOT_COUNTED = -100
 
 
 def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int = 512) -> FederatedDataset:
-    """Return Stack Overflow for next-token prediction: tokens, int64 [n, 20], and the next token at each position.
+    """Return Stack Overflow: tokens, int64 [n, 20], and the next token at each position, int64 [n, 20].
 
     The database has 342,477 users and 135,818,730 training sentences. The users to read are drawn at random, always the
     same, from those with training and test sentences. There are 10,000 token ids: padding is 0, any rare word is 1, and
@@ -99,8 +99,8 @@ def _encode_sentences(texts: list[list[str]], ids: dict[str, int]) -> tuple[Arra
 def read_feature(example: bytes, name: str) -> str:
     """Return the text of a feature in a serialised `tf.train.Example`.
 
-    Field 1 of the example contains the features, and their field 1 is a map. An entry of the map has the key in field 1
-    and the value in field 2. Field 1 of the value contains a list, and field 1 of the list contains the texts.
+    The path of field numbers is 1 (features), 1 (entries of a map), 2 (value), 1 (list), 1 (texts). An entry has its
+    key in field 1.
 
     Raises:
         InputError: There is no such feature.

@@ -10,8 +10,8 @@ Shares = npt.NDArray[np.float64]
 def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
     """Round `shares * totals` to integers [classes, clients] with the sum `totals` over the clients.
 
-    Each differs from the exact product by less than one. This is systematic sampling: the rounding of each class starts
-    at a random offset, so that it favours no client.
+    Rounding changes each number by less than one. By systematic sampling, the rounding of each class starts at a random
+    offset, so that it favours no client.
 
     Args:
         shares: The share of each class for each client, `[classes, clients]`; each row sums to 1.

@@ -17,8 +17,8 @@ DRAWS = 100
 class Dirichlet(ByClass):
     """A partition that divides each class among the clients in shares from Dir(alpha · 1).
 
-    It comes from Yurochkin et al. 2019, and NIID-Bench (Li et al. 2022) uses it. The partition `hsu` instead draws
-    class shares for each client. If a client has no sample, all shares are drawn again, at most `DRAWS` times in total.
+    It comes from Yurochkin et al. 2019 and is used by NIID-Bench (Li et al. 2022). (`hsu` draws class shares per
+    client.) If a client has no sample, all shares are drawn again, at most `DRAWS` times.
 
     Attributes:
         alpha: The concentration. A small alpha gives clients few classes; a large alpha gives all clients equal shares.

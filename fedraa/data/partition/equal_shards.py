@@ -10,8 +10,8 @@ Shares = npt.NDArray[np.float64]
 def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator) -> list[Index]:
     """Return floor(samples / clients) rows for each client.
 
-    In each turn every client draws one row, in a random order of the clients. It draws a class from its mixture, and
-    then an unused row of this class. Used-up classes leave the mixtures. A client without a class draws from all unused
+    In each turn every client draws one row, in a random order of the clients: first a class from its mixture, then an
+    unused row of this class. Used-up classes leave the mixtures. A client with an empty mixture draws from all unused
     rows.
 
     Args:

@@ -97,7 +97,7 @@ def _rotate_images(x: Any, angle: float) -> Any:
 
 
 def _hue_rotation(angle: float) -> Any:
-    """Return the float32 [3, 3] matrix of a rotation by `angle` degrees around (1, 1, 1) (Rodrigues' formula)."""
+    """Return the rotation matrix, float32 [3, 3], of `angle` degrees around (1, 1, 1) (Rodrigues' formula)."""
     turn = math.radians(angle)
     axis = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
     matrix = np.eye(3) + math.sin(turn) * axis + (1 - math.cos(turn)) * axis @ axis

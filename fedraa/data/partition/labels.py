@@ -15,7 +15,7 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class Labels(ByClass):
-    """A partition in which each client has samples of a fixed number of classes, as in HeteroFL and FedRolex.
+    """A partition in which each client has a fixed number of classes, as in HeteroFL and FedRolex.
 
     Every class belongs to the same number of clients (±1), and its samples are divided evenly among them.
 
@@ -31,10 +31,10 @@ class Labels(ByClass):
         return apportion_classes(self._draw_shares(len(totals), clients, rng), totals, rng)
 
     def _draw_shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
-        """Return the share of each class's samples that each client gets [classes, clients].
+        """Return each client's share of each class's samples [classes, clients].
 
-        Clients are grouped in blocks in which every class can occur equally often. Each block arranges the classes in a
-        circle, in random order, and its clients take consecutive classes. So no client gets a class twice.
+        Clients form blocks in which every class can occur equally often. Each block arranges the classes in a random
+        circle, and its clients take consecutive classes. So no client gets a class twice.
 
         Args:
             classes: The number of classes.

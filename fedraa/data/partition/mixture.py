@@ -15,8 +15,8 @@ from fedraa.numbers import Count, Positive
 class Mixture(Partitioner):
     """A partition in which all clients of a cluster have the same class mixture.
 
-    Cluster m has the mixture q_m ~ Dir(alpha · p), where p has the share of each class in the training samples. Clients
-    are divided at random into clusters of equal size (±1). Every client gets floor(samples / clients) samples.
+    Cluster m has the mixture q_m ~ Dir(alpha · p), where p has the class shares of the training samples. Clients are
+    divided at random into clusters of equal size (±1). Every client gets floor(samples / clients) samples.
 
     Attributes:
         alpha: The concentration. A smaller alpha makes the clusters more different.

@@ -1,4 +1,4 @@
-"""A partitioner for data in which each row has a client id, such as the writer of a text."""
+"""A partitioner for data with a client id in each row, such as the writer of a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -48,14 +48,12 @@ class Partition:
 class Partitioner(ABC):
     """The base class of partitioners, which assign training rows to clients.
 
-    A client's test rows are then drawn in the class proportions of its training rows. Example:
-
         class ByParity(fl.Partitioner):
             def assign(self, labels, clients, rng):
                 return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
 
-    A function `(labels, clients, rng)` is also a partitioner. One with settings should be a frozen dataclass, whose
-    fields are saved with the run.
+    A client's test rows are then drawn in the class proportions of its training rows. A function of
+    these arguments is also a partitioner. Make one with settings a frozen dataclass, so that its fields are saved.
     """
 
     needs_classes: ClassVar[bool] = False

@@ -113,11 +113,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClientSource:
-    """A source from which any process can read clients' samples. It can be pickled without the samples.
+    """A source from which any process can read clients' samples. It is pickled without samples.
 
-    A client's inputs are first scaled, then changed by the partitioner, and then by the fixed transforms. All random
-    generators are seeded before each read (by run, client, task and epoch). If a read draws random numbers or is
-    `unsteady`, every epoch reads the samples again.
+    Inputs are first scaled, then changed by the partitioner, and then by the fixed transforms. All random generators
+    are seeded before each read, by run, client, task and epoch. If a read draws random numbers or is `unsteady`, every
+    epoch reads the samples again.
 
     Attributes:
         name: Name of the data set.
@@ -156,7 +156,9 @@ class ClientSource:
         return ItemGenerators.of(self.samples)
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Return the inputs x [n, ...] and targets y [n, ...] of a client. Random samples are the same in every call.
+        """Return the inputs x [n, ...] and targets y [n, ...] of a client.
+
+        Random samples are the same in every call.
 
         Raises:
             InputError: They are malformed. The error names the client and, if possible, the row.
@@ -264,7 +266,7 @@ class ClientSource:
 
 
 def find_unknown_label(y: Array, classes: int) -> int | None:
-    """Return the first row with a label that is not from 0 to `classes - 1`, or None."""
+    """Return the first row with a label outside of 0 to `classes - 1`, or None."""
     rows = np.flatnonzero((y >= classes) | (y < 0))
     if not rows.size:
         return None

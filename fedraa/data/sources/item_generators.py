@@ -1,4 +1,4 @@
-"""The random generators that a data set may use, which are seeded before a read and then restored."""
+"""The random generators of a data set, which are seeded before a read and then restored."""
 
 import random
 from collections.abc import Iterator, Sequence

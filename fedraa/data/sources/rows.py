@@ -1,4 +1,4 @@
-"""Samples that are read by row: arrays, `.npy` files, images, and data sets of torch and Hugging Face."""
+"""Samples that are read by row: arrays, files, and data sets of torch and Hugging Face."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -208,7 +208,7 @@ def class_names(data: Any, target: str) -> list[str]:
 
 
 def _are_two_samples(data: tuple[Any, ...] | list[Any]) -> bool:
-    """Return True for a list of two pairs (sample, label), rather than a pair of arrays (x, y)."""
+    """Return True for a list of two pairs (sample, label), False for a pair of arrays (x, y)."""
     if not isinstance(data, list):
         return False
     return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in data)
@@ -264,7 +264,7 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
 
 
 def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
-    """Stack items into one array, or dicts or tuples of items into a dict or tuple of arrays.
+    """Stack items into one array, or items that are dicts or tuples into a dict or tuple of arrays.
 
     Args:
         items: The samples or labels.
@@ -313,7 +313,7 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
 
 
 def _as_arrays(part: Any) -> Tree:
-    """Convert the elements of a dict or a tuple to arrays, and any other object to one array."""
+    """Convert the elements of a dict or tuple to arrays, and any other object to one array."""
     if isinstance(part, dict | tuple):
         return map_tree(_item_array, part)
     return _item_array(part)

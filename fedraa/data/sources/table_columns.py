@@ -28,7 +28,7 @@ CAMEL_ID = re.compile(r".*[a-z]I[dD]")
 
 @dataclass(frozen=True)
 class Table:
-    """A table from one file, or from a file of training rows and a file of test rows.
+    """A table, from one file or from two with training rows and test rows.
 
     Attributes:
         path: The file of the training rows.
@@ -55,7 +55,7 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return the row number, file and client of the first row in the mask `which` [n], as text."""
+        """Return the number, file and client of the first row in the mask `which` [n], as text."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -68,7 +68,7 @@ class Table:
         return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error about column `name` in the first row of the mask `which` [n]."""
+        """Return the field of an error about column `name`, in the first row of the mask `which` [n]."""
         return f"column {name!r} {self.place(which)}"
 
     def spell_call(self, **change: Any) -> str:
@@ -151,7 +151,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 
 
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
-    """Log a warning if column y is a feature without a column x, because it may be a second label.
+    """Log a warning if column y, which may be a second label, is a feature without a column x.
 
     `by_name` has the columns by lower-case name. `known` has the columns with a name in `TARGETS`.
     """
@@ -209,7 +209,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
     """Return the columns as features, float32 [n, features], in the order of the file.
 
     A column of numbers is one feature. A column of words has one feature of 0 and 1 per word of the training rows, in
-    alphabetical order. A word only in test rows gives 0 in all of them.
+    alphabetical order. For other words all of these are 0.
     """
     columns = []
     for name in names:
@@ -288,7 +288,7 @@ def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
 
 
 def _encode_text(table: Table, name: str) -> Array:
-    """Return a text column as numbers [n, 1] if possible, otherwise as 0 and 1 per word [n, words]."""
+    """Return a text column as numbers [n, 1] if possible, else as 0 and 1 per word [n, words]."""
     import pandas as pd
 
     values, codes = _parse_column(table, name)
@@ -329,7 +329,7 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the number in each row of a text column [n], and the index of its text among all distinct texts [n].
+    """Return the number in each row of a text column [n], and the index of its text among the distinct ones [n].
 
     The number is NaN if the text is no number.
     """

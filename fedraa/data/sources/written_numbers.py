@@ -60,8 +60,8 @@ class _Parts:
 def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
     """Return the number in each text as float64 [n], or NaN if the text is not a number.
 
-    A number may have a sign, thousands separators, a currency, a percent sign or a unit (`-1,234.5`, `$12`, `3 %`, `12
-    kg`, `(15)`). A unit is accepted only if all texts have it.
+    A number may have a sign, thousands separators, a currency, a percent sign or a unit, such as `-1,234.5`, `(15)`,
+    `$12`, `3 %` or `12 kg`. A unit is accepted only if all texts have it.
 
     Args:
         words: The texts.
@@ -78,7 +78,7 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
 
 
 def has_decimal_comma(words: Sequence[str]) -> bool:
-    """Return True if all texts are numbers with a decimal comma, at least one unambiguous, such as `3,14`."""
+    """Return True if all texts are numbers with a decimal comma, and one is unambiguous, such as `3,14`."""
     parts = [_split_word(word) for word in words if not is_missing(word)]
     if not parts or None in parts:
         return False

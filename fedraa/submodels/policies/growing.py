@@ -22,10 +22,10 @@ MIN_TENSOR_DENSITY = 0.02
 
 @dataclass(frozen=True)
 class Growing(WithCapacities):
-    """FedGMR with growth at fixed times: a client trains the share max(capacity, floor) of the weights.
+    """FedGMR: a client trains the largest weights, at fixed times more of them.
 
-    `floor` gives the floor at a time. The largest weights are trained. All maskable tensors are ranked together, and at
-    least two per cent of each are trained. Biases and unmaskable tensors are always trained.
+    The trained share is max(capacity, floor), where `floor` rises with time. All weights of maskable tensors are ranked
+    together, but at least two per cent of each tensor are trained. Biases and all other tensors are always trained.
 
     Attributes:
         capacities: Each client's smallest share of the weights.

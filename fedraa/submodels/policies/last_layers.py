@@ -27,7 +27,7 @@ class LayerAssignments:
         self._assign = cache(self._make_assignment)
 
     def within(self, share: float) -> Assignment:
-        """Return the assignment of the most last layers that fit into this share of the model's FLOPs, at least one."""
+        """Return the assignment of as many last layers as this share of the model's FLOPs allows, at least one."""
         total = len(self._layers)
         limit = share * self._work(total)
         return self._assign(max(1, bisect_right(range(1, total + 1), limit, key=self._work)))
@@ -59,14 +59,13 @@ class LayerAssignments:
 
 @dataclass(frozen=True)
 class LastLayers(WithCapacities):
-    """SALF: a client computes the whole forward pass, but the backward pass only for the last layers.
+    """SALF: a client runs the whole forward pass, but the backward pass only through the last layers.
 
-    A client's capacity is the share of the model's FLOPs that it can compute before the deadline. It trains as many of
-    the last layers as this share allows, at least one. With capacities auto, the deadline is the time in which the
-    fastest device trains the whole model.
+    A client trains as many of the last layers as its capacity allows, at least one. With capacities auto, the deadline
+    is the time in which the fastest device trains the whole model.
 
     Attributes:
-        capacities: Each client's share of the work.
+        capacities: The share of the model's FLOPs that each client can compute before the deadline.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.85, 0.7, 0.55, 0.4)))

@@ -39,13 +39,12 @@ MAX_RANKED_PARTS = 127
 class FourWay(SubmodelPolicy):
     """SubDisMO: each round splits the parameters of the repeated blocks at random into disjoint parts.
 
-    All clients share the split. The first half of the clients train one part each, the second half train two.
-    Parameters outside of the blocks are always trained. The paper does not define the parts, so `form` selects one of
-    three:
+    All clients share the split. The first half of the clients train one part each, the second half train two. All other
+    parameters are always trained. The paper does not define the parts, so there are three forms:
 
     - elements: single weights, which saves traffic but no computing.
     - units: attention heads and hidden neurons, which are cut from the client's model.
-    - blocks: whole blocks. A skipped block passes its input on unchanged. This explains the paper's Table 7.
+    - blocks: whole blocks. A skipped block returns its input. This explains the paper's Table 7.
 
     Attributes:
         parts: Number of disjoint parts of a split.

@@ -1,7 +1,7 @@
 """Base classes of the policies that choose the part of the model that a client trains.
 
-A policy has only settings. `bind` makes the sampler of one run. Random choices are functions of (seed, round, client),
-so samplers need no state, except for PruneFL's mask.
+A policy has only settings, and `bind` makes its sampler for one run. Random choices depend only on seed, round and
+client, so only PruneFL's sampler has a state.
 """
 
 from collections import OrderedDict
@@ -128,7 +128,7 @@ class RoundContext:
 
 
 class SubmodelSampler(Stateful):
-    """A policy in one run. It chooses the submodel of each client and may learn from the clients' updates.
+    """A policy in one run. It chooses the submodel of each client and receives the clients' updates.
 
     Attributes:
         asks: Names of buffers that client updates must contain besides the parameters.

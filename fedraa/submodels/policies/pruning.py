@@ -27,11 +27,11 @@ REMOVABLE_HALF_LIFE = 10_000
 class SharedMask(SubmodelSampler):
     """PruneFL's mask during a run, with the squared gradients that determine the next mask.
 
-    The mask is updated after each of the first `initial` rounds (the paper's initial stage), then every `every` rounds.
-    An update drops the smallest weights of each tensor and adds as many of the most important weights from outside of
-    the mask. Importance is the sum of squared gradients divided by the weight's uses in a forward pass of one sample.
-    (The released code divides by the layer's time on a Raspberry Pi.) Weights outside of the mask are 0. A weight that
-    returns gets its last value, as in the released code.
+    The mask is updated after each of the first `initial` rounds, then every `every` rounds. An update drops the
+    smallest weights of each tensor and adds as many of the most important weights outside of the mask. Importance is
+    the sum of squared gradients divided by the number of uses in a forward pass. (The released code divides by time on
+    a Raspberry Pi.) Weights outside of the mask are 0. A weight that returns gets its last value, as in the released
+    code.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -105,8 +105,8 @@ class SharedMask(SubmodelSampler):
 def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:
     """Return how often a sample's forward pass uses each weight [d].
 
-    A convolution's weight is used at every output pixel, and a layer over a sequence at every position. The number is 1
-    if `example` is None, or if the layer is never called.
+    A convolution uses a weight at every output pixel, and a layer over a sequence at every position. Without `example`,
+    and in layers that are never called, the number is 1.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:

@@ -27,13 +27,13 @@ from fedraa.submodels.traced import Traced
 
 @dataclass(frozen=True)
 class Arbitrary(SubmodelPolicy):
-    """RA-Fed, RAM-Fed: the parameters are divided into `parts` regions, and each client trains some (Definition 1).
+    """RA-Fed, RAM-Fed: the parameters form regions, and each client trains some of them (Definition 1).
 
-    Level L trains half of the regions, level S one, and MIX lets half of the clients train at L and half at S. In round
-    0 all clients train everything. `capacities` replace the level: a client of capacity r trains r * `parts` regions,
-    at least one, and receives only these. Otherwise clients receive and compute the whole model, as in the paper.
+    At level L a client trains half of the regions, at S one. At MIX half of the clients train as at L, the others as at
+    S. In round 0 all train everything. Clients receive and compute the whole model, as in the paper, unless
+    `capacities` replace the level: then a client of capacity r receives and trains r * `parts` regions, at least one.
 
-    The `regions` are formed in two ways:
+    There are two forms of regions:
 
     - hidden: a region has the parameters of some hidden units. The output layer is divided by its inputs, because a
       client should not train the scores of classes that it does not have.
@@ -103,7 +103,7 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
-        """Return the clients that train at level L. `when` is the round if they are drawn in every round."""
+        """Return the clients that train at level L, drawn once per run or again in round `when`."""
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":
@@ -129,9 +129,9 @@ class Arbitrary(SubmodelPolicy):
 class RegionSchedule(SubmodelPolicy):
     """RA-Fed and RAM-Fed with a fixed schedule of regions (RAM-Fed, Figures 3 and 4).
 
-    In round 0 all clients train everything. Later each round trains `trained` regions. One of them has most of the
-    clients, and each of the others has `coverage` clients. After every `spell` rounds each client moves to the next
-    region. It returns to a region tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
+    In round 0 all clients train everything. Later rounds train `trained` regions: one with most of the clients, the
+    others with `coverage` clients each. After `spell` rounds each client moves to the next region. It returns to a
+    region tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
 
     Attributes:
         coverage: Smallest number of clients of a trained region, Gamma*.

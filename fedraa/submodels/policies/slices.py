@@ -86,7 +86,7 @@ class Prefix(WithCapacities):
 
 @dataclass(frozen=True)
 class Rolling(WithCapacities):
-    """FedRolex: a client trains a window of ceil(r K) units of every group, which moves by `stride` units each round.
+    """FedRolex: a client trains a moving window of ceil(r K) units of every group.
 
     Attributes:
         capacities: Each client's share of the units.
@@ -111,8 +111,8 @@ class Rolling(WithCapacities):
 class DisjointGroups(SubmodelPolicy):
     """IST: each round divides the hidden units at random among the clients of the cohort.
 
-    In training, a unit reads only the units of its own part. With `scaled`, activations are therefore multiplied, and
-    the learning rate divided, by the size of the cohort. In the released code, batch norms have this effect.
+    In training, a unit reads only the units of its own part. `scaled` compensates for this: it multiplies activations,
+    and divides the learning rate, by the size of the cohort. In the released code, batch norms have this effect.
 
     Attributes:
         scaled: True to scale activations and learning rate while a group trains.
@@ -141,7 +141,7 @@ class DisjointGroups(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class LayerCut(SubmodelPolicy):
-    """SplitFed: the client holds the first `layers` layers of the model, and the server holds all other layers.
+    """SplitFed: the client holds the first layers of the model, and the server holds the rest.
 
     Attributes:
         layers: Number of layers that the client holds.

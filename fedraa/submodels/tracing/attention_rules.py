@@ -91,7 +91,7 @@ def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the unit labels of a recurrent layer's units in one direction. A unit is a row in the matrix of each gate.
+    """Return the labels of a recurrent layer's units in one direction: the rows of each gate's matrix.
 
     Args:
         r: The recorder.

@@ -182,8 +182,7 @@ def _find_sizes(
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
     """Return the calls with sizes that change in a cut, by module, and the slicing calls without a Resize.
 
-    A Resize computes the sizes in a call from the widths. Calls at one place in the code that need different ones get
-    none.
+    A Resize computes a call's sizes from the widths. A place in the code whose calls need different sizes gets none.
 
     Args:
         sites: The recorded calls.
@@ -228,7 +227,7 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 def _find_resize(
     site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """Return how the sizes in a call follow from the widths of the groups, or None if they do not.
+    """Return how a call's sizes follow from the widths of the groups, or None if they do not.
 
     Args:
         site: The call.
@@ -270,7 +269,7 @@ def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[Number | None], m
 
 
 def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> Number | None:
-    """Return the size of a dimension as a function of the groups' widths, such as 2 * width + 1.
+    """Return a dimension's size as a function of the groups' widths, such as 2 * width + 1.
 
     The result is None if the widths do not determine the size.
 
@@ -307,7 +306,7 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
 
 
 def _find_dimension(labels: Tensor, find_units: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the one dimension along which units lie, and the unit at each of its indices; None if not exactly one.
+    """Return the dimension along which units lie and the unit at each index, or None unless there is exactly one.
 
     Args:
         labels: The labels of a tensor.

@@ -41,7 +41,7 @@ class Ties:
         self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
-        """Return new labels [size] for one dimension. A dimension of size 1 is never cut and gets the label 0."""
+        """Return new labels [size] for one dimension, or the label 0 (never cut) for a size of 1."""
         if size < 2:
             return torch.zeros(size, dtype=torch.int64)
         self._fresh += size
@@ -95,7 +95,9 @@ class Ties:
             self._pins.append((named, reason))
 
     def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Record that all elements along `dims` must be cut together. Return the labels with size 1 in `dims`.
+        """Record that all elements along `dims` must be cut together.
+
+        Return the labels with size 1 in `dims`.
 
         Args:
             labels: The labels.

@@ -1,4 +1,4 @@
-"""Torch modes that record a module's functions or change them for the comparison of a cut with the whole module."""
+"""Torch modes that record or change the functions of a module."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 
 
 class Noted(TorchFunctionMode):
-    """A record of the names of the functions that make or change tensors in a module.
+    """The names of the functions that make or change tensors in a module.
 
-    PyTorch itself calls functions that only return a size, so they are not recorded. Attention counts as one function,
-    because its inner functions differ after a cut.
+    Functions that only return a size are not recorded, because PyTorch itself calls them. Attention counts as one
+    function, because its inner functions differ after a cut.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -80,7 +80,7 @@ class WithoutDropout(TorchFunctionMode):
 
 
 class Silenced(TorchFunctionMode):
-    """A mode in which units with zero parameters output 0, without noise or NaN from a weight norm."""
+    """A mode in which units with zero parameters output 0, without noise or NaN."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

@@ -27,7 +27,7 @@ def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a matrix product of two activations, or of an activation and a parameter."""
+    """Set the unit labels of a matrix product of two activations, or of one and a parameter."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
@@ -59,7 +59,7 @@ def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
 
 def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the unit labels of `left @ right`. One factor may be a layer's weight, or the stacked weights of experts.
+    """Return the unit labels of `left @ right`. One factor may be a layer's or several experts' weights.
 
     Args:
         r: The recorder.
@@ -94,7 +94,7 @@ def _varies_only(labels: Tensor, dim: int) -> bool:
 
 
 def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the product of rows [s, in] and their experts' matrices [experts, in, out]."""
+    """Set the unit labels of rows [s, in] times their experts' matrices [experts, in, out]."""
     x = args[0]
     weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
@@ -118,9 +118,8 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Set the unit labels of the result of an einsum.
 
-    Elements along a summed letter can only be cut together, except for a parameter. It counts as a layer's weight: its
-    new units lie along one letter of the result, and its indices along one summed letter belong to the units of an
-    activation.
+    Elements of activations along a summed letter can only be cut together. A parameter counts as a layer's weight: its
+    new units lie along one letter of the result, and one summed letter connects it with the units of an activation.
     """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):

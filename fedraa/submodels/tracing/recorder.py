@@ -370,7 +370,7 @@ class Recorder(TorchFunctionMode):
             self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
-        """Record the labels of a view that vary along two dimensions, of which only one can be cut."""
+        """Record the labels of a view that vary along two dimensions. Only one of them can be cut."""
         if sum(varies_along(labels, d) for d in range(labels.dim())) > 1:
             self.splits.append(labels)
 

@@ -1,6 +1,6 @@
-"""The table of the tracer's rules. A rule computes unit labels for the result of a torch function.
+"""The table of the tracer's rules. A rule computes unit labels for a torch function's result.
 
-Its arguments are the recorder, the function's name, result and arguments. The name is the same for `torch.add`,
+Its arguments are the recorder, and the function's name, result and arguments. The name is the same for `torch.add`,
 `Tensor.add`, `Tensor.add_` and `+`.
 """
 
@@ -172,7 +172,7 @@ def described_rules() -> dict[str, str] | None:
 
 
 def _digest_code(rule: Rule) -> str:
-    """Return a digest of the file that defines a rule, which may contain functions that the rule calls."""
+    """Return a digest of the file that defines a rule, because the rule may call other functions in it."""
     try:
         source = inspect.getsource(inspect.getmodule(rule) or rule)
     except (OSError, TypeError):

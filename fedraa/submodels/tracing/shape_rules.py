@@ -39,7 +39,7 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a product or quotient. A parameter times a number still counts as the parameter."""
+    """Set the unit labels of a product or quotient. A multiple of a parameter counts as the parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
         r.record_turned(x, out, range(x.dim()))
@@ -57,7 +57,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give an overwritten tensor the unit labels of its new values. A view or a parameter is never cut."""
+    """Give an overwritten tensor the unit labels of its new values. A view or parameter is never cut."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of x after `x[index] = value`. A view or a parameter is never cut."""
+    """Set the unit labels of x after `x[index] = value`. A view or parameter is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -233,9 +233,9 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the pieces of a split. Pieces of the same size can only be cut together.
+    """Set the unit labels of the pieces of a split. Equally large pieces can only be cut together.
 
-    For different sizes, the code contains these sizes as numbers, which a cut replaces.
+    For different sizes, the code contains numbers, which a cut replaces.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
@@ -275,7 +275,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a padded tensor. Elements added along a dimension with units are never cut."""
+    """Set the unit labels of a padded tensor. Padding along a dimension with units is never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
@@ -299,7 +299,7 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of a reduction or softmax. The combined elements can only be cut together."""
+    """Set the unit labels of a reduction or softmax. Combined elements can only be cut together."""
     x, *values = args
     # max(a, b) of two tensors is elementwise.
     if values and isinstance(values[0], Tensor):

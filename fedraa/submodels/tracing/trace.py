@@ -33,9 +33,9 @@ LARGE = 50_000_000
 def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
-    The module runs in evaluation and in training mode. Each torch function also computes to which unit an element of
-    its result belongs. Every cut must then equal the full module with the parameters of the absent units at 0. A group
-    that fails this test stays whole. Inputs and outputs are never cut. A large module runs without values.
+    The module runs in evaluation and in training mode, a large one without values. Each torch function also computes to
+    which unit an element of its result belongs. Every cut is then compared with the full module with the cut units at
+    0. A group that fails this test stays whole. Inputs and outputs are never cut.
 
     Args:
         module: Any module. It is not changed; a copy on the CPU is traced. The copy of a large module shares memory.
@@ -87,7 +87,7 @@ def _is_large(module: nn.Module) -> bool:
 def _follow_module(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Return the recorder of a traced run, and for a large module the names of the functions that ran.
+    """Return the recorder of a traced run. For a large module, also return the functions that ran.
 
     Args:
         module: The module.
@@ -104,7 +104,7 @@ def _follow_module(
 def _light_record(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder | None, list[list[str]]]:
-    """Return the recorder of a run without values, or None if the module needs values or cannot be traced.
+    """Return the recorder of a run without values, or None if the module cannot run this way.
 
     Also return the names of the functions that the module calls, in evaluation and in training mode.
 
@@ -214,9 +214,9 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
 
 
 def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """Return the steps of a run in which every branch on data takes the opposite direction; None if it raises.
+    """Return the steps of a run with opposite branches on data, or None if the run raises an error.
 
-    Branches only check the data, or warn about them, if the steps stay the same or the run raises.
+    Branches only check the data or warn about them if the steps stay the same, or if the run raises.
 
     Args:
         recorder: The recorder.

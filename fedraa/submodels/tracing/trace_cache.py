@@ -1,10 +1,10 @@
-"""A cache of traces on disk, so that a model with the same code and shapes is traced only once.
+"""A cache of traces on disk, so that a model is traced only once.
 
 Entries are files below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa) or the folder in the environment variable
-`FEDRAA_CACHE`. If this variable is empty, the cache is off. A file name is a digest of the module without weights, the
-example's shapes, and the library versions. The file has digests of its content and of all code that ran in the trace.
-The module is traced again if this code changed, the entry is damaged, or a test of a cut fails. Models that cannot be
-pickled, or that run code without a file, are not cached.
+`FEDRAA_CACHE`. If this variable is empty, the cache is off. A file's name is a digest of the module without weights,
+the example's shapes, and the library versions. The file has digests of its content and of all code that ran in the
+trace. The module is traced again if this code changed, the entry is damaged, or the test of a cut fails. Models that
+cannot be pickled, or that run code without a file, are not cached.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _IMPORTED = time.time()
 
 
 def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] | None = None) -> Traced:
-    """Return the traced module, from the cache if it has an entry with the same code and shapes.
+    """Return the traced module, from the cache if it has an entry for the same code and shapes.
 
     Args:
         module: The module.
@@ -220,7 +220,7 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
 
 
 def _process_start() -> float:
-    """Return the start time of this process, or of this import if it is unknown, in seconds since the epoch."""
+    """Return the start time of this process in seconds since the epoch, or else that of this import."""
     try:
         ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

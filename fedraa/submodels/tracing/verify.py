@@ -116,9 +116,9 @@ class CutChecker:
     def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
         """Return the problem of cuts of these groups (ascending), or None if all tests succeed.
 
-        The first test cuts the groups to about half of their units, the next to one unit each, because code may squeeze
-        dimensions of size 1. If the code creates zeros, another test cuts every second group, because zeros may have
-        the width of the wrong group.
+        One test cuts the groups to about half of their units, the next to one unit each, because code may squeeze
+        dimensions of size 1. If the code creates zeros, another test cuts every second group, because zeros may follow
+        the wrong group.
         """
         if not groups:
             return None
@@ -164,7 +164,7 @@ class CutChecker:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return a text about the difference between the outputs of two cuts, or None if they are equal.
+        """Return the difference between the outputs of two cuts as text, or None.
 
         In the larger cut, the parameters of units that the smaller cut lacks are 0.
 
