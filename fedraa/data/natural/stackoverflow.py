@@ -2,8 +2,8 @@
 
 TensorFlow Federated publishes the database `stackoverflow.sqlite.lzma`. It has the tables
 `client_metadata(client_id, split_name, num_examples)` and `examples(split_name, client_id, serialized_example_proto)`
-with the splits train, heldout and test. An example is a serialised `tf.train.Example` with the features creation_date, score, tags, title,
-tokens and type. The feature `tokens` is a sentence with spaces between its words.
+with the splits train, heldout and test. An example is a serialised `tf.train.Example` with the features creation_date,
+score, tags, title, tokens and type. The feature `tokens` is a sentence with spaces between its words.
 """
 
 import sqlite3
