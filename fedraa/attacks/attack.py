@@ -113,7 +113,7 @@ def check_attack(attack: Attack, objective: Objective) -> None:
     """Raise InputError if the attack changes labels but the targets are not classes."""
     if attack.changes_labels and not objective.classifies:
         problem = f"{type(attack).__name__} changes class labels, but the targets of {objective.name} are not classes"
-        raise InputError("attack", problem, hint="give an attack on deltas, such as sign-flip")
+        raise InputError("attack", problem, hint="use an attack on deltas, such as sign-flip")
 
 
 def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> AttackPlan | None:
@@ -132,9 +132,9 @@ def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> A
         return None
     count = round(share * clients)
     if clients == 1:
-        raise InputError("attack", "a run with one client would have no honest client", hint="give more clients")
+        raise InputError("attack", "a run with one client would have no honest client", hint="use more clients")
     if not 0 < count < clients:
-        expected = f"a share that gives 1 to {clients - 1} of {clients} clients"
+        expected = f"a share that makes 1 to {clients - 1} of {clients} clients attackers"
         raise InputError("attackers", got=share, expected=expected)
     drawn = generator(seed, "attackers").choice(clients, count, replace=False)
     return AttackPlan(ATTACK.own(attack), frozenset(drawn.tolist()), seed)

@@ -172,15 +172,15 @@ def hint_for_labels(y: Array) -> str:
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
-        return "give y.ravel()"
+        return "pass y.ravel()"
     if y.ndim == 2 and y.dtype.kind in "iu" and y.max(initial=0) > 1:
         return "to predict the token at every position, choose the objective next-token"
     if y.ndim == 2:
-        return "if a row has 1 at its class, give y.argmax(1)"
+        return "if a row has 1 at its class, pass y.argmax(1)"
     if y.ndim == 1 and y.dtype.kind == "f" and not np.array_equal(y, np.rint(y)):
         return "to predict the numbers themselves, choose the objective regression"
     if y.ndim == 1 and y.dtype.kind in "fb":
-        return "give y.astype(int)"
+        return "pass y.astype(int)"
     return ""
 
 
@@ -191,7 +191,7 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
         if x.ndim < 2 or 0 in x.shape:
             raise InputError(f"x_{split}", got=x, expected="an array [samples, ...] with at least one value")
         if x.dtype.kind not in "fiu":
-            hint = "give x.astype('float32')" if x.dtype.kind == "b" else ""
+            hint = "pass x.astype('float32')" if x.dtype.kind == "b" else ""
             raise InputError(f"x_{split}", got=x, expected="numbers", hint=hint)
         if y.ndim < 1:
             raise InputError(f"y_{split}", got=y.item(), expected="an array with a row for each sample")
@@ -215,7 +215,7 @@ def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
         return None
     for name, x in zip(("x_train", "x_test"), both, strict=True):
         if x.min() < 0:
-            hint = "if these are features, give x.astype('float32')"
+            hint = "if these are features, pass x.astype('float32')"
             raise InputError(name, got=int(x.min()), expected="tokens, which count from 0", hint=hint)
     return [np.require(x, np.int64, ["C", "W"]) for x in both]
 

@@ -67,7 +67,7 @@ def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 def not_finite(field: str, hint: str = "") -> InputError:
     """Return the error about NaN or infinity in the row that `field` names."""
-    problem = "it contains NaN, infinity or a value beyond float32"
+    problem = "it has NaN, infinity or a value beyond float32"
     return InputError(field, problem, expected="finite numbers", hint=hint)
 
 

@@ -200,7 +200,7 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
         raise InputError("sizes", got=dataset.sizes, expected="one whole number, or one per client")
     sizes = np.full(how.clients, sizes) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
-        hint = f"give --clients {len(sizes)}"
+        hint = f"use --clients {len(sizes)}"
         raise InputError("clients", got=how.clients, expected=f"the {len(sizes)} clients of the data", hint=hint)
     without = np.flatnonzero(sizes < 1)
     if without.size:
@@ -331,7 +331,7 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
     field = f"dataset {dataset.name!r}: {name}"
     if len(owners) != samples:
         raise InputError(
-            field, f"it names {len(owners)} clients for {samples} samples", hint="give one for each sample"
+            field, f"it names {len(owners)} clients for {samples} samples", hint="pass one client per sample"
         )
     for row, owner in enumerate(owners):
         if owner is None or owner != owner or owner == "":

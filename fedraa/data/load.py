@@ -98,7 +98,7 @@ def _refuse_unused_folder(name: str, data_dir: Path) -> None:
     kind = name.partition("(")[0].partition(":")[0].strip()
     if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
         names = "|".join(dataset for dataset in DATASETS if dataset != DIGITS)
-        raise without_effect("data_dir", data_dir, f"dataset {name}", f"give --dataset {names}, or leave it out")
+        raise without_effect("data_dir", data_dir, f"dataset {name}", f"use --dataset {names}, or leave it out")
 
 
 def _load_builtin(name: str, data_dir: Path | None) -> Dataset:

@@ -30,9 +30,9 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     if not any(len(places) for places in held):
         raise InputError(
             "validation",
-            "no client can give a sample, because each client has only one",
+            "every client has only one sample, which it needs for training",
             got=share,
-            hint="give more data, or fewer clients",
+            hint="use more data, or fewer clients",
         )
     parts = [_select_samples(data, client, places) for client, places in enumerate(held) if len(places)]
     x_test = join_trees([x for x, _ in parts])

@@ -90,9 +90,9 @@ def make_metrics(parts: Sequence[object], metric_spec: MetricSpec | None = None)
     for number, name in enumerate(names):
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
             problem = f"the name {name!r} cannot be the name of a column"
-            raise InputError("metrics", problem, hint="give the metric a name such as top3")
+            raise InputError("metrics", problem, hint="choose a name such as top3")
         if name in TAKEN or name in names[:number] or (metric_spec is not None and name in reserved_names(metric_spec)):
-            raise InputError("metrics", f"the name {name} is taken", hint="give the metric another name")
+            raise InputError("metrics", f"the name {name} is taken", hint="choose another name")
     return metrics
 
 

@@ -82,7 +82,7 @@ def build_model(
             raise _unknown_name_error(name)
         if not isinstance(sample, torch.Tensor) and name in MODELS:
             problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
-            raise InputError(f"model {name!r}", problem, hint="give a custom model")
+            raise InputError(f"model {name!r}", problem, hint="use a custom model")
         model: nn.Module
         if name == "mlp":
             model = _build_mlp(sample, classes, hidden, dropout)
@@ -92,9 +92,9 @@ def build_model(
             count = (len(layers) - 2) // max(1, len(hidden))
             model = early_exits(layers, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:
-            raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
+            raise without_effect("hidden", hidden, f"model {name}", "use --model mlp, or leave it out")
         elif dropout != 0.0:
-            raise without_effect("dropout", dropout, f"model {name}", "give --model mlp, or leave it out")
+            raise without_effect("dropout", dropout, f"model {name}", "use --model mlp, or leave it out")
         elif not isinstance(source, str) or ":" in name:
             model = _build_custom(name, source, classes)
         elif name in _IMAGE_MODELS:
@@ -147,7 +147,7 @@ def _build_custom(name: str, source: object, classes: int) -> nn.Module:
     if isinstance(source, str):
         make = import_object("model", source)
     if isinstance(make, nn.Module):
-        hint = "give the module to run, as model=..."
+        hint = "pass the module to run, as model=..."
         raise InputError("model", got=make, expected="a function or a class that makes a module", hint=hint)
     if not callable(make):
         raise InputError("model", got=make, expected=MODULE, hint=_hint_for_object(make))
@@ -184,7 +184,7 @@ def _find_arguments(name: str, make: Callable[..., Any], classes: int) -> dict[s
         signature.bind(**arguments)
     except TypeError as error:
         problem = f"fedraa can call it only with the argument classes or without arguments: {error}"
-        hint = "give a finished module, or a function without other arguments"
+        hint = "pass a module, or a function without other arguments"
         raise InputError(f"model {name!r}", problem, hint=hint) from error
     return arguments
 
@@ -192,17 +192,17 @@ def _find_arguments(name: str, make: Callable[..., Any], classes: int) -> dict[s
 def _hint_for_object(source: object) -> str:
     """Return the hint for an object that is neither a model nor callable."""
     if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
-        return "give nn.Sequential(*layers)"
+        return "pass nn.Sequential(*layers)"
     if isinstance(source, Mapping) and any(isinstance(value, torch.Tensor) for value in source.values()):
-        return "a state dict holds only values: load it into the module with load_state_dict, and give the module"
+        return "load the state dict into the module with load_state_dict, and pass the module"
     if isinstance(source, Path):
-        return "make the module, load the file with load_state_dict, and give the module"
+        return "make the module, load the file with load_state_dict, and pass the module"
     return ""
 
 
 def _unknown_name_error(name: str) -> InputError:
     if Path(name).suffix in _FILES:
-        hint = "a file holds only values: load it into the module with load_state_dict, and give the module"
+        hint = "load the file into the module with load_state_dict, and pass the module"
         return InputError("model", got=name, expected=MODULE, hint=hint)
     expected = f"one of {', '.join(MODELS)}, package.module:callable, or in Python an nn.Module of any library"
     return InputError("model", got=name, expected=expected, hint=suggest_closest(name, MODELS))
@@ -246,9 +246,9 @@ def refuse_misfit(
 
 def _hint_for_error(error: Exception) -> str:
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
-        return "give the inputs of the data set the names of the arguments of the model's forward"
+        return "name the inputs of the data set like the arguments of the model's forward"
     if isinstance(error, TypeError) and "positional argument" in str(error):
-        return "give the data set one input for each argument of the model's forward, in a tuple or a dict"
+        return "use one input of the data set for each argument of the model's forward, in a tuple or a dict"
     return "change the first layers of the model, or the shape of the samples"
 
 

@@ -157,7 +157,7 @@ def lora(
         raise InputError("seed", got=seed, expected="a whole number of at most 64 bits")
     if any(isinstance(part, Adapted) for part in model.modules()):
         problem = f"{type(model).__name__} already has adapters"
-        raise InputError("model", problem, hint="give merged(model), or the plain model")
+        raise InputError("model", problem, hint="pass merged(model), or the plain model")
     rank = int(rank)
     scale = float(alpha) / rank
     whole = _match_names(model, "train", train)

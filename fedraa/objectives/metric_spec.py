@@ -96,5 +96,5 @@ def refuse_no_accuracy(value: float, metric_spec: MetricSpec) -> None:
     """Raise InputError about a target accuracy if the run does not have the metric accuracy."""
     if "accuracy" not in metric_spec.columns:
         problem = f"this run has no accuracy, but {', '.join(metric_spec.columns)}"
-        hint = f"give --target METRIC:VALUE, such as --target {metric_spec.main}:VALUE"
+        hint = f"use --target METRIC:VALUE, such as --target {metric_spec.main}:VALUE"
         raise InputError("target_accuracy", problem, got=value, hint=hint)

@@ -68,7 +68,7 @@ def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = T
     """
     size = sum(p.numel() for p in trainable_parameters(module))
     if vector.shape != (size,):
-        raise InputError("vector", got=vector, expected=f"{size} values, one for each trainable number of the module")
+        raise InputError("vector", got=vector, expected=f"{size} values, one per trainable scalar of the module")
     flat = view_as_tensor(vector)
     if writable:
         flat = torch.tensor(vector)

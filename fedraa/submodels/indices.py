@@ -112,8 +112,7 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
         group, part = empty
         raise InputError(
             field,
-            f"with {len(ratios)} parts of the {group.size} units of group {group.name!r}, part {part} would have none, "
-            "and no other group is large enough",
+            f"part {part} of {len(ratios)} would have none of the {group.size} units of group {group.name!r}",
             expected="fewer parts, or parts of more equal size",
         )
     return parts

@@ -36,7 +36,7 @@ def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
         chosen |= matched
     if patterns and len(chosen) == len(traced.names):
         problem = "every layer would stay at the clients, and the server would receive nothing"
-        raise InputError("personal_layers", problem, got=", ".join(patterns), hint="give patterns of fewer layers")
+        raise InputError("personal_layers", problem, got=", ".join(patterns), hint="choose fewer layers")
     return frozenset(chosen)
 
 
@@ -72,7 +72,7 @@ def _no_match(traced: Traced, pattern: str) -> InputError:
     buffers = [name for name, _ in traced.module.named_buffers() if fnmatchcase(name, pattern)]
     if buffers:
         problem = f"it chooses {buffers[0]}, which is estimated before each evaluation and never sent"
-        return InputError("personal_layers", problem, got=pattern, hint="give the names of parameters")
+        return InputError("personal_layers", problem, got=pattern, hint="use names of parameters")
     modules = [name for name, module in traced.module.named_modules() if name and list(module.parameters())]
     expected = f"names or patterns of the parameters of {kind}: {', '.join(traced.names[:8])}"
     if len(traced.names) > 8:

@@ -46,7 +46,7 @@ def identify_component(component: object, as_: str | None = None) -> tuple[Kind,
         raise InputError(
             "component",
             f"{_describe_object(component)} may be a component of several kinds: {choices}",
-            hint="name its kind by --as, or by as_=",
+            hint="name its kind with --as, or with as_=",
         )
     return kinds[0], kinds[0].make(component)
 

@@ -61,7 +61,7 @@ def _from_short(text: str) -> Partitioner:
     if name not in _BUILTIN:
         raise unknown_component("partition", name, _BUILTIN)
     if name not in _NUMBER:
-        raise InputError("partition", f"{name} takes no number", got=text, hint=f"give --partition {name}")
+        raise InputError("partition", f"{name} takes no number", got=text, hint=f"use --partition {name}")
     partitioner: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _parse_number(text, written)})
     return partitioner
 

@@ -49,7 +49,7 @@ class Natural(Partitioner):
             raise InputError("partition", problem, hint=hint)
         ids = np.unique(self.owners)
         if clients > len(ids):
-            hint = f"give --clients {len(ids)} or less"
+            hint = f"use --clients {len(ids)} or less"
             raise InputError("clients", got=clients, expected=f"at most the {len(ids)} clients of the data", hint=hint)
         if clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))

@@ -74,7 +74,7 @@ class FederatedDataset:
                 raise InputError(
                     f"dataset {self.name!r}: label {label}",
                     f"it is {name!r} in train but {other!r} in test; train has {lists[0]}, test has {lists[1]}",
-                    hint="give train and test the same order of classes",
+                    hint="use the same order of classes in train and test",
                 )
 
     def __repr__(self) -> str:

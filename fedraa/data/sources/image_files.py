@@ -102,7 +102,7 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
                     str(path),
                     f"it has {_format_size(image.size)} pixels",
                     expected=f"{_format_size(pixels)}, as {paths[0]} has",
-                    hint=f'give all images one size, as in --dataset "folder({root!r}, size=64)"',
+                    hint=f'resize all images, as in --dataset "folder({root!r}, size=64)"',
                 )
     return ImageFormat(mode, size)
 

@@ -218,22 +218,22 @@ def _refuse_not_by_row(field: str, data: Any) -> None:
     """Raise InputError with a hint for a DataLoader, a stream, an iterator, a DataFrame, or a dict of splits."""
     indexable = "a data set with len() and [i]"
     if isinstance(data, DataLoader):
-        raise InputError(field, "it yields batches", got=data, expected=indexable, hint="give loader.dataset")
+        raise InputError(field, "it yields batches", got=data, expected=indexable, hint="pass loader.dataset")
     if isinstance(data, IterableDataset) or (hasattr(data, "column_names") and not hasattr(data, "__len__")):
-        hint = "load it without streaming, or give list(...) of its pairs"
+        hint = "load it without streaming, or pass list(...) of its pairs"
         raise InputError(field, "it is a stream", got=data, expected=indexable, hint=hint)
     if isinstance(data, Iterator):
         problem = "it can be read only once"
-        raise InputError(field, problem, got=data, expected=indexable, hint="give list(...) of it")
+        raise InputError(field, problem, got=data, expected=indexable, hint="pass list(...) of it")
     if hasattr(data, "iloc"):
         hint = (
-            "give (frame.drop(columns='label').to_numpy('float32'), frame['label'].to_numpy()), or save it with to_csv "
-            "and give the file"
+            "pass (frame.drop(columns='label').to_numpy('float32'), frame['label'].to_numpy()), or save it with to_csv "
+            "and pass the file"
         )
         raise InputError(field, got=data, expected="(x, y)", hint=hint)
     if isinstance(data, dict) and {"train", "test"} & data.keys():
         problem = f"it has the splits {', '.join(map(str, data))}"
-        raise InputError(field, problem, expected="one split", hint="give train=data['train'], test=data['test']")
+        raise InputError(field, problem, expected="one split", hint="pass train=data['train'], test=data['test']")
 
 
 def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
@@ -258,7 +258,7 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
                 f"{field} {name}",
                 got=column,
                 expected=f"one of the columns {', '.join(columns)}",
-                hint=f"give input and target, as in input={columns[0]!r}, target={columns[-1]!r}",
+                hint=f"set input and target, as in input={columns[0]!r}, target={columns[-1]!r}",
             )
     return HuggingFaceRows(table, input, target, transformed)
 
@@ -300,7 +300,7 @@ def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
             expected = f"the shape {list(arrays[0].shape)}, as row {rows[0]} has"
             hint = ""
             if hasattr(items[0], "convert"):
-                hint = "give images of one size and colour, as with image.convert('RGB').resize((64, 64))"
+                hint = "use images of one size and colour, as with image.convert('RGB').resize((64, 64))"
             raise InputError(f"row {row} {kind}", got=array, expected=expected, hint=hint)
     return np.stack(arrays)
 

@@ -396,6 +396,6 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
             field,
             f"it has {count} different numbers in {rows} rows",
             expected="classes, which repeat",
-            hint="to predict the number itself, give --objective regression (objective='regression'); if the numbers "
+            hint="to predict the number itself, use --objective regression (objective='regression'); if the numbers "
             "are classes, write them as words, such as c17",
         )

@@ -94,8 +94,8 @@ class FourWay(SubmodelPolicy):
         inner = [names.issuperset(entry.tensor for entry in group.entries) for group in run.traced.groups]
         sizes = [group.size for group, is_inner in zip(run.traced.groups, inner, strict=True) if is_inner]
         if min(sizes, default=0) < self.parts:
-            problem = f"a group of units inside the blocks has {min(sizes, default=0)} units"
-            raise InputError("submodel", problem, got=self.parts, hint="give form elements, or fewer parts")
+            problem = f"a width group of the blocks has only {min(sizes, default=0)} units"
+            raise InputError("submodel", problem, got=self.parts, hint="set form to elements, or use fewer parts")
         split = _Last(
             lambda context: indices.deal_disjoint(run.traced, self.parts, generator(run.seed, "split", context.round))
         )
@@ -115,7 +115,7 @@ class FourWay(SubmodelPolicy):
         if len(blocks) < self.parts:
             problem = f"{type(run.traced.module).__name__} has {len(blocks)} blocks that leave their input unchanged"
             expected = f"at least {self.parts}, the number of parts"
-            raise InputError("submodel", problem, expected=expected, hint="give form elements or units")
+            raise InputError("submodel", problem, expected=expected, hint="set form to elements or units")
 
         def make_assignment(context: RoundContext, chosen: Parts) -> Assignment:
             order = generator(run.seed, "split", context.round).permutation(len(blocks))

@@ -163,7 +163,7 @@ class RegionSchedule(SubmodelPolicy):
         if self.coverage * self.trained > run.clients:
             problem = f"{self.trained} regions with {self.coverage} clients each need more than {run.clients} clients"
             raise InputError(
-                "submodel.coverage", problem, got=self.coverage, hint="give a smaller coverage or more clients"
+                "submodel.coverage", problem, got=self.coverage, hint="use a smaller coverage or more clients"
             )
         whole = run.whole()
         region_of = masks.hidden_parts(run.traced, self.parts)

@@ -128,7 +128,7 @@ class DisjointGroups(SubmodelPolicy):
         # All clients of a round share one division.
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
-            problem = "each client of a round needs its own units"
+            problem = "each client of a round needs a different unit of every group"
             run.check_units(cohort, InputError("clients", problem, got=cohort))
             return indices.deal_disjoint(run.traced, cohort, generator(run.seed, "groups", number))
 

@@ -47,7 +47,7 @@ def check_code(module: nn.Module) -> None:
         if isinstance(part, torch.jit.ScriptModule):
             layer = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
             problem = f"{layer} is TorchScript, and its code cannot be followed"
-            raise InputError("module", problem, hint="give the plain module")
+            raise InputError("module", problem, hint="pass the plain module")
 
 
 def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.Parameter]) -> None:

@@ -125,10 +125,10 @@ class Ties:
         if along_a and along_b and not along_a & along_b:
             # This is an outer product, of which only one side can be cut.
             if self._rather_whole(b, a):
-                self.pin(b, "it scales positions, not units")
+                self.pin(b, "it scales positions, which are never cut")
                 b, along_b = torch.zeros_like(b), set()
             else:
-                self.pin(a, "it scales positions, not units")
+                self.pin(a, "it scales positions, which are never cut")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
             # Without the pin, ties with the only label of `b` would connect all units of `a`.
@@ -168,7 +168,7 @@ class Ties:
 
         def find_reason() -> str:
             reasons = (text for noted, text in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
-            return next(reasons, "it scales positions, not units")
+            return next(reasons, "it scales positions, which are never cut")
 
         return find_reason
 

@@ -253,9 +253,9 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Set the unit labels of the result of a function that adds or writes slices at indices of one dimension."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
-    labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     if isinstance(source, Tensor):
-        added = r.ties.tie_along(r.labels(source), [dim], "some units are picked by position")
+        added = r.ties.tie_along(r.labels(source), [dim], "the code picks some units by their index")
         unlike = _unlike_dims(labels, added)
         if _varies_in_any(labels, unlike) or _varies_in_any(added, unlike):
             r.give_up(name, out, args, kwargs)
@@ -267,7 +267,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Set the unit labels of the result of a gather. Elements along its dimension can only be cut together."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
-    labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     unlike = _unlike_dims(labels, out)
     if _varies_in_any(labels, unlike):
         r.give_up(name, out, args, kwargs)

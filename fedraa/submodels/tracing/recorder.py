@@ -217,7 +217,7 @@ class Recorder(TorchFunctionMode):
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
-        labels = self.ties.tie_along(labels, gone, "some units are picked by position")
+        labels = self.ties.tie_along(labels, gone, "the code picks some units by their index")
         labels = labels.permute([d for d in dims if d is not None] + gone)
         for _ in gone:
             labels = labels.squeeze(-1)

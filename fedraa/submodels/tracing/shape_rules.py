@@ -181,11 +181,11 @@ def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
                 dim = labels.dim() - sum(i is not None for i in index[place + 1 :])
             elif item is not None:
                 if not isinstance(item, slice):
-                    r.ties.tie_along(labels, [dim], "some units are picked by position")
+                    r.ties.tie_along(labels, [dim], "the code picks some units by their index")
                 dim += 1
     else:
         _, dim = arguments_of(args, kwargs, "input", "dim")
-        r.ties.tie_along(labels, [dim or 0], "some units are picked by position")
+        r.ties.tie_along(labels, [dim or 0], "the code picks some units by their index")
     label_moved(r, name, out, (args[0], *_replace_unknown(args[1:])), _replace_unknown(kwargs))
 
 
@@ -222,7 +222,7 @@ def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor
     mask, *further = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
-    head = r.ties.tie_along(labels, range(mask.dim()), "some units are picked by position")
+    head = r.ties.tie_along(labels, range(mask.dim()), "the code picks some units by their index")
     return head.reshape(1, *labels.shape[mask.dim() :])
 
 
@@ -390,6 +390,6 @@ def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Set the unit labels of the result of `grid_sample`. Its `grid` of coordinates is never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
-    r.ties.pin(r.labels(grid), f"`{name}` reads the units as places")
+    r.ties.pin(r.labels(grid), f"`{name}` reads the units as coordinates")
     channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions")
     r.put(out, channels.expand(out.shape))
