@@ -62,7 +62,7 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs, False if a transform does."""
+        """Return True if the run scales inputs. It does not if a transform does."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:

@@ -185,7 +185,7 @@ def _read_digits() -> npt.NDArray[np.float64]:
     The file is part of scikit-learn. Importing scikit-learn would take longer than starting a worker.
     """
     package = find_spec("sklearn")
-    # fedraa depends on scikit-learn.
+    # fedraa depends on scikit-learn, so it is installed.
     assert package is not None
     return np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
 

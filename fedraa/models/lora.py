@@ -43,7 +43,7 @@ class Adapted(nn.Module):
         lora_A: Layer with the float32 weight [rank, in, ...].
         lora_B: Layer with the float32 weight [out, rank, ...].
         merged: A parameter that is added to the layer's weight, or None. It gets no gradient; the server changes it.
-        weight: The base's weight plus the change by the adapter.
+        weight: The base's weight plus the result of `compute_change`.
     """
 
     # The library peft uses this name.

@@ -25,7 +25,7 @@ from fedraa.messages import Task, Update, Vector
 from fedraa.privacy.privacy import PRIVACY, Privacy, measure_norm
 from fedraa.rng import generator
 
-# The bytes per trained parameter of an update, its clipped delta, and the noise and its factors.
+# Memory in bytes per trained parameter: the update, its clipped delta, the noise and its factors.
 LOCAL_NOISE_BYTES = 36
 
 

@@ -10,7 +10,7 @@ from fedraa.privacy.privacy import Privacy, measure_norm
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Mask
 
-# The bytes per parameter of clips, sum, noise and its factors.
+# Memory in bytes per parameter: clips, sum of updates, noise and its factors.
 NOISE_BYTES = 28
 
 
@@ -34,7 +34,7 @@ class NoisySum(Stateful):
         self._whole = whole
         self._seed = seed
         self._releases = 0
-        # By fragment; 0 stands for the whole model and for sampled submodels.
+        # The clip of each fragment; 0 stands for the whole model and for sampled submodels.
         self.clips: dict[int, float] = {}
         # The sum of b_i - 1/2 over the updates of this release, by fragment (see `central_adaptive`).
         self._centred: dict[int, float] = {}

@@ -85,7 +85,7 @@ def _find_place(traced: Traced, block: str) -> slice | None:
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     """Return the names of the parameters inside repeated blocks.
 
-    A model without repeated blocks gives the parameters that width groups cut. In SubDisMO's Table 7 only the encoder
+    Without repeated blocks, return the names of the parameters that width groups cut. In SubDisMO's Table 7 only the encoder
     blocks of a ViT are masked (133,120 parameters).
 
     Raises:

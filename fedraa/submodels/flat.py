@@ -112,5 +112,5 @@ def _use_up_warning() -> None:
         torch.from_numpy(array)
 
 
-# Changing the warning filters in every small task is too slow.
+# Triggering the warning at the import is faster than changing the warning filters in every task.
 _use_up_warning()

@@ -35,7 +35,7 @@ def _without_triton() -> Iterator[None]:
         yield
         return
     log = logging.getLogger("torch.utils.flop_counter")
-    # Torch logs a warning that Triton is missing.
+    # This silences the warning of torch that Triton is missing.
     log.disabled = True
     sys.modules["triton"] = None  # type: ignore[assignment]
     try:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedraa.messages import State, Vector
 
-# Further rows are in a memory-mapped file.
+# Rows beyond this number of bytes are in a memory-mapped file.
 IN_MEMORY = 2**30
 BLOCK_BYTES = 2**24
 

@@ -19,7 +19,7 @@ class CoverageCounter:
     """A counter for each coordinate [size], updated mostly without visiting every coordinate.
 
     An addition to all coordinates is stored as one number, and one to consecutive coordinates at their start and end.
-    Inexact additions visit each coordinate.
+    If this would be inexact, each coordinate is visited.
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:

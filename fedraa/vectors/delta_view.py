@@ -77,7 +77,7 @@ class DeltaView:
         return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
-        """Pass the whole delta to a consumer, with `gather` not before `run_joined`."""
+        """Pass the whole delta to a consumer, at once or, with `gather`, in `run_joined`."""
         if self._joined is None:
             self.feed_consumers(take)
         else:

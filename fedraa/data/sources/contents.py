@@ -21,7 +21,7 @@ SITES = ("site-packages", "dist-packages")
 # With this reduction of an object to a call, pickle visits none of its parts.
 NOTHING = (list, ())
 
-# `random.SystemRandom` is also a `random.Random`, but has no state.
+# `random.SystemRandom` is also a `random.Random`, but is skipped, because it has no state.
 ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator | torch.Generator
 
 

@@ -124,7 +124,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         return target
     by_name = {name.lower(): name for name in reversed(names)}
     known = [by_name[name] for name in TARGETS if name in by_name]
-    # A column y may be a coordinate.
+    # A column y may be a coordinate, not a label.
     clear = [name for name in known if name.lower() != "y"]
     if len(clear) > 1:
         raise InputError(

@@ -299,7 +299,7 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
         out: Dimension of the view.
     """
     if math.prod(before) != math.prod(after):
-        # Views have the same number of elements as their source.
+        # A view has the same number of elements as its source, so this is none.
         return set()
     elements = np.arange(after[out]) * math.prod(after[out + 1 :])
     return {d for d, index in enumerate(np.unravel_index(elements, tuple(before))) if index.any()}

@@ -26,7 +26,7 @@ from torch import Tensor
 FIXED = 0
 """The label of elements that are never cut."""
 
-# Larger labels belong to parameters that the code uses as plain tensors, outside of a layer.
+# Labels above this number belong to parameters that the code uses as plain tensors, outside of a layer.
 _RAW = 1 << 40
 
 

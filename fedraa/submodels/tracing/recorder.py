@@ -280,7 +280,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choice(self, weight: Tensor, count: int) -> int:
-        """Return the possible dimension of a parameter's new units to use, from 0 to `count` - 1."""
+        """Return which of `count` possible dimensions of a parameter has new units, from 0."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:

@@ -256,7 +256,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
     """Set the unit labels of joined tensors. Units along the other dimensions can only be cut together."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
-    # A cache is empty before its first use.
+    # Empty tensors are skipped, such as a cache before its first use.
     parts = [x for x in inputs if x.numel()] or inputs[:1]
     dim = (dim or 0) % out.dim()
     pieces = [r.labels(x) for x in parts]

@@ -175,7 +175,7 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The cause may be the row 0 that an idle expert of a mixture of experts received.
+    # The cause may be row 0, on which the recorder runs an expert without rows, so the run is repeated without it.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
