@@ -85,8 +85,8 @@ def _find_place(traced: Traced, block: str) -> slice | None:
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     """Return the names of the parameters inside repeated blocks.
 
-    Without repeated blocks, return the names of the parameters that width groups cut. In SubDisMO's Table 7 only the encoder
-    blocks of a ViT are masked (133,120 parameters).
+    Without repeated blocks, return the names of the parameters that width groups cut. In SubDisMO's Table 7 only the
+    encoder blocks of a ViT are masked (133,120 parameters).
 
     Raises:
         Uncuttable: The model has neither repeated blocks nor width groups.
