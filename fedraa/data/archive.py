@@ -39,7 +39,7 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedD
         if OWNERS[0] not in arrays:
             return _make_dataset(path.stem, arrays, targets)
         train, test = (_owners_of_rows(arrays, name) for name in OWNERS)
-        # `deal_samples` checks the targets later, because its error can name the client.
+        # `divide_dataset` checks the targets later, because its error can name the client.
         check_inputs(arrays)
         x_train, x_test = _convert_inputs(arrays)
         y_train, y_test = arrays["y_train"], arrays["y_test"]
@@ -91,7 +91,7 @@ def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
 def _convert_inputs(arrays: dict[str, Array]) -> list[Features]:
     """Return x_train and x_test as tokens or float32.
 
-    `deal_samples` checks the values of x_train later, because its error can name the client.
+    `divide_dataset` checks the values of x_train later, because its error can name the client.
     """
     tokens = as_tokens(arrays)
     if tokens is not None:

@@ -27,7 +27,7 @@ To check the targets of a single client, it is called with the same array twice.
 def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
     """Return a Dataset with contiguous arrays: labels and tokens as int64, features as float32.
 
-    Tensors and lists become arrays, without a copy if possible. `deal_samples` checks later that samples are finite.
+    Tensors and lists become arrays, without a copy if possible. `divide_dataset` checks later that samples are finite.
 
     Args:
         dataset: The user's data set.
@@ -251,7 +251,7 @@ def _as_array(name: str, values: Any) -> Array:
 
 def _as_float32(name: str, x: Array) -> Features:
     converted = as_float32(x, name)
-    # `deal_samples` checks the training samples later, because its error can name the client.
+    # `divide_dataset` checks the training samples later, because its error can name the client.
     if name.startswith("x_train"):
         return converted
     return require_finite(name, converted)

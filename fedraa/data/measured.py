@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedraa.data.sources.clients import Dealt, Made, as_inputs
+from fedraa.data.sources.clients import GeneratedSamples, StoredSamples, as_inputs
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.tree import Tree, count_bytes, join_trees, map_tree, take_rows
 from fedraa.errors import locate_error
@@ -16,7 +16,7 @@ MAX_CLIENTS = 64
 """Maximum number of clients for which a function generates samples to measure the scaling."""
 
 
-def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
+def read_measured(samples: StoredSamples | GeneratedSamples, seed: int, name: str) -> Tree:
     """Return the inputs of all training samples, or of random ones if there are many.
 
     At most `MAX_SAMPLES` samples are read, and fewer beyond `MAX_BYTES` bytes, but at least `MIN_SAMPLES`.
@@ -26,7 +26,7 @@ def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
         seed: The seed with which rows or clients are drawn.
         name: The name of the data in a warning about lost significant digits.
     """
-    if isinstance(samples, Made):
+    if isinstance(samples, GeneratedSamples):
         return _read_clients(samples, seed, name)
     count = len(samples.rows)
     with ItemGenerators.of(samples).seed_temporarily(seed, "scaling items"):
@@ -40,7 +40,7 @@ def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
     return as_inputs(x, name)
 
 
-def _read_clients(samples: Made, seed: int, name: str) -> Tree:
+def _read_clients(samples: GeneratedSamples, seed: int, name: str) -> Tree:
     clients = len(samples.offsets) - 1
     parts: list[Tree] = []
     count = 0

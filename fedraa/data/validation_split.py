@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.data.federated import Federated
 from fedraa.data.partition.partitioner import Index
-from fedraa.data.sources.clients import ClientSource, Kept
+from fedraa.data.sources.clients import ClientSource, TrainingSubset
 from fedraa.data.tree import Tree, join_trees, take_rows
 from fedraa.errors import InputError
 from fedraa.rng import generator
@@ -52,7 +52,7 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
         dataset = replace(dataset, x_train=take_rows(dataset.x_train, rows), y_train=dataset.y_train[rows])
         return replace(data, dataset=dataset, offsets=offsets)
     assert isinstance(data.source, ClientSource)
-    source = replace(data.source, samples=Kept(data.source.samples, kept, offsets))
+    source = replace(data.source, samples=TrainingSubset(data.source.samples, kept, offsets))
     return replace(data, dataset=dataset, offsets=offsets, source=source)
 
 

@@ -11,7 +11,15 @@ import torch
 from fedraa.components.imports import is_path
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import DEFAULT_CLIENTS
-from fedraa.data import Dataset, Dealing, FederatedDataset, Rows, deal_samples, load_dataset, make_partitioner
+from fedraa.data import (
+    Dataset,
+    DivisionSettings,
+    FederatedDataset,
+    Rows,
+    divide_dataset,
+    load_dataset,
+    make_partitioner,
+)
 from fedraa.data.load import SOURCES
 from fedraa.data.sources.rows import as_rows
 from fedraa.data.transforms import Transforms
@@ -20,7 +28,7 @@ from fedraa.engine.build import target_check, with_clients
 from fedraa.errors import InputError
 from fedraa.objectives import make_objective
 from fedraa.rng import generator
-from fedraa.testing.samples import SmallExperiment, made_up, make_images, make_tokens, pixel_model, token_model
+from fedraa.testing.samples import SmallExperiment, make_images, make_tokens, make_vectors, pixel_model, token_model
 from fedraa.testing.tester import SIZE, Tester
 
 EACH = "each sample independently"
@@ -61,7 +69,7 @@ class TransformTester(Tester):
 def first_samples(part: Any) -> Dataset:
     """Return the first of several data sets that the transform accepts, or raise its first error."""
     first: Exception | None = None
-    for data in (make_images(3), make_images(1), made_up(), make_tokens()):
+    for data in (make_images(3), make_images(1), make_vectors(), make_tokens()):
         try:
             Transforms((part,)).fitted(data.x_train[:ROWS])
         # A user-defined transform may raise any exception.
@@ -96,13 +104,13 @@ class DataTester(Tester):
         super().__init__(part, size)
         dataset = open_samples(part)
         experiment = with_clients(data_experiment(dataset, lambda clients: Experiment()).experiment, dataset)
-        how = Dealing(
+        how = DivisionSettings(
             make_partitioner(experiment.partition),
             experiment.client_count,
             0,
             targets=target_check(make_objective(experiment.objective)),
         )
-        self._data = deal_samples(dataset, how)
+        self._data = divide_dataset(dataset, how)
         self._rows = None
         if isinstance(dataset, FederatedDataset) and not dataset.made:
             self._rows = as_rows("train", dataset.train, dataset.input, dataset.target)

@@ -31,7 +31,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
 from fedraa.testing import client_testers, data_testers, objective_tester, server_testers
-from fedraa.testing.samples import SmallExperiment, adapter_model, made_up
+from fedraa.testing.samples import SmallExperiment, adapter_model, make_vectors
 from fedraa.testing.tester import Tester
 from schedulers import Scheduler
 
@@ -62,7 +62,7 @@ class Kind:
         fields: Returns the fields of an experiment with a component.
         arguments: The arguments of a plain function that may replace a component; empty if a function cannot.
         maker: Makes a component from its description; None to use the registry.
-        experiment_maker: Makes the small experiment; None to use the samples of `made_up`.
+        experiment_maker: Makes the small experiment; None to use the samples of `make_vectors`.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Kind:
         """Return a small experiment, of about 15 tasks, with this component."""
         if self.experiment_maker is not None:
             return self.experiment_maker(part, self.experiment)
-        return SmallExperiment(self.experiment(part), made_up())
+        return SmallExperiment(self.experiment(part), make_vectors())
 
     def experiment(self, part: Any) -> Experiment:
         return Experiment(**SMALL | self.fields(part))
@@ -121,8 +121,8 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
 def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
     """Return the small experiment for an aggregator, with adapters if it averages them."""
     if isinstance(part, LowRank):
-        return SmallExperiment(experiment(part), made_up(), adapter_model)
-    return SmallExperiment(experiment(part), made_up())
+        return SmallExperiment(experiment(part), make_vectors(), adapter_model)
+    return SmallExperiment(experiment(part), make_vectors())
 
 
 def _compressor_fields(part: Any) -> dict[str, Any]:
@@ -269,7 +269,7 @@ _LIST = (
         (FederatedDataset, Rows),
         SOURCES,
         data_testers.DataTester,
-        made_up(),
+        make_vectors(),
         _data_fields,
         "()",
         data_testers.make_data,

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError, short_text
 from fedraa.objectives import Objective, describe_misfit
-from fedraa.testing.samples import SmallExperiment, Task, list_tasks, made_up
+from fedraa.testing.samples import SmallExperiment, Task, list_tasks, make_vectors
 from fedraa.testing.tester import SIZE, Tester, draw_numbers
 
 EXACT = "exact sums over unequal batches"
@@ -31,7 +31,7 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
     first: Exception | None = None
     for task in list_tasks():
         data = task.data
-        if objective.classifies != (data is made_up()):
+        if objective.classifies != (data is make_vectors()):
             continue
         try:
             y, classes = data.y_test, data.classes

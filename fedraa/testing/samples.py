@@ -42,7 +42,7 @@ class SmallExperiment:
 
 
 @cache
-def made_up() -> Dataset:
+def make_vectors() -> Dataset:
     """Return samples of 16 numbers, drawn around the centres of 10 classes."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLASSES, 16))
@@ -63,7 +63,7 @@ def make_images(channels: int) -> Dataset:
 @cache
 def make_number_targets(outputs: int) -> Dataset:
     """Return samples with `outputs` real numbers as targets. One target is 0."""
-    x = made_up()
+    x = make_vectors()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
     y[TRAIN] = 0.0
@@ -98,7 +98,7 @@ def token_model(classes: int) -> Callable[[], nn.Module]:
 
 
 def adapter_model() -> nn.Module:
-    """Return a model with low-rank adapters, which FLoRA can merge, for the samples of `made_up`."""
+    """Return a model with low-rank adapters, which FLoRA can merge, for the samples of `make_vectors`."""
     layers = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, CLASSES))
     return lora(layers, rank=4, merge=True)
 
@@ -124,7 +124,7 @@ def list_tasks() -> tuple[Task, ...]:
     return (
         Task(make_number_targets(1), (1,)),
         Task(make_number_targets(2), (2,)),
-        Task(made_up(), (CLASSES,)),
+        Task(make_vectors(), (CLASSES,)),
         Task(make_binary_targets(), (5,)),
         Task(make_tokens(), (8, CLASSES), token_model(CLASSES)),
         Task(make_pixels(), (2, 6, 6), pixel_model(2, 2)),

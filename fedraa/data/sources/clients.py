@@ -19,7 +19,7 @@ from fedraa.errors import InputError, locate_error
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
+class StoredSamples:
     """Samples that clients read when they train.
 
     Client n reads the rows `order[offsets[n]:offsets[n + 1]]` of `rows`.
@@ -43,7 +43,7 @@ class Dealt:
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class GeneratedSamples:
     """Samples that a user's function generates from a client's number.
 
     Client n has `offsets[n + 1] - offsets[n]` samples.
@@ -68,13 +68,13 @@ class Made:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class TrainingSubset:
     """The samples that remain for training after a validation split.
 
     `places[n]` has the numbers of the samples that client n keeps, counted from 0 within its own samples.
     """
 
-    samples: "Dealt | Made | Kept"
+    samples: "StoredSamples | GeneratedSamples | TrainingSubset"
     places: tuple[Index, ...]
     offsets: Index
 
@@ -135,7 +135,7 @@ class ClientSource:
     """
 
     name: str
-    samples: Dealt | Made | Kept
+    samples: StoredSamples | GeneratedSamples | TrainingSubset
     partitioner: Partitioner
     fixed: Transforms
     classes: int
@@ -203,7 +203,7 @@ class ClientSource:
 
         `chosen` has their positions, ascending, if the samples of all clients are joined in the order of the clients.
         """
-        if isinstance(self.samples, Dealt) and not self.partitioner.skews:
+        if isinstance(self.samples, StoredSamples) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])
             return self.fixed.all(apply_scaling(self.scaling, as_inputs(x)))

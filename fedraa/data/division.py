@@ -14,7 +14,15 @@ from fedraa.data.partition.divide import divide_samples
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner, Shards
 from fedraa.data.scaling import Scaling, apply_scaling, apply_scaling_in_place, measure_scaling
-from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, find_unknown_label
+from fedraa.data.sources.clients import (
+    ClientSource,
+    GeneratedSamples,
+    StoredSamples,
+    as_inputs,
+    as_labels,
+    as_targets,
+    find_unknown_label,
+)
 from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.item_generators import ItemGenerators
@@ -37,7 +45,7 @@ OPTIONS = ("dataset ", "partition", "clients", "transforms")
 
 
 @dataclass(frozen=True)
-class Dealing:
+class DivisionSettings:
     """The settings of the division of a data set among clients.
 
     Attributes:
@@ -72,7 +80,7 @@ class Dealing:
         return np.zeros((len(y), 0), np.int64)
 
 
-def deal_samples(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
+def divide_dataset(dataset: Dataset | FederatedDataset, how: DivisionSettings) -> Federated:
     """Divide a data set among clients.
 
     Raises:
@@ -84,7 +92,7 @@ def deal_samples(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated
     return data
 
 
-def _deal_without_validation(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
+def _deal_without_validation(dataset: Dataset | FederatedDataset, how: DivisionSettings) -> Federated:
     if isinstance(dataset, Dataset):
         return _of_arrays(dataset, how)
     try:
@@ -96,7 +104,7 @@ def _deal_without_validation(dataset: Dataset | FederatedDataset, how: Dealing) 
         raise locate_error(error, f"dataset {dataset.name!r}") from error
 
 
-def _of_arrays(dataset: Dataset, how: Dealing) -> Federated:
+def _of_arrays(dataset: Dataset, how: DivisionSettings) -> Federated:
     train, test = how.labels(dataset.y_train), how.labels(dataset.y_test)
     shards = divide_samples(how.partitioner, train, test, how.clients, seed=how.seed)
     if not how.allow_nan:
@@ -146,7 +154,7 @@ def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
     raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or set allow_nan")
 
 
-def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
+def _of_clients(data: FederatedDataset, how: DivisionSettings) -> Federated:
     x_test, y_test = _read_test(data, how.seed)
     how = replace(how, partitioner=how.partitioner.bound(data.clients, data.test_clients))
     if data.made:
@@ -190,11 +198,18 @@ def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
         labels = y[order]
     test = _TestData(x_test, y_test, shards.test)
     return _make_streamed(
-        data, Dealt(rows, order, offsets), test, classes, how, labels=labels, names=shards.names, unsteady=not steady
+        data,
+        StoredSamples(rows, order, offsets),
+        test,
+        classes,
+        how,
+        labels=labels,
+        names=shards.names,
+        unsteady=not steady,
     )
 
 
-def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
+def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: DivisionSettings) -> Federated:
     sizes = np.asarray(dataset.sizes)
     if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
         raise InputError("sizes", got=dataset.sizes, expected="one whole number, or one per client")
@@ -216,7 +231,9 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
         _check_classes(dataset, classes)
     if dataset.classes is None and y_test.dtype.kind == "i":
         raise InputError("classes", got=None, expected="the number of classes, because train is a function")
-    return _make_streamed(dataset, Made(dataset.train, offsets), _TestData(x_test, y_test, shards), classes, how)
+    return _make_streamed(
+        dataset, GeneratedSamples(dataset.train, offsets), _TestData(x_test, y_test, shards), classes, how
+    )
 
 
 class _TestData(NamedTuple):
@@ -229,10 +246,10 @@ class _TestData(NamedTuple):
 
 def _make_streamed(
     dataset: FederatedDataset,
-    samples: Dealt | Made,
+    samples: StoredSamples | GeneratedSamples,
     test: _TestData,
     classes: int,
-    how: Dealing,
+    how: DivisionSettings,
     *,
     labels: Array | None = None,
     names: tuple[str, ...] | None = None,
@@ -267,7 +284,7 @@ def _make_streamed(
         how.seed,
         unsteady,
     )
-    if isinstance(samples, Made) and not is_steady(lambda: plain.client(0), plain.generators, how.seed):
+    if isinstance(samples, GeneratedSamples) and not is_steady(lambda: plain.client(0), plain.generators, how.seed):
         warn_unsteady(dataset.name, "train")
         plain = replace(plain, unsteady=True)
     name = f"dataset {dataset.name!r}: train"
@@ -286,7 +303,7 @@ def _make_streamed(
     source = replace(plain, fixed=fixed)
     in_memory = Dataset(dataset.name, fixed.all(x), y, fixed.all(x_test), test.y, classes)
     data = Federated(in_memory, samples.offsets, test.shards.order, test.shards.offsets, source, labels, names)
-    if isinstance(samples, Dealt):
+    if isinstance(samples, StoredSamples):
         data = replace(data, order=samples.order)
     return replace(data, scaling=scaling, fixed=fixed)
 
@@ -358,7 +375,7 @@ def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
         raise InputError(f"row {row}{owner}", got=int(y[row]), expected=f"labels from 0 to {classes - 1}")
 
 
-def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: Dealing) -> ValueError:
+def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: DivisionSettings) -> ValueError:
     """Return an error about targets with the name of the first client that causes it.
 
     The targets of one client after another are checked.
