@@ -52,11 +52,11 @@ _BYTES = 4
 
 
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """Return the cost of training a cut of the model, measured in one step and then cached.
+    """Return the cost of training a submodel, measured in one step and then cached.
 
     Args:
         traced: The traced model.
-        widths: The index set of the cut, or its number of units in each group.
+        widths: The index set of the submodel, or its number of units in each group.
         example: A batch `[b, ...]` with b >= 2.
 
     Raises:

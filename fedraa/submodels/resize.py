@@ -1,8 +1,8 @@
 """Replacement of widths in a module's code, such as 16 in `x.view(b, t, self.heads, 16)`.
 
-In a cut these numbers would be wrong. The tracer records each call that passes such a number. A cut replaces it by a
-number that follows from the width of the argument. A call's place is the positions in the code of all stack frames up
-to the innermost module's forward.
+In a submodel these numbers would be wrong. The tracer records each call that passes such a number. A submodel computes
+the number from the width of the argument instead. A call's place is the positions in the code of all stack frames up to
+the innermost module's forward.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Place = tuple[tuple[str, int], ...]
 
 
 class Number(NamedTuple):
-    """A size in the code, as a linear function of the widths of a cut.
+    """A size in the code, as a linear function of the widths of a submodel.
 
     Attributes:
         fixed: The constant.
@@ -35,7 +35,7 @@ class Number(NamedTuple):
     times: tuple[tuple[int, int], ...]
 
     def of(self, widths: Sequence[int]) -> int:
-        """Return the size in a cut that keeps `widths[g]` units of each group g."""
+        """Return the size in a submodel that keeps `widths[g]` units of each group g."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Number:
@@ -50,12 +50,12 @@ class Number(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """The sizes in one call, such as a reshape, that change in a cut.
+    """The sizes in one call, such as a reshape, that differ in submodels.
 
     Attributes:
         dim: Cut dimension of the argument.
         outs: Dimensions of the result that come from `dim`, the cut one first. Only for calls that pass a shape.
-        numbers: The sizes. Empty for `_grouped_mm`, which `grouped_product` replaces in every cut.
+        numbers: The sizes. Empty for `_grouped_mm`, which `grouped_product` replaces in every submodel.
         mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
     """
 
@@ -74,7 +74,7 @@ Sizes = Mapping[Place, Resize]
 
 
 class Stated(NamedTuple):
-    """The sizes in one call: `numbers` in a cut, `full` in the full module."""
+    """The sizes in one call: `numbers` in a submodel, `full` in the full module."""
 
     dim: int
     outs: tuple[int, ...]
@@ -159,11 +159,11 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, Stated]]:
-    """Return the new sizes in all calls that change in a cut, by module.
+    """Return the sizes that calls use in a submodel, by module.
 
     Args:
         sizes: For each module, the sizes in its code, by call.
-        widths: Number of units of each group in the cut.
+        widths: Number of units of each group in the submodel.
         full: Number of units of each group in the full module.
     """
     by_module: dict[str, dict[Place, Stated]] = {}
@@ -267,7 +267,7 @@ def _follow_widths(
 
 
 def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
-    """Replace sizes in a shape by those of a cut. One may become -1, which torch computes.
+    """Replace sizes in a shape by those of a submodel. One may become -1, which torch computes.
 
     Args:
         sizes: The shape, changed in place.

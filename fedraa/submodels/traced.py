@@ -72,7 +72,7 @@ class Traced:
             several submodels.
         sizes: For each module, the calls in its code that contain widths as numbers.
         by_piece: True if each parameter may be updated as soon as its own gradient is computed.
-        costs: A cache of measured costs, by the widths of the cut and the shape of the example.
+        costs: A cache of measured costs, by the widths of the submodel and the shape of the example.
     """
 
     module: nn.Module
@@ -170,7 +170,7 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def mean_width_share(self, widths: tuple[int, ...]) -> float:
-        """Return the mean over the groups of the share of units that a cut keeps; 1 without groups.
+        """Return the mean over the groups of the share of units that a submodel keeps; 1 without groups.
 
         It is HeteroFL's model rate if all groups are cut equally.
         """
@@ -192,7 +192,7 @@ class Traced:
         return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
 
     def make_skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """Return a module with these widths, for the weights of any cut of the same widths.
+        """Return a module with these widths, for the weights of any submodel of the same widths.
 
         Cuts of equal widths differ only in trained parameters and running statistics, which are estimated again.
         """
@@ -206,7 +206,7 @@ class Traced:
         return replace(self, module=module)
 
     def count(self, indices: IndexSet) -> int:
-        """Return the number of trainable parameters of a cut."""
+        """Return the number of trainable parameters of a submodel."""
         kept = self._find_kept(indices)
         return sum(
             math.prod(len(kept.get(name, {}).get(dim, range(size))) for dim, size in enumerate(shape))
@@ -214,9 +214,9 @@ class Traced:
         )
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:
-        """Return the indices of a cut's parameters in the full flat vector: int64 [k].
+        """Return the indices of a submodel's parameters in the full flat vector: int64 [k].
 
-        `theta[flat_index]` is the cut's flat vector. Results are cached and read-only.
+        `theta[flat_index]` is the submodel's flat vector. Results are cached and read-only.
         """
         key = tuple(kept.tobytes() for kept in self.check(indices))
         if key in self._flat:

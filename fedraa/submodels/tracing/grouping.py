@@ -3,7 +3,7 @@
 labels.py defines unit, label, tie and root. Further words:
 
 - Group: units along the same dimensions of the same tensors, such as the neurons of a layer. Its width is the number of
-  units that a cut keeps.
+  units that a submodel keeps.
 - ID: the number of a unit, counted group by group; -1 for an index that is never cut.
 - Part: the indices that a slicing call takes, such as the first 64 in `x[:, :64]`.
 """
@@ -180,7 +180,7 @@ def _largest_root(entries: Units) -> int:
 def _find_sizes(
     sites: Iterable[Site], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return the calls with sizes that change in a cut, by module, and the slicing calls without a Resize.
+    """Return the calls with sizes that differ in submodels, and the slicing calls without a Resize.
 
     A Resize computes a call's sizes from the widths. A place in the code whose calls need different sizes gets none.
 
@@ -247,7 +247,7 @@ def _find_resize(
     out, ids = after
     shape = site.after[0].shape
     sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
-    # A view may split a dimension into heads and the features of a head. Only the number of heads changes in a cut.
+    # A view may split a dimension into heads and the features of a head. A cut changes only the number of heads.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
     sizes = [_derive_size(ids, groups), *(Number(shape[d], ()) for d in inner)]
     return _as_known(dim, (out, *inner), sizes, bool(sources[out] - {dim}))

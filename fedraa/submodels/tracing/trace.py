@@ -1,4 +1,4 @@
-"""The search for the width groups of any module, with a test of every cut."""
+"""The search for the width groups of any module, with a test of every submodel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_cu
 from fedraa.submodels.tracing.verify import CutChecker
 
 CUSTOM_RULE_TRIES = 8
-"""Number of tests of each cut if custom tracing rules are active."""
+"""Number of tests of each submodel if custom tracing rules are active."""
 LARGE = 50_000_000
 """A model with more parameters than this is traced without copies, which would take too much time and memory."""
 
@@ -34,8 +34,8 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
     The module runs in evaluation and in training mode, a large one without values. Each torch function also computes to
-    which unit an element of its result belongs. Every cut is then compared with the full module with the cut units at
-    0. A group that fails this test stays whole. Inputs and outputs are never cut.
+    which unit an element of its result belongs. Every submodel is then compared with the full module with all
+    other units at 0. A group that fails this test stays whole. Inputs and outputs are never cut.
 
     Args:
         module: Any module. It is not changed; a copy on the CPU is traced. The copy of a large module shares memory.

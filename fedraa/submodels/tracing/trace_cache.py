@@ -3,8 +3,8 @@
 Entries are files below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa) or the folder in the environment variable
 `FEDRAA_CACHE`. If this variable is empty, the cache is off. A file's name is a digest of the module without weights,
 the example's shapes, and the library versions. The file has digests of its content and of all code that ran in the
-trace. The module is traced again if this code changed, the entry is damaged, or the test of a cut fails. Models that
-cannot be pickled, or that run code without a file, are not cached.
+trace. The module is traced again if this code changed, the entry is damaged, or the test of a submodel fails. Models
+that cannot be pickled, or that run code without a file, are not cached.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _entry_path(module: nn.Module, example: Tree) -> Path | None:
 
 
 def _cuts_hold(cached: Traced, example: Tree) -> bool:
-    """Return True if the cached groups pass a test with narrow cuts in this process.
+    """Return True if the cached groups pass a test of narrow submodels in this process.
 
     The module's code may depend on settings that the file name does not include.
     """

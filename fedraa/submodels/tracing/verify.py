@@ -1,6 +1,6 @@
-"""The test of a cut against the full module.
+"""The test of a submodel against the full module.
 
-A cut must have the same output as the full module with the parameters of the removed units at 0.
+A submodel must have the same output as the full module with the parameters of all other units at 0.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ NARROW_WIDTH = 3
 
 
 class CutChecker:
-    """Tests of one module's cuts.
+    """Tests of one module's submodels.
 
-    A test uses random nonzero parameters, and float64 if possible. For a `large` module it compares two narrow cuts
+    A test uses random nonzero parameters, and float64 if possible. For a `large` module it compares two narrow ones
     with each other, and checks that the whole module runs the same functions.
     """
 
@@ -59,10 +59,10 @@ class CutChecker:
             traced: The traced module.
             example: A batch of at least two inputs.
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
-            large: True to compare only narrow cuts with each other.
+            large: True to compare only narrow submodels with each other.
             fills: True to run an expert of a mixture of experts on row 0 if the input assigns it no row.
             zeros: True if the code creates tensors of zeros. Values that are written later determine their width.
-            tries: Number of tests of each cut, with different units and parameters. More than one adds rows to the
+            tries: Number of tests of each submodel, with different units and parameters. More than one adds rows to the
                 input.
         """
         self._tries = tries
@@ -114,7 +114,7 @@ class CutChecker:
         self._tolerance = 1e-6 if self._double else 1e-3
 
     def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
-        """Return the problem of cuts of these groups (ascending), or None if all tests succeed.
+        """Return the problem of cutting these groups (ascending), or None if all tests succeed.
 
         One test cuts the groups to about half of their units, the next to one unit each, because code may squeeze
         dimensions of size 1. If the code creates zeros, another test cuts every second group, because zeros may follow
@@ -164,14 +164,14 @@ class CutChecker:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return the difference between the outputs of two cuts as text, or None.
+        """Return the difference between the outputs of two submodels as text, or None.
 
-        In the larger cut, the parameters of units that the smaller cut lacks are 0.
+        In the larger one, the parameters of units that the smaller one lacks are 0.
 
         Args:
             traced: The traced module.
-            outer: The larger cut.
-            inner: The smaller cut.
+            outer: The larger submodel.
+            inner: The smaller submodel.
             number: Seed of the random parameters.
             modes: The modes to test; True is training.
         """
@@ -215,7 +215,7 @@ class CutChecker:
         return None
 
     def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
-        """Return the larger cut for a comparison with cuts of these groups."""
+        """Return the larger submodel for a test of these groups."""
         if not self._large:
             return traced.full()
         rng = np.random.default_rng(1)
@@ -331,14 +331,14 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a worker can rebuild the cut from its widths and parameters.
+    """Return True if a worker can rebuild the submodel from its widths and parameters.
 
     Otherwise a buffer has different values for different units.
 
     Args:
-        small: The cut.
+        small: The submodel.
         full: The traced module.
-        indices: Index set of the cut.
+        indices: Index set of the submodel.
     """
     skeleton = full.make_skeleton(full.widths(indices))
     rebuilt, expected = _tensors_by_name(skeleton), _tensors_by_name(small)
