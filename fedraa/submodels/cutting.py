@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fedraa.submodels.attention import CutAttention
-from fedraa.submodels.resize import Place, Stated, resize_layer
+from fedraa.submodels.resize import CallSizes, Place, resize_layer
 from fedraa.submodels.scripted import copy_scripts
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
@@ -23,7 +23,7 @@ _WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")
 
 
 def shrink_module(
-    module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
+    module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, CallSizes]]
 ) -> nn.Module:
     """Return a smaller copy of `module` that has only the kept indices of each tensor.
 

@@ -23,7 +23,7 @@ Place = tuple[tuple[str, int], ...]
 """The place of a call of torch: function names and positions in their code, from the call up to a module's forward."""
 
 
-class Number(NamedTuple):
+class SizeFormula(NamedTuple):
     """A size in the code, as a linear function of the widths of a submodel.
 
     Attributes:
@@ -38,7 +38,7 @@ class Number(NamedTuple):
         """Return the size in a submodel that keeps `widths[g]` units of each group g."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
-    def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Number:
+    def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> SizeFormula:
         """Return the size if only some groups can be cut. All other groups have their full widths.
 
         Args:
@@ -46,7 +46,7 @@ class Number(NamedTuple):
             full: Number of units of each group.
         """
         fixed = self.fixed + sum(times * full[group] for group, times in self.times if group not in kept)
-        return Number(fixed, tuple((kept[group], times) for group, times in self.times if group in kept))
+        return SizeFormula(fixed, tuple((kept[group], times) for group, times in self.times if group in kept))
 
 
 class Resize(NamedTuple):
@@ -61,11 +61,11 @@ class Resize(NamedTuple):
 
     dim: int
     outs: tuple[int, ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[SizeFormula, ...]
     mixed: bool
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Resize:
-        """Return the sizes if only some groups can be cut. The arguments are those of `Number.keep_groups`."""
+        """Return the sizes if only some groups can be cut. The arguments are those of `SizeFormula.keep_groups`."""
         return self._replace(numbers=tuple(number.keep_groups(kept, full) for number in self.numbers))
 
 
@@ -73,7 +73,7 @@ Sizes = Mapping[Place, Resize]
 """The calls in the code of one module with sizes that a cut must change, by their place."""
 
 
-class Stated(NamedTuple):
+class CallSizes(NamedTuple):
     """The sizes in one call: `numbers` in a submodel, `full` in the full module."""
 
     dim: int
@@ -158,7 +158,7 @@ def slice_ranges(
 
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
-) -> dict[str, dict[Place, Stated]]:
+) -> dict[str, dict[Place, CallSizes]]:
     """Return the sizes that calls use in a submodel, by module.
 
     Args:
@@ -166,26 +166,26 @@ def find_cut_numbers(
         widths: Number of units of each group in the submodel.
         full: Number of units of each group in the full module.
     """
-    by_module: dict[str, dict[Place, Stated]] = {}
+    by_module: dict[str, dict[Place, CallSizes]] = {}
     if tuple(widths) == tuple(full):
         return by_module
     for module, places in sizes.items():
         for place, resize in places.items():
             numbers = tuple(number.of(widths) for number in resize.numbers)
             in_full = tuple(number.of(full) for number in resize.numbers)
-            stated = Stated(resize.dim, resize.outs, numbers, in_full, resize.mixed)
-            by_module.setdefault(module, {})[place] = stated
+            call_sizes = CallSizes(resize.dim, resize.outs, numbers, in_full, resize.mixed)
+            by_module.setdefault(module, {})[place] = call_sizes
     return by_module
 
 
-def resize_layer(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
+def resize_layer(layer: nn.Module, sizes: Mapping[Place, CallSizes]) -> None:
     """Make a layer's code compute sizes from the widths of its arguments, by a change of its class."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 
 
 class _Resized(nn.Module):
-    _sizes: Mapping[Place, Stated]
+    _sizes: Mapping[Place, CallSizes]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with _Resizing(self, self._sizes):
@@ -195,7 +195,7 @@ class _Resized(nn.Module):
 class _Resizing(TorchFunctionMode):
     """A torch mode that replaces the sizes in one module's calls."""
 
-    def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
+    def __init__(self, module: nn.Module, sizes: Mapping[Place, CallSizes]) -> None:
         super().__init__()
         self._module = module
         self._sizes = sizes
@@ -229,7 +229,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 
 
 def _follow_widths(
-    name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
+    name: str, args: Any, kwargs: Mapping[str, Any], call_sizes: CallSizes
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return a call's arguments with sizes that fit the width of the first argument.
 
@@ -237,55 +237,55 @@ def _follow_widths(
         name: Name of the called function.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        stated: The sizes of this cut.
+        call_sizes: The sizes of this cut.
     """
-    numbers = stated.numbers
+    numbers = call_sizes.numbers
     # A call that creates zeros has no argument with a width.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
-        sizes[stated.outs[0]] = numbers[0]
+        sizes[call_sizes.outs[0]] = numbers[0]
         owner = args[: int(name == "new_zeros")]
         return (*owner, sizes), {key: value for key, value in kwargs.items() if key != "size"}
     x: Tensor = args[0]
     if name == "unflatten":
         at, sizes = _find_shape(name, args, kwargs)
-        _put_numbers(sizes, [out - at for out in stated.outs], stated, x.size(at))
+        _put_numbers(sizes, [out - at for out in call_sizes.outs], call_sizes, x.size(at))
         return (x, at, sizes), {}
     if name in _SHAPED:
         _, sizes = _find_shape(name, args, kwargs)
-        _put_numbers(sizes, stated.outs, stated, x.numel())
+        _put_numbers(sizes, call_sizes.outs, call_sizes, x.numel())
         return (x, sizes), {}
     if name == "split":
-        return (x, numbers, stated.dim), {}
+        return (x, numbers, call_sizes.dim), {}
     if name == "narrow":
-        return (x, stated.dim, *numbers), {}
-    at, index = _find_slice(args, stated.dim)
+        return (x, call_sizes.dim, *numbers), {}
+    at, index = _find_slice(args, call_sizes.dim)
     part = index[at]
     start, stop = numbers
     index[at] = slice(None if part.start is None else start, None if part.stop is None else stop, part.step)
     return (x, tuple(index)), {}
 
 
-def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
+def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes, elements: int) -> None:
     """Replace sizes in a shape by those of a submodel. One may become -1, which torch computes.
 
     Args:
         sizes: The shape, changed in place.
         places: Indices in `sizes` of the sizes to replace.
-        stated: The sizes of this cut.
+        call_sizes: The sizes of this cut.
         elements: Number of elements of the tensor.
     """
     first, *inner = places
     if not 0 <= first < len(sizes):
         # No size in this call is of a cut dimension.
         return
-    if sizes[first] != -1 and stated.mixed:
-        sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
+    if sizes[first] != -1 and call_sizes.mixed:
+        sizes[first] = sizes[first] * call_sizes.numbers[0] // call_sizes.full[0]
     elif sizes[first] != -1:
-        sizes[first] = stated.numbers[0]
+        sizes[first] = call_sizes.numbers[0]
     # A wrong product means that the code computed a second size from full widths.
     if math.prod(sizes) != elements:
-        for place, number in zip(inner, stated.numbers[1:], strict=True):
+        for place, number in zip(inner, call_sizes.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
                 sizes[place] = number
     if -1 not in sizes:

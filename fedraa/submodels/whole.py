@@ -26,7 +26,7 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
-    """Return the module as a Traced without width groups.
+    """Return the module as a Traced without width groups, so that it is never cut.
 
     Args:
         module: Any module. It is not changed. The result has a copy on the CPU, which shares the memory of a large

@@ -74,7 +74,7 @@ def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int)
 
 
 def distinct_values(sums: Sums) -> npt.NDArray[Any]:
-    """Return one number per run, or all numbers of a plain array."""
+    """Return the number of each run, or all numbers of a plain array."""
     if isinstance(sums, RunLengthArray):
         return sums.values
     return sums

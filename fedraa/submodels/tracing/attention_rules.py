@@ -13,7 +13,7 @@ from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 
 def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the output of attention. A unit is a whole head."""
+    """Label each element of attention's output with its unit, which is a whole head."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
     # With `enable_gqa`, several query heads share one head of keys and values.
@@ -26,7 +26,7 @@ def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the output of `nn.MultiheadAttention`.
+    """Label each element of the output of `nn.MultiheadAttention` with its unit.
 
     A unit is a head, with its rows and columns in the matrices of all projections.
     """
@@ -55,7 +55,7 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU`.
+    """Label each element of the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU` with its unit.
 
     A unit is a row in the matrix of every gate, with its element of the state.
     """
@@ -82,7 +82,7 @@ def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the outputs of one step of a recurrent layer, such as `nn.LSTMCell`."""
+    """Label each element of the outputs of one recurrent step, such as `nn.LSTMCell`, with its unit."""
     x, state, *weights = args
     units = _label_gates(r, r.labels(x), [w for w in weights if w is not None])
     _tie_state(r, units, state)

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.submodels.flat import flat_layout
-from fedraa.submodels.resize import GROUPED, PARTS, Number, Place, Resize, Sizes, slice_ranges
+from fedraa.submodels.resize import GROUPED, PARTS, Place, Resize, SizeFormula, Sizes, slice_ranges
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress_labels, varies_along
-from fedraa.submodels.tracing.recorder import Recorder, Site
+from fedraa.submodels.tracing.recorder import RecordedCall, Recorder
 
 Units = dict[str, dict[int, np.ndarray]]
 
@@ -105,7 +105,7 @@ def _find_roots(recorder: Recorder, roots: Roots) -> Units:
     return entries
 
 
-def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
+def _find_parts(sites: Iterable[RecordedCall], roots: Roots) -> list[np.ndarray]:
     """Return the roots in each part. A part's units form their own groups."""
     parts = []
     for site in sites:
@@ -178,8 +178,8 @@ def _largest_root(entries: Units) -> int:
 
 
 def _find_sizes(
-    sites: Iterable[Site], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
-) -> tuple[Mapping[str, Sizes], list[Site]]:
+    sites: Iterable[RecordedCall], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
+) -> tuple[Mapping[str, Sizes], list[RecordedCall]]:
     """Return the calls with sizes that differ in submodels, and the slicing calls without a Resize.
 
     A Resize computes a call's sizes from the widths. A place in the code whose calls need different sizes gets none.
@@ -225,7 +225,7 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 
 
 def _find_resize(
-    site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
+    site: RecordedCall, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
     """Return how a call's sizes follow from the widths of the groups, or None if they do not.
 
@@ -249,11 +249,11 @@ def _find_resize(
     sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
     # A view may split a dimension into heads and the features of a head. A cut changes only the number of heads.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
-    sizes = [_derive_size(ids, groups), *(Number(shape[d], ()) for d in inner)]
+    sizes = [_derive_size(ids, groups), *(SizeFormula(shape[d], ()) for d in inner)]
     return _as_known(dim, (out, *inner), sizes, bool(sources[out] - {dim}))
 
 
-def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[Number | None], mixed: bool) -> Resize | None:
+def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | None], mixed: bool) -> Resize | None:
     """Return a Resize with these sizes, or None if one of the sizes is unknown.
 
     Args:
@@ -268,7 +268,7 @@ def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[Number | None], m
     return Resize(dim, outs, known, mixed)
 
 
-def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> Number | None:
+def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None:
     """Return a dimension's size as a function of the groups' widths, such as 2 * width + 1.
 
     The result is None if the widths do not determine the size.
@@ -287,7 +287,7 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> Number | None:
             # The dimension does not contain all units of the group equally often.
             return None
         times.append((g, int(mine[0])))
-    return Number(int((ids < 0).sum()), tuple(times))
+    return SizeFormula(int((ids < 0).sum()), tuple(times))
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:

@@ -11,7 +11,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a linear layer's output. The rows of its weight are new units."""
+    """Label each element of a linear layer's output with its unit. The rows of its weight are new units."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
@@ -28,7 +28,7 @@ def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of a convolution. Its output channels are new units."""
+    """Label each element of a convolution's output with its unit. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
@@ -57,7 +57,7 @@ def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 def label_transposed_convolution(
     r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Set the unit labels of the result of a transposed convolution. Its output channels are new units."""
+    """Label each element of a transposed convolution's output with its unit. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
     )
@@ -85,7 +85,7 @@ def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the output, statistics and parameters of a batch norm the unit labels of the channels."""
+    """Label the output, statistics and parameters of a batch norm with their channels."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
@@ -100,7 +100,7 @@ def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a group norm's output. Only whole groups of channels are cut."""
+    """Label each element of a group norm's output with its unit. Only whole groups of channels are cut."""
     x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
@@ -112,7 +112,7 @@ def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a layer norm's output. Normalized elements can only be cut together."""
+    """Label each element of a layer norm's output with its unit. Normalized elements can only be cut together."""
     x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
@@ -121,13 +121,13 @@ def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of an embedding's output. The columns of its weight are new units."""
+    """Label each element of an embedding's output with its unit. The columns of its weight are new units."""
     _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
 def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give a PReLU's output the unit labels of the input, and its slopes those of the channels."""
+    """Label a PReLU's output like the input, and its slopes like the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
@@ -136,14 +136,14 @@ def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the output of `glu`. An element can only be cut with its gate."""
+    """Label each element of the output of `glu` with its unit. An element can only be cut with its gate."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge_labels(value, gate))
 
 
 def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a bilinear layer's output."""
+    """Label each element of a bilinear layer's output with its unit."""
     left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
     for dim, x in ((1, left), (2, right)):
         labels = r.labels(x)
@@ -155,7 +155,7 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the output of a weight norm: a direction times a length.
+    """Label each element of a weight norm's output (a direction times a length) with its unit.
 
     Each slice along `dim` has a length. If `dim` is -1, there is only one length.
     """

@@ -18,7 +18,7 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 )
 
 
-class Noted(TorchFunctionMode):
+class FunctionNames(TorchFunctionMode):
     """The names of the functions that make or change tensors in a module.
 
     Functions that only return a size are not recorded, because PyTorch itself calls them. Attention counts as one
@@ -79,7 +79,7 @@ class WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class Silenced(TorchFunctionMode):
+class SilentUnits(TorchFunctionMode):
     """A mode in which units with zero parameters output 0, without noise or NaN."""
 
     def __torch_function__(
@@ -95,7 +95,7 @@ class Silenced(TorchFunctionMode):
         return direction * (length / (norm + (norm == 0)))
 
 
-class Double(TorchFunctionMode):
+class DoublePrecision(TorchFunctionMode):
     """A mode that replaces lower precisions by float64, so that rounding cannot hide differences."""
 
     def __torch_function__(
@@ -123,7 +123,7 @@ def in_double() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Double():
+        with DoublePrecision():
             yield
     finally:
         torch.set_default_dtype(before)

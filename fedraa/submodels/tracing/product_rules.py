@@ -27,7 +27,7 @@ def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a matrix product of two activations, or of one and a parameter."""
+    """Label each element of a matrix product with its unit."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
@@ -94,7 +94,7 @@ def _varies_only(labels: Tensor, dim: int) -> bool:
 
 
 def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of rows [s, in] times their experts' matrices [experts, in, out]."""
+    """Label each element of rows [s, in] times their experts' matrices [experts, in, out] with its unit."""
     x = args[0]
     weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
@@ -104,7 +104,7 @@ def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...
 
 
 def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the sum of a matrix product and a bias or an activation."""
+    """Label each element of a matrix product plus a bias or an activation with its unit."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
     units = _multiply_factors(r, left, right)
@@ -116,7 +116,7 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of an einsum.
+    """Label each element of an einsum's result with its unit.
 
     Elements of activations along a summed letter can only be cut together. A parameter counts as a layer's weight: its
     new units lie along one letter of the result, and one summed letter connects it with the units of an activation.
@@ -251,7 +251,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of a function that adds or writes slices at indices of one dimension."""
+    """Label each element of a tensor with slices added or written at some indices with its unit."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     if isinstance(source, Tensor):
@@ -265,7 +265,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of a gather. Elements along its dimension can only be cut together."""
+    """Label each element of a gather's result with its unit. Its dimension can only be cut as a whole."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     unlike = _unlike_dims(labels, out)

@@ -30,7 +30,7 @@ _MAX_FOLLOWED_ZEROS = 2**16
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
-class Site(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call with numbers that may be widths, such as `x[:, :64]`, and the labels of its input and results."""
 
     module: str
@@ -93,7 +93,7 @@ class Recorder(TorchFunctionMode):
         self.grouped: set[str] = set()
         # Labels after a view that may have split a cut dimension.
         self.splits: list[Tensor] = []
-        self.sites: list[Site] = []
+        self.sites: list[RecordedCall] = []
         # The last function that decided a branch by a result that depends on the data.
         self.branch_function = ""
         # The last function that searched the data, such as `nonzero`.
@@ -367,7 +367,7 @@ class Recorder(TorchFunctionMode):
         if name == GROUPED or any(varies_along(before, dim) for dim in range(before.dim())):
             after = tuple(self.labels(x) for x in iterate_tensors(out))
             light = tuple(before if isinstance(x, Tensor) else x for x in args)
-            self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
+            self.sites.append(RecordedCall(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
         """Record the labels of a view that vary along two dimensions. Only one of them can be cut."""

@@ -31,7 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of an elementwise function: merge those of all arguments."""
+    """Label each element of an elementwise function's result with its unit, merged from all arguments."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -39,7 +39,7 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a product or quotient. A multiple of a parameter counts as the parameter."""
+    """Label each element of a product or quotient with its unit. A multiple of a parameter counts as the parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
         r.record_turned(x, out, range(x.dim()))
@@ -48,7 +48,7 @@ def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the result the unit labels of the first argument."""
+    """Label the result like the first argument."""
     x = args[0]
     if not (name in _TURNS and r.name(x)):
         r.put(out, r.labels(x))
@@ -57,7 +57,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give an overwritten tensor the unit labels of its new values. A view or parameter is never cut."""
+    """Label an overwritten tensor like its new values. A view or parameter is never cut."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of x after `x[index] = value`. A view or parameter is never cut."""
+    """Label each element of x after `x[index] = value` with its unit. A view or parameter is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -88,7 +88,7 @@ def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of a function that moves elements, by moving the labels."""
+    """Label the result of a function that moves elements, by moving the labels."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
         turned = _turn_dims(x, name, values, kwargs)
@@ -161,7 +161,7 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of `x[index]`. Elements along the indexed dimension can only be cut together."""
+    """Label each element of `x[index]` with its unit. An indexed dimension can only be cut as a whole."""
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
         return
@@ -233,7 +233,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the pieces of a split. Equally large pieces can only be cut together.
+    """Label each element of the pieces of a split with its unit. Equally large pieces can only be cut together.
 
     For different sizes, the code contains numbers, which a cut replaces.
     """
@@ -253,7 +253,7 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of joined tensors. Units along the other dimensions can only be cut together."""
+    """Label each element of joined tensors with its unit. Units along other dimensions are merged."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # Empty tensors are skipped, such as a cache before its first use.
@@ -275,7 +275,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a padded tensor. Padding along a dimension with units is never cut."""
+    """Label each element of a padded tensor with its unit. Padding along a dimension with units is never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
@@ -291,7 +291,7 @@ def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of a pooling, which does not combine channels."""
+    """Label each element of a pooling's result with its channel."""
     labels = r.labels(args[0])
     channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` combines positions")
     for result in iterate_tensors(out):
@@ -299,7 +299,7 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a reduction or softmax. Combined elements can only be cut together."""
+    """Label each element of a reduction or softmax with its unit. Combined elements can only be cut together."""
     x, *values = args
     # max(a, b) of two tensors is elementwise.
     if values and isinstance(values[0], Tensor):
@@ -330,7 +330,7 @@ def _named_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels after a pixel shuffle, pixel unshuffle or channel shuffle."""
+    """Label each element of a pixel shuffle, pixel unshuffle or channel shuffle with its unit."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
     # A cut removes the same channels of every group.
@@ -346,7 +346,7 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels after `Tensor.unfold` (windows along a dimension) or `functional.unfold` (patches)."""
+    """Label each element of `Tensor.unfold` (windows) or `functional.unfold` (patches) with its unit."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         _, dim = arguments_of(args, kwargs, "input", "dimension")
@@ -358,7 +358,7 @@ def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of a fold, which adds overlapping patches per channel."""
+    """Label each element of a fold, which adds overlapping patches per channel, with its unit."""
     x = args[0]
     labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` combines positions").reshape(
         -1
@@ -368,18 +368,18 @@ def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of complex numbers. Real and imaginary parts can only be cut together."""
+    """Label each complex number with its unit. Real and imaginary parts can only be cut together."""
     x = args[0]
     r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
 
 def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the real and the imaginary part of a complex number the same labels."""
+    """Label the real and the imaginary part of a complex number like the number."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of a Fourier transform. Elements along its dimensions can only be cut together."""
+    """Label each element of a Fourier transform with its unit. Its dimensions can only be cut as a whole."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
@@ -388,7 +388,7 @@ def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the unit labels of the result of `grid_sample`. Its `grid` of coordinates is never cut."""
+    """Label each element of the result of `grid_sample` with its unit. Its `grid` of coordinates is never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
     r.ties.pin(r.labels(grid), f"`{name}` reads the units as coordinates")
     channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions")

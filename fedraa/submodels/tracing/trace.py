@@ -19,7 +19,7 @@ from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, copy_private, first_line
 from fedraa.submodels.tracing.grouping import group_units
-from fedraa.submodels.tracing.modes import Noted
+from fedraa.submodels.tracing.modes import FunctionNames
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, iterate_tensors
 from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_custom_rules
 from fedraa.submodels.tracing.verify import CutChecker
@@ -121,7 +121,7 @@ def _light_record(
         recorder = _record_run(module, example, shapes, choices=choices)
         ran = []
         for training in (False, True):
-            with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), Noted(shapes) as noted:
+            with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), FunctionNames(shapes) as noted:
                 torch.manual_seed(0)
                 forward(shapes.train(training), example)
             ran.append(noted.names)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, map_tree
 from fedraa.submodels.flat import flat_layout
-from fedraa.submodels.resize import Number, Resize
+from fedraa.submodels.resize import Resize, SizeFormula
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.rules import described_rules
 from fedraa.submodels.tracing.trace import copy_to_cpu, trace_module
@@ -299,5 +299,5 @@ def _parse_place(item: Any) -> Any:
     """Return a place in the code and its Resize, parsed from JSON."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)
-    known = tuple(Number(fixed, tuple(map(tuple, times))) for fixed, times in numbers)
+    known = tuple(SizeFormula(fixed, tuple(map(tuple, times))) for fixed, times in numbers)
     return place, Resize(dim, tuple(outs), known, mixed)

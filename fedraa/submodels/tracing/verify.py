@@ -22,7 +22,7 @@ from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
-from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_double
+from fedraa.submodels.tracing.modes import FunctionNames, SilentUnits, WithoutDropout, in_double
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
@@ -230,7 +230,7 @@ class CutChecker:
         return traced.cut(outer)
 
     def _record_names(self, module: nn.Module, training: bool) -> list[str]:
-        noted = Noted(module)
+        noted = FunctionNames(module)
         self._run_module(module, training, noted)
         return noted.names
 
@@ -249,7 +249,7 @@ class CutChecker:
         return results
 
     def _run_module(
-        self, module: nn.Module, training: bool, noted: Noted | None = None, *, back: bool = False
+        self, module: nn.Module, training: bool, noted: FunctionNames | None = None, *, back: bool = False
     ) -> list[Tensor]:
         """Run the module's forward pass, and with `back` also the backward pass.
 
@@ -263,7 +263,7 @@ class CutChecker:
         """
         with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
-            stack.enter_context(Silenced())
+            stack.enter_context(SilentUnits())
             stack.enter_context(NonemptyMode(self._fills))
             if self._double:
                 stack.enter_context(in_double())
