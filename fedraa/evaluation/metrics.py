@@ -130,7 +130,7 @@ def refuse_misfit(
     y: Tensor,
     objective: Objective | None = None,
 ) -> None:
-    """Try the metrics on a batch and on one sample, which an evaluation's last batch may be.
+    """Try the metrics on a batch and on one sample, because the last batch may have only one.
 
     Args:
         metrics: The metrics to try.

@@ -82,7 +82,7 @@ def reestimate_statistics(
 def reestimate_over(
     module: nn.Module, parts: Parts, *, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Give the buffers that training changes the values that training on `parts` would give them.
+    """Set the buffers that training changes to the values that they would have after training on `parts`.
 
     - Batch norms that train get the mean of the statistics of all batches, in one pass.
     - The `estimated` buffers start from their current values, and the batches run until they are constant. The result

@@ -112,7 +112,7 @@ def read_feature(example: bytes, name: str) -> str:
 
 
 def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
-    """Return the contents of a nested field, which has one of `numbers` at each level."""
+    """Return the contents of the nested fields with these numbers, one number per level."""
     messages = [message]
     for number in numbers:
         messages = list(chain.from_iterable(_read_fields(part, number) for part in messages))

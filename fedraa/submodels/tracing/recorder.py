@@ -323,7 +323,7 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Exclude all units that a function without a rule reads from cuts.
+        """Exclude from cuts all units that a function reads, because it has no rule.
 
         Args:
             name: Name of the function.
