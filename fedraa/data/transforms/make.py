@@ -23,8 +23,8 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
 
     Args:
         descriptions: Each is a text: crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, or several
-            of them as in `crop,flip`. Or it is an object: a Transform, a transform of torchvision's v2, or a function
-            `(x, rng)` or a method `apply` with these arguments.
+            of them as in `crop,flip`. Or it is a Transform, a transform of torchvision's v2, a function `(x, rng)`, or
+            an object with a method `apply` of these arguments.
         seed: The seed of the run.
 
     Raises:
