@@ -1,4 +1,4 @@
-"""The division of a data set among clients ("dealing"), with scaling and checks."""
+"""The division of a data set among clients, with scaling and checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -196,17 +196,9 @@ def _of_clients(data: FederatedDataset, how: DivisionSettings) -> Federated:
     labels = None
     if how.targets is None:
         labels = y[order]
+    samples = StoredSamples(rows, order, offsets)
     test = _TestData(x_test, y_test, shards.test)
-    return _make_streamed(
-        data,
-        StoredSamples(rows, order, offsets),
-        test,
-        classes,
-        how,
-        labels=labels,
-        names=shards.names,
-        unsteady=not steady,
-    )
+    return _make_streamed(data, samples, test, classes, how, labels=labels, names=shards.names, unsteady=not steady)
 
 
 def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: DivisionSettings) -> Federated:
@@ -231,9 +223,8 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
         _check_classes(dataset, classes)
     if dataset.classes is None and y_test.dtype.kind == "i":
         raise InputError("classes", got=None, expected="the number of classes, because train is a function")
-    return _make_streamed(
-        dataset, GeneratedSamples(dataset.train, offsets), _TestData(x_test, y_test, shards), classes, how
-    )
+    samples = GeneratedSamples(dataset.train, offsets)
+    return _make_streamed(dataset, samples, _TestData(x_test, y_test, shards), classes, how)
 
 
 class _TestData(NamedTuple):
@@ -377,8 +368,6 @@ def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
 
 def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: DivisionSettings) -> ValueError:
     """Return an error about targets with the name of the first client that causes it.
-
-    The targets of one client after another are checked.
 
     Args:
         error: The error about the targets of all clients.

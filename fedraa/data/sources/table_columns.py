@@ -224,11 +224,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
 
 
 def encode_numbers(table: Table, name: str) -> Array:
-    """Return the target column as float32 [n, 1].
-
-    Raises:
-        InputError: A value is not a finite number.
-    """
+    """Return the target column as float32 [n, 1], or raise InputError if a value is not a finite number."""
     refuse_empty(table, name)
     if not table.is_words(name):
         values = table.frame[name].to_numpy(np.float64)
