@@ -57,7 +57,7 @@ class Partitioner(ABC):
     """
 
     needs_classes: ClassVar[bool] = False
-    """True if the partitioner deals by class, so that every sample must have a class."""
+    """True if the partitioner divides samples by class, so that every sample must have one."""
     skews: ClassVar[bool] = False
     """True if `skew` changes the inputs of clients."""
 
