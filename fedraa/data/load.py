@@ -145,7 +145,6 @@ def _is_table(name: str) -> bool:
 
 
 def _unknown_form(path: str) -> InputError:
-    """Return the error about a file or folder of an unknown kind."""
     field = f"dataset {path!r}"
     if Path(path).is_dir():
         expected = (

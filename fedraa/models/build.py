@@ -119,13 +119,7 @@ def _build_mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], drop
 
 
 def _build_image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
-    """Return a built-in model for images [b, channels, height, width].
-
-    Args:
-        name: A key of `_IMAGE_MODELS`.
-        sample: A batch of images.
-        classes: The number of outputs.
-    """
+    """Return a built-in model for images [b, channels, height, width]."""
     make, smallest = _IMAGE_MODELS[name]
     if sample.ndim != 4 or min(sample.shape[2:]) < smallest:
         problem = f"the samples have the shape {list(sample.shape[1:])}"

@@ -160,7 +160,6 @@ class Objective(ABC):
         return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
 
     def _metrics_of_rows(self, sums: Sums) -> list[Mapping[str, float]]:
-        """Return the metrics of each client, from its row of the sums [c] or [c, k]."""
         clients = range(len(sums["count"]))
         return [self.metrics({name: values[client] for name, values in sums.items()}) for client in clients]
 
@@ -205,7 +204,6 @@ def _main_output(result: Any) -> Tensor:
 
 
 def _find_output(result: Any, name: str) -> Tensor | None:
-    """Return the tensor with the key, attribute or index `name` in a result, or None."""
     if isinstance(result, Mapping):
         output = result.get(name)
     elif not name.isdigit():

@@ -72,7 +72,6 @@ class NoisySum(Stateful):
         return noise.astype(np.float32), covered
 
     def _adapt_clips(self) -> None:
-        """Adapt the clip of each fragment that was trained in this release."""
         rng = generator(self._seed, "privacy-bits", self._releases)
         for fragment in sorted(self.clips):
             voters = self.cohort

@@ -231,14 +231,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], call_sizes: CallSizes
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a call's arguments with sizes that fit the width of the first argument.
-
-    Args:
-        name: Name of the called function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        call_sizes: The sizes of this cut.
-    """
+    """Return a call's arguments with sizes that fit the width of the first argument."""
     numbers = call_sizes.numbers
     # A call that creates zeros has no argument with a width.
     if name in ZERO_MAKERS:
@@ -272,7 +265,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
     Args:
         sizes: The shape, changed in place.
         places: Indices in `sizes` of the sizes to replace.
-        call_sizes: The sizes of this cut.
+        call_sizes: The sizes of this submodel.
         elements: Number of elements of the tensor.
     """
     first, *inner = places
@@ -293,13 +286,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the shape that a call passes, and the dimension of the result at which it begins.
-
-    Args:
-        name: Name of the called function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return the shape that a call passes, and the dimension of the result at which it begins."""
     if name == "unflatten":
         dim = _find_argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_find_argument(args, kwargs, 2, "sizes"))
@@ -310,13 +297,7 @@ def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 
 
 def _find_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return the dimension that a call splits or narrows, counted from 0.
-
-    Args:
-        name: Name of the called function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return the dimension that a call splits or narrows, counted from 0."""
     place = {"split": 2}.get(name, 1)
     dim = _find_argument(args, {"dim": 0, **kwargs}, place, "dim")
     return int(dim % args[0].dim())

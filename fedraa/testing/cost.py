@@ -43,7 +43,6 @@ def describe_cost(start: Callable[..., Tester], usual: Callable[..., Tester], na
 
 
 def _seconds_per_call(start: Callable[..., Tester]) -> float:
-    """Return the seconds per call in the fastest of several tries."""
     tries = (collect_answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 

@@ -52,7 +52,6 @@ def identify_component(component: object, as_: str | None = None) -> tuple[Kind,
 
 
 def _possible_kinds(component: object) -> list[Kind]:
-    """Return all kinds of which the component may be, such as scheduler and aggregator."""
     text = component
     if isinstance(component, Mapping):
         text = component.get(KIND)
@@ -94,7 +93,6 @@ def _has_methods(owner: type, needs: tuple[str, ...]) -> bool:
 
 
 def _describe_object(component: object) -> str:
-    """Return a short description of an object for error messages."""
     if isinstance(component, str):
         return component
     return getattr(component, "__qualname__", short_text(component))

@@ -207,5 +207,4 @@ class _ComponentCheck:
 
 
 def _format_error(error: Exception) -> str:
-    """Return the type and the text of an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -85,7 +85,6 @@ class ObjectiveTester(Tester):
         return torch.from_numpy(draw_numbers(ROWS * math.prod(self._shape), 1, k)).reshape(ROWS, *self._shape)
 
     def _check_requirements(self) -> None:
-        """Record a sentence for each broken requirement of objectives."""
         outputs = self._draw_outputs(0)
         for requirement, sentence in (
             (EXACT, self._check_sums(outputs)),

@@ -36,11 +36,6 @@ class Labels(ByClass):
         Clients form blocks in which every class can occur equally often. Each block arranges the classes in a random
         circle, and its clients take consecutive classes. So no client gets a class twice.
 
-        Args:
-            classes: The number of classes.
-            clients: The number of clients.
-            rng: The source of random numbers.
-
         Raises:
             InputError: `per_client` exceeds the number of classes, or is too small to cover all classes.
         """

@@ -237,14 +237,7 @@ def _refuse_not_by_row(field: str, data: Any) -> None:
 
 
 def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
-    """Return the Rows of a table of Hugging Face.
-
-    Args:
-        field: The field of errors.
-        table: The table.
-        input: The column of samples.
-        target: The column of labels.
-    """
+    """Return the Rows of a table of Hugging Face."""
     transformed = getattr(table, "format", {}).get("type") == "custom"
     if hasattr(table, "with_format") and not transformed:
         # Without a format, the table returns Python values.

@@ -92,14 +92,7 @@ class ShuffledBlocks(WithCapacities):
         return Pure(draw_assignment)
 
     def _draw_orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
-        """Return the order of the blocks in a cycle for each group [groups, count].
-
-        Args:
-            seed: Seed of the run.
-            count: Number of blocks.
-            cycle: The cycle, from 0.
-            groups: Number of groups.
-        """
+        """Return the order of the blocks in a cycle for each group [groups, count]."""
         if not self.shuffled:
             return (np.arange(count) + cycle * np.arange(groups)[:, None]) % count
         rng = generator(seed, "cycle", count, cycle)

@@ -117,11 +117,6 @@ def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
     """Tie each unit of a recurrent layer to its element of the initial state.
 
     A constant state other than zero excludes the units from cuts.
-
-    Args:
-        r: The recorder.
-        units: Labels of the layer's units.
-        state: The initial state.
     """
     for x in iterate_tensors(state):
         labels = r.labels(x)

@@ -291,13 +291,7 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of a view's source that form dimension `out` of the view.
-
-    Args:
-        before: Shape of the source.
-        after: Shape of the view.
-        out: Dimension of the view.
-    """
+    """Return the dimensions of a view's source that form dimension `out` of the view."""
     if math.prod(before) != math.prod(after):
         # A view has the same number of elements as its source, so this is none.
         return set()

@@ -261,7 +261,6 @@ def _distinct_labels(labels: np.ndarray) -> np.ndarray:
 
 
 def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the distinct pairs of labels [2, n]."""
     order = np.lexsort((right, left))
     pairs = np.stack([left[order], right[order]])
     return pairs[:, np.concatenate([[True], (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])]

@@ -71,13 +71,7 @@ def label_transposed_convolution(
 
 
 def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
-    """Tie the elements of each channel at all positions. Return the labels of the channels.
-
-    Args:
-        r: The recorder.
-        x: The input `[..., channels, *spatial]`.
-        space: Number of spatial dimensions.
-    """
+    """Tie the elements of each channel at all positions. Return the labels of the channels."""
     labels = r.labels(x)
     at = labels.dim() - space - 1
     dims = [d for d in range(labels.dim()) if d != at]

@@ -44,11 +44,6 @@ def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
     If the vector is a parameter and units lie along the last dimension of `left`, the product sums over these units.
     The result then has no units.
-
-    Args:
-        r: The recorder.
-        left: An activation or parameter.
-        vector: A vector.
     """
     along = left.dim() - 1
     if r.name(vector) and _varies_only(r.labels(left), along):
@@ -59,13 +54,7 @@ def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
 
 def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the unit labels of `left @ right`. One factor may be a layer's or several experts' weights.
-
-    Args:
-        r: The recorder.
-        left: The left factor.
-        right: The right factor.
-    """
+    """Return the unit labels of `left @ right`. One factor may be a layer's or several experts' weights."""
     if r.name(right) and (right.dim() == 2 or _varies_only(r.labels(left), left.dim() - 1)):
         return _apply_layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
     if r.name(left) and not r.name(right) and _varies_only(r.labels(right), right.dim() - 2):

@@ -140,14 +140,6 @@ def has_custom_rules() -> bool:
 def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Apply a custom rule and check its result.
 
-    Args:
-        rule: The custom rule.
-        r: The recorder.
-        name: Name of the function.
-        out: Its result.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-
     Raises:
         WrongRuleError: The rule fails or puts no labels on the result.
     """

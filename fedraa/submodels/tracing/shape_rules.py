@@ -106,12 +106,6 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
     """Return the parameter's dimension for each dimension of the result; None for a new dimension.
 
     The result is None instead if the function does more than move, add or remove dimensions.
-
-    Args:
-        x: The parameter.
-        name: Name of the function.
-        values: Its other positional arguments.
-        kwargs: Its keyword arguments.
     """
     if name in _TURNS:
         # Dimension d has the size d, so the sizes of the result show the new order.
@@ -143,14 +137,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the labels after applying a function that moves elements.
-
-    Args:
-        labels: Labels of the tensor.
-        name: Name of the function.
-        values: Its other positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return the labels after applying a function that moves elements."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
@@ -213,11 +200,6 @@ def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor
     """Return the unit labels of `x[mask]` or `x[mask, :]` with a single row; None for other indices.
 
     All selected rows have the same labels.
-
-    Args:
-        r: The recorder.
-        labels: Labels of x.
-        index: The mask, and further indices.
     """
     mask, *further = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in further):

@@ -259,14 +259,7 @@ def _find_suspects(checker: CutChecker, traced: Traced) -> Sequence[int]:
 
 
 def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
-    """Exclude the units of a group from cuts.
-
-    Args:
-        recorder: The recorder.
-        traced: The traced module.
-        g: The number of the group.
-        reason: The reason for the user.
-    """
+    """Exclude the units of a group from cuts."""
     entry = traced.groups[g].entries[0]
     start = sum(group.size for group in traced.groups[:g])
     units = traced.units[entry.tensor][entry.dim]

@@ -182,7 +182,6 @@ def _entry_name(module: nn.Module, example: Tree) -> str | None:
 
 
 def _hash_own_code() -> str:
-    """Return a digest of fedraa's code that traces and cuts modules."""
     room = Path(__file__).parents[1]
     return _hash_content(b"".join(path.read_bytes() for path in sorted(room.rglob("*.py"))))
 

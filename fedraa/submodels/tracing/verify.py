@@ -334,11 +334,6 @@ def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bo
     """Return True if a worker can rebuild the submodel from its widths and parameters.
 
     Otherwise a buffer has different values for different units.
-
-    Args:
-        small: The submodel.
-        full: The traced module.
-        indices: Index set of the submodel.
     """
     skeleton = full.make_skeleton(full.widths(indices))
     rebuilt, expected = _tensors_by_name(skeleton), _tensors_by_name(small)
