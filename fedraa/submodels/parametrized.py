@@ -47,7 +47,6 @@ def unpack_module(module: nn.Module) -> nn.Module:
 
 
 def _make_property(name: str) -> property:
-
     def compute_tensor(layer: nn.Module) -> Tensor:
         result: Tensor = layer.get_submodule(f"parametrizations.{name}")()
         return result
