@@ -1,4 +1,4 @@
-"""Snapshots of the values that a module has besides its trainable parameters, and comparisons of snapshots."""
+"""Snapshots of a module's values besides its trainable parameters, and comparisons of snapshots."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fedraa.models.statistics import copy_buffers, is_spectral
 
-# Names of the attributes that every nn.Module has. They are not part of a snapshot.
+# Attributes of every nn.Module. They are not part of a snapshot.
 OF_MODULES = frozenset(vars(nn.Module()))
 
 
 @dataclass
 class Snapshot:
-    """Copies of the values that a module has besides its trainable parameters.
+    """Copies of a module's values besides its trainable parameters.
 
     Attributes:
         buffers: The buffers by name.
@@ -33,7 +33,12 @@ class Snapshot:
 
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
-        """Return a snapshot of the module's current values. Frozen parameters are copied only if `frozen` is True."""
+        """Return a snapshot of the module's current values.
+
+        Args:
+            module: The module.
+            frozen: True to also copy frozen parameters.
+        """
         fixed: dict[str, Tensor] = {}
         if frozen:
             fixed = {name: p.detach().clone() for name, p in module.named_parameters() if not p.requires_grad}
@@ -45,7 +50,7 @@ class Snapshot:
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
-        """Return the names of all values that differ between this snapshot and a later one, by field of Snapshot."""
+        """Return the names of all values that differ in the snapshot `after`, by field of Snapshot."""
         return {
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()
@@ -53,7 +58,7 @@ class Snapshot:
 
 
 def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
-    """Return copies of the tensors and arrays that are attributes of the submodules' classes. Skip torch's classes."""
+    """Return copies of the arrays that are class attributes of the submodules. torch's classes are skipped."""
     arrays: dict[str, Any] = {}
     for prefix, part in module.named_modules():
         for kind in reversed(type(part).__mro__):
@@ -65,7 +70,7 @@ def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
 
 
 def _copy_plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the values that can be compared, with the keys `prefix.NAME`."""
+    """Return copies of the comparable values, with the keys `prefix.NAME`."""
     return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_plain(value)}
 
 
@@ -79,7 +84,7 @@ def _holds_arrays(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Return True for a value that can be compared: a tensor, array, number or text, or a collection of such values."""
+    """Return True for a comparable value: a tensor, array, number or text, or a collection of them."""
     if isinstance(value, nn.Parameter):
         return False
     if isinstance(value, Tensor):

@@ -317,8 +317,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/auto_steps.py",
         ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
-        ("SHORT = 10", "SHORT = 20", AUTO),
-        ("np.minimum(SHORT, whole)", "np.maximum(SHORT, whole)", AUTO),
+        ("DEFAULT_MINIMUM = 10", "DEFAULT_MINIMUM = 20", AUTO),
+        ("np.minimum(DEFAULT_MINIMUM, whole)", "np.maximum(DEFAULT_MINIMUM, whole)", AUTO),
     ),
     *_in(
         "schedulers/greedy.py",
