@@ -1,4 +1,4 @@
-"""Functions that mix a client's parameters or delta into the model in place. Server shards use them without torch."""
+"""Mixing of a client's parameters or delta into the model, in place. Server shards use it without torch."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from fedraa.vectors.index_runs import CoordinateSet, index_of, iterate_parts
 
 
 def blend_weights(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None:
-    """Mix trained weights in: theta <- (1 - mix) theta + mix theta_new, in place, element by element.
+    """Mix trained weights into the model in place: theta <- (1 - mix) theta + mix theta_new.
 
-    If several calls each change some of the coordinates, the result has the same bits as with one call.
+    Several calls for parts of the coordinates give the same bits as one call.
 
     Args:
         params: Parameters [d], changed in place.
@@ -39,7 +39,7 @@ def add_delta(
     common: Index | None = None,
     shared_weight: float = 1.0,
 ) -> None:
-    """Add a delta: theta <- theta + weight * (new - sent), in place, element by element.
+    """Add a delta to the model in place: theta <- theta + weight * (new - sent).
 
     Args:
         params: Parameters [d], changed in place.

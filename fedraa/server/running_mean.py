@@ -14,14 +14,14 @@ class RunningMean(Protocol):
         """The current mean [d]."""
 
     def follow(self, share: float) -> None:
-        """Update the mean: mean <- mean + share * (theta - mean)."""
+        """Update the mean: mean <- mean + share * (theta - mean). theta is the current model."""
 
     def restore(self, params: Vector) -> None:
         """Set the mean [d]."""
 
 
 class HasParams(Protocol):
-    """An object with a model: a server or a store."""
+    """An object with a model, such as a server or a store."""
 
     @property
     def params(self) -> Vector:
@@ -45,7 +45,7 @@ class LocalMean:
 def update_mean(mean: Vector, params: Vector, share: float) -> None:
     """Update the mean in place: mean <- mean + share * (params - mean).
 
-    If several calls each change some of the coordinates, the result has the same bits as with one call.
+    Several calls for parts of the coordinates give the same bits as one call.
 
     Args:
         mean: The mean [d].
