@@ -22,7 +22,7 @@ from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
 from fedraa.data.tree import Tree, count_bytes, list_leaves, take_rows
 from fedraa.devices.availability import Timing
-from fedraa.devices.costs import BYTES
+from fedraa.devices.costs import FLOAT32_BYTES
 from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
@@ -234,7 +234,7 @@ class RunSpec:
     @property
     def kept_bytes(self) -> int:
         """The size in bytes of the values that one client keeps between its tasks."""
-        return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
+        return FLOAT32_BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
 
     @property
     def noise_bytes(self) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from fedraa.components.state import Stateful
-from fedraa.devices.costs import BYTES, CostModel
+from fedraa.devices.costs import FLOAT32_BYTES, CostModel
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
@@ -269,13 +269,13 @@ class TaskTable(Stateful):
             assignment = assignment.restrict(self._shared)
         sent = self.costs.sent(assignment.submodel.widths)
         crossing = self.costs.activation_bytes(client)
-        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
+        down, up = assignment.bytes(sent // FLOAT32_BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
         if traffic_sizes is not None:
             down = self.costs.download.bytes(traffic_sizes[0])
             up = self.costs.compressor.bytes(traffic_sizes[1])
         trained = sent
         if assignment.mask is not None:
-            trained = BYTES * int(assignment.mask.sum())
+            trained = FLOAT32_BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
         for more in extra_buffers:
             down += more.down * received
