@@ -223,13 +223,7 @@ class CostModel(Stateful):
         return flops / self._server
 
     def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the FLOPs of one task on the client.
-
-        Args:
-            widths: The widths of the submodel.
-            client: The client.
-            steps: The number of local steps if the task ends early.
-        """
+        """Return the client's FLOPs for one task, or for its first `steps` local steps."""
         return self._trained_cost(widths).flops * self._sample_passes(widths, client, steps)
 
     def count_steps(self, widths: Widths, client: int) -> int:
@@ -244,13 +238,7 @@ class CostModel(Stateful):
         return self._solver.path_length(lr, steps)
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of training samples in one task.
-
-        Args:
-            widths: The widths of the submodel.
-            client: The client.
-            steps: The number of local steps if the task ends early.
-        """
+        """Return the number of training samples in one task, or in its first `steps` local steps."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -359,7 +347,7 @@ class CostModel(Stateful):
         return True
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of sample passes in one task, or in `steps` local steps."""
+        """Return the number of sample passes in one task, or in its first `steps` local steps."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
