@@ -43,7 +43,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 @SUBMODEL.register("first-blocks")
 @dataclass(frozen=True)
 class FirstBlocks(WithCapacities):
-    """DepthFL: a client of capacity r trains the first floor(r B) of B blocks, at least one, and their classifiers.
+    """The first floor(r B) of B blocks, at least one, and their classifiers, for a client of capacity r (DepthFL).
 
     Attributes:
         capacities: Each client's share of the blocks.
@@ -90,7 +90,7 @@ class FirstBlocks(WithCapacities):
 
 
 def _block_of(name: str) -> int:
-    """Return the number of the block, from 0, to which a tensor of EarlyExits belongs."""
+    """Return the number, from 0, of the block of EarlyExits to which a tensor belongs."""
     return int(name.split(".")[1])
 
 
@@ -107,7 +107,7 @@ class Logits:
 
 @contextmanager
 def exit_logits(model: EarlyExits) -> Iterator[Logits]:
-    """Yield an object that holds the logits of the model's last forward pass."""
+    """Yield an object with the logits of the model's last forward pass."""
     logits = Logits()
     handle = model.register_forward_hook(logits.read)
     try:
@@ -118,7 +118,7 @@ def exit_logits(model: EarlyExits) -> Iterator[Logits]:
 
 @dataclass(frozen=True)
 class SelfDistillation(LocalAlgorithm):
-    """Local training of all classifiers of the client's blocks, each of which also learns from the others (DepthFL).
+    """Local training of all classifiers of a client's blocks, which also learn from each other (DepthFL).
 
     Attributes:
         ramp_up: Number of rounds after which the weight of the distillation is 1.
@@ -139,12 +139,12 @@ class SelfDistillation(LocalAlgorithm):
                 run.step(inputs, labels, penalty=partial(_add_exits, logits, labels, weight))
 
     def distillation_weight(self, round: int) -> float:
-        """Return the weight kd of the distillation in this round. Rounds count from 0."""
+        """Return the weight kd of the distillation in a round, from 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 
 def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
-    """Return the sum of the losses of all exits except the deepest, plus the distillation loss between all exits.
+    """Return the losses of all exits except the deepest, plus the distillation loss between all exits.
 
     Args:
         logits: The logits of the exits.
@@ -169,7 +169,7 @@ def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
 
 @dataclass(frozen=True)
 class DynamicDistillation(DynamicRegularizer, SelfDistillation):
-    """Local training as in SelfDistillation, with the linear and the proximal term of FedDyn."""
+    """SelfDistillation with the linear and the proximal term of FedDyn."""
 
 
 DEPTHFL = register(

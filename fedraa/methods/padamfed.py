@@ -62,7 +62,7 @@ class NormalisedSteps(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)
-        # The term adds the current values of `shift` to every gradient, and `shift` changes from step to step.
+        # `shift` changes from step to step. The term adds its current values to every gradient.
         run.add_term(ControlVariate(shift))
         total = torch.zeros_like(run.weights)
         beta = float(run.sent["beta"])
@@ -84,11 +84,11 @@ class NormalisedSteps(LocalAlgorithm):
 
 @dataclass
 class MomentumAndControls(RoundState):
-    """c, m, c_i and theta_prev of PAdaMFed. The step of the server's optimizer is multiplied by gamma / (eta K).
+    """c, m, c_i and theta_prev of PAdaMFed. The server's step is multiplied by gamma / (eta K).
 
     Attributes:
-        rounds: T, the number of rounds. None takes the run's limit of rounds.
-        cohort: S, the number of clients in a round. None takes the number from `participation`.
+        rounds: T, the number of rounds; None for the run's limit of rounds.
+        cohort: S, the number of clients in a round; None for the number from `participation`.
     """
 
     rounds: Count | None = None
@@ -133,7 +133,7 @@ class MomentumAndControls(RoundState):
         }
 
     def _make_shift(self, client: int) -> Vector:
-        """Return b - beta c_i [d]. It does not change while the client's task is in flight."""
+        """Return b - beta c_i [d], which stays constant while the client's task is in flight."""
         control = self._control
         if client in self._client:
             control = control - self._client.peek_row(client)
@@ -162,12 +162,12 @@ class MomentumAndControls(RoundState):
 
 
 def _known(value: float | None, name: str, problem: str) -> float:
-    """Return a number that PAdaMFed needs before the run. Raise InputError if it is unknown.
+    """Return a number that PAdaMFed needs before the run. Raise InputError for None.
 
     Args:
         value: The number, or None.
         name: The name of its setting.
-        problem: The reason why the run does not determine it.
+        problem: Why the run does not determine it.
     """
     if value is None:
         hint = f"give --override update.auxiliary.{name}=NUMBER"
