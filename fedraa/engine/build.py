@@ -1,4 +1,4 @@
-"""Build a run from an experiment, and raise an error for every mistake in the experiment before the run starts."""
+"""Build a run from an experiment, and refuse every mistake in it before the run starts."""
 
 import sys
 from collections.abc import Callable
@@ -65,15 +65,15 @@ from fedraa.settings.resolve import resolve_method, with_capacities
 from fedraa.submodels import drop_weights, flatten_parameters
 from fedraa.submodels.indices import count_owners
 
-# The fields that have no effect if the user passes the model or the dataset as an object instead of a name.
+# Fields without effect if the user passes the model or the dataset as an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
-# Number of test samples on which metrics are tried before the start.
+# Number of test samples for a trial of the metrics before the start.
 TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
 
 def report_nothing(doing: str) -> None:
-    """Report nothing about the progress of the build."""
+    """Ignore the texts about the steps of the build."""
 
 
 @exclusive_process()
@@ -126,7 +126,7 @@ def build_run(
     _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
-    # The example is a real minibatch, because memory is measured on it. The tracer needs at least two samples.
+    # The example is a real minibatch, because memory is measured on it. The tracer needs two samples or more.
     batch = take_rows(dataset.x_train, slice(max(2, experiment.batch_size)))
     if transforms:
         transforms = transforms.fitted(batch)
@@ -231,7 +231,7 @@ def build_run(
 
 
 def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
-    """Raise InputError if the user sets a field of `_ONLY_BY_NAME`, and passes the component as an object.
+    """Raise InputError if the user sets a field of `_ONLY_BY_NAME` for a component that is an object.
 
     Args:
         experiment: The experiment.
@@ -246,7 +246,7 @@ def _refuse_set(options: Section, field: str, beside: str) -> None:
 
     Args:
         options: The options that have the field.
-        field: The field, which has no effect here.
+        field: The field, which would have no effect.
         beside: The setting or the object that makes the field useless.
     """
     value = getattr(options, field)
@@ -278,10 +278,10 @@ def _write_line(text: str) -> None:
 
 
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
-    """Return the options, with defaults for the partition and the number of clients if these are not set.
+    """Return the options with a partition and a number of clients, by default if they are not set.
 
-    If `dirichlet` is set, the partition is `dirichlet`. Otherwise the partition is `natural` if the dataset assigns its
-    samples to clients, and `iid` if not.
+    By default the partition is `dirichlet` if `dirichlet` is set, else `natural` if the dataset assigns its samples to
+    clients, else `iid`.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition = options.partition
@@ -298,12 +298,12 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
-    """Load the dataset that the options name. If the targets are not class labels, the objective checks them."""
+    """Load the dataset that the options name. The objective checks targets that are not class labels."""
     return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
 
 
 def target_check(objective: Objective) -> Targets | None:
-    """Return the objective's function that checks and converts targets, or None if the targets are class labels."""
+    """Return the function that checks and converts targets, or None if they are class labels."""
     if objective.classifies:
         return None
     return objective.targets

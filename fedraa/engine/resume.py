@@ -40,8 +40,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registry of each field with a component. It can compare two descriptions of a component, even if one is a text and
-# the other is a mapping.
+# The registry of each component field. It compares descriptions, even of a text with a mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -73,8 +72,8 @@ def load_for_resume(
         model: The model, if the run was started with an object.
         dataset: The dataset, if the run was started with an object.
         fields: New limits, and the components that were passed as objects at the start.
-        trust: Allow the import of user code that config.json names.
-        doing: Receives a text about each long step.
+        trust: True to allow the import of user code that config.json names.
+        doing: Called with a text about each long step.
 
     Raises:
         InputError: The run has ended and is not extended, an object is missing or differs, or the log or the
@@ -102,9 +101,9 @@ def rebuild_run(
     trust: bool,
     doing: Callable[[str], None] = report_nothing,
 ) -> RunSpec:
-    """Return the run that this directory describes, with the objects and the limits in `fields`.
+    """Return the run that a directory describes, with the objects and the limits in `fields`.
 
-    The arguments are those of `load_for_resume`.
+    `load_for_resume` documents the arguments.
 
     Raises:
         InputError: An object is missing or differs, or the configuration was changed or has another format.
@@ -123,7 +122,7 @@ def rebuild_run(
 
 
 def resume_command(spec: RunSpec, directory: Path) -> str:
-    """Return the command that resumes an interrupted run, or the Python call if objects must be passed again."""
+    """Return the command that resumes an interrupted run, or the Python call if it needs objects."""
     written = spec.experiment.model_dump(mode="json")
     from_scripts = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
@@ -136,9 +135,9 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
 
 
 def extend_limits(directory: Path, spec: RunSpec) -> None:
-    """Write the limits of `spec` into the run's configuration, and remove the files that a run writes at its end.
+    """Write new limits into the run's configuration, and remove the files of the run's end.
 
-    If the process is killed in this function, the run counts as interrupted, with either the old or the new limits.
+    If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits.
     """
     if is_written(directory / EVENTS):
         raise InputError("run", "another process writes this run", got=directory, hint="wait for it, or stop it")
@@ -174,7 +173,7 @@ def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[st
 
 
 def _resume_call(directory: Path, names: Sequence[str]) -> str:
-    """Return the Python call that resumes a run and passes these objects again."""
+    """Return the Python call that resumes a run and passes the named objects again."""
     return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in names)])})"
 
 
@@ -184,7 +183,7 @@ def _is_of_a_script(path: str) -> bool:
 
 
 def _is_gone(name: str, path: str) -> bool:
-    """Return True if the path names an object of a script or notebook, and the current program has no such object."""
+    """Return True if the path names an object of a script or notebook that the current program lacks."""
     if "<" in path or not _is_of_a_script(path):
         return "<" in path
     try:
@@ -262,7 +261,7 @@ def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str])
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Raise InputError if a resolved value in config.json differs from the value with which the run would continue.
+    """Raise InputError if a resolved value in config.json differs from the run's.
 
     Args:
         directory: The run directory, for errors.
@@ -281,10 +280,10 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
 
 
 def _check_further(value: object, before: Target, now: Target | None) -> None:
-    """Raise InputError unless the new target has the same metric as the previous one and is harder to reach.
+    """Raise InputError unless the new target has the previous metric and is harder to reach.
 
     Args:
-        value: The new target in the form in which the user gave it.
+        value: The new target as the user gave it.
         before: The previous target.
         now: The new target.
     """
@@ -316,14 +315,14 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
 
 
 def differing_part(was: Mapping[str, Any], method: Method) -> str | None:
-    """Return the first part of a method that differs from config.json's description, or None if no part does."""
+    """Return the first part of a method that differs from its description in config.json, or None."""
     return _differing_path(was, json.loads(json.dumps(method.described())))
 
 
 def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
-    """Return the path of the first part in which two descriptions of a method differ, or None.
+    """Return the path of the first difference between two descriptions of a method, or None.
 
-    A component may be described as a text in one of them and as a mapping in the other.
+    A component may be a text in one of them and a mapping in the other.
 
     Args:
         was: A part of the description in config.json.
@@ -348,7 +347,9 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
 
 
 def _creates_component(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text creates the described component. For a custom one, only values in the text are compared.
+    """Return True if the text creates the described component.
+
+    For a custom component, only values in the text are compared.
 
     Args:
         text: The text of a component, such as `adam(beta1=0.8)`.
@@ -362,7 +363,7 @@ def _creates_component(text: str, described: Mapping[str, Any], where: str) -> b
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
-    """Raise InputError unless every new limit is larger than before, and one of them is the limit that ended the run.
+    """Raise InputError unless all new limits are larger, and one of them is the limit that ended the run.
 
     Args:
         history: The run in its directory.

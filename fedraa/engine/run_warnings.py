@@ -27,7 +27,7 @@ RANDOM_INPUT_SIZES = (30.0, 1000.0)
 For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
 
-# The objectives that take logits, each with the dimension of the model's outputs along which probabilities sum to 1.
+# Objectives that take logits, with the output dimension along which probabilities sum to 1.
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 
@@ -41,7 +41,7 @@ def issue_warnings(sentences: Iterable[str | None]) -> None:
 def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
     """Return a warning if the absolute value of an input exceeds `LARGEST_INPUT`.
 
-    If clients read their samples from a data source, only a few samples are checked.
+    Only a few samples of a data source are checked.
     """
     for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
         for name, x in _named_arrays(tree, split):
@@ -55,7 +55,7 @@ def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
 
 
 def _about_large(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
-    """Return a text about an input with large values: the problem and the remedy.
+    """Return the problem and the remedy of an input with large values, as one text.
 
     Args:
         name: The name of the input.
@@ -95,7 +95,7 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def find_unused_labels(data: Federated) -> str | None:
-    """Return a warning if the smallest training label is not 0. The user's labels probably count from 1."""
+    """Return a warning if the smallest training label is not 0, because labels probably count from 1."""
     if data.labels is None or not data.labels.size:
         return None
     first = int(data.labels.min())
@@ -110,9 +110,9 @@ def find_unused_labels(data: Federated) -> str | None:
 
 
 def find_probabilities(model: nn.Module, example: Tree, objective: Objective) -> str | None:
-    """Return a warning if the outputs of a model look like probabilities, but the objective takes logits.
+    """Return a warning if the model seems to return probabilities, but the objective takes logits.
 
-    Outputs between 0 and 1 look like probabilities if they sum to 1, or if they stay between 0 and 1 for large random
+    Outputs between 0 and 1 count as probabilities if they sum to 1, or if they stay between 0 and 1 for large random
     inputs.
 
     Args:
@@ -138,10 +138,10 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
 
 
 def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
-    """Return a warning if the model predicts numbers and its fragments are trained without scaled activations.
+    """Return a warning if fragments of a model that predicts numbers train without scaled activations.
 
-    Each fragment learns to predict the whole target, and the full model adds the outputs of the fragments. Predicted
-    numbers become too large. For classes this does no harm, because the largest logit stays the largest.
+    Each fragment learns the whole target, and the full model adds their outputs, so that its numbers are too large. The
+    largest logit of a classifier stays the largest.
 
     Args:
         fragments: The number of fragments.
@@ -160,8 +160,8 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
 def find_stacked_convolutions(model: nn.Module, stack: int, device: str) -> str | None:
     """Return a warning if a GPU trains convolutions of several tasks as one batched computation.
 
-    We measured on an H200 that the bits of such a task depend on the tasks that are trained with it. Which tasks these
-    are depends on the number of workers, and on where a resumed run continues.
+    On an H200, the bits of such a task depended on the tasks that were trained with it. These depend on the number of
+    workers, and on where a resumed run continues.
 
     Args:
         model: The model.
@@ -207,7 +207,7 @@ def _outputs_of_trials(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             outputs = [objective.outputs(objective.forward(model.eval(), inputs)) for inputs in trials]
-    # A user's model may refuse such inputs with any exception.
+    # A user's model may refuse random inputs with any exception.
     except Exception:
         return []
     finally:
@@ -223,7 +223,7 @@ def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tenso
 
 
 def find_no_step(summary: Mapping[str, Any]) -> str | None:
-    """Return a warning if a run ended before its first step, or if no update arrived before its round closed."""
+    """Return a warning if a run made no step, or if no update arrived before its round closed."""
     if summary["steps"]:
         if summary["tasks"]:
             return None

@@ -44,8 +44,7 @@ class Votes:
     def by_fragment(self) -> list[Rows]:
         """Return, for each fixed fragment, the rows of the clients that trained it.
 
-        A row has NaN on coordinates that not all of them trained. Without fixed fragments, the result is one list of all
-        rows.
+        A row has NaN on coordinates that not all of them trained. Without fixed fragments, one list has all rows.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:
