@@ -98,9 +98,8 @@ class RoundTotals:
 class Aggregator(Stateful, ABC):
     """A component that combines the deltas of a round.
 
-    In each round the server calls `add` with every delta, and then `finish`. A custom aggregator defines `add` and
-    `finish`. It creates its state in `start` and reports its memory in `memory`. Every run uses a copy of the object.
-    The defaults of the attributes suit most aggregators.
+    In each round the server calls `add` with every delta, and then `finish`. A custom aggregator defines both. It
+    creates its state in `start` and reports its memory in `memory`. Every run uses a copy of the object.
 
     Attributes:
         keeps: A name for the state that the aggregator keeps between rounds; empty if it keeps none.
@@ -135,8 +134,7 @@ class Aggregator(Stateful, ABC):
     def see(self, run: RunContext) -> None:
         """Receive the run before its first round, for example to find certain tensors.
 
-        The aggregator may keep `run`: `run.params` [d] is always the current model. Raises InputError if the aggregator
-        cannot work with the model.
+        `run.params` [d] is always the current model. Raises InputError if the aggregator cannot work with the model.
         """
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:

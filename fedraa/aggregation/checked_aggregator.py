@@ -17,9 +17,8 @@ from fedraa.vectors.finite import LARGEST, at_most, describe_unfit, find_largest
 class BoundAggregator(Stateful):
     """A wrapper around the aggregator of one run.
 
-    The wrapped object, `part`, may be of any class with the methods `bind`, `add` and `finish`. Its methods `see` and
-    `traffic_sizes` are optional. If the object raises an error or returns an unusable result, the wrapper raises an
-    InputError with the name of its class.
+    The wrapped object needs the methods `bind`, `add` and `finish`; `see` and `traffic_sizes` are optional. If it
+    raises an error or returns an unusable result, the wrapper raises an InputError with the name of its class.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_part",)

@@ -22,8 +22,7 @@ class CoverageMean(Aggregator):
     """Coverage rule A: the weighted mean over the clients that trained a coordinate.
 
     A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. With
-    full models it is the mean of FedAvg. If every client of a round trains all coordinates, the sum of weights is one
-    number instead of an array [d].
+    full models it is the mean of FedAvg.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")

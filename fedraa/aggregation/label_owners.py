@@ -26,8 +26,7 @@ class LabelOwners:
     """A function from a client to the mask [d] of the coordinates that it may send.
 
     The mask excludes the output rows of labels that the client's data lack. The output layer is the last weight with
-    one row per class, and the bias that follows it. Submodels always have the whole output layer. If the output layer
-    is frozen, every client may send all coordinates.
+    one row per class, and the bias that follows it. If it is frozen, the mask excludes nothing.
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:

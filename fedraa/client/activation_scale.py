@@ -11,8 +11,8 @@ from fedraa.submodels import Traced
 def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
     """Multiply the inputs of layers that read cut units by (units of the group) / (kept units).
 
-    Only layers with cut inputs and uncut outputs are scaled. A fragment j with the share r_j of the units then has the
-    logits W_j (h_j / r_j) + b. Their mean over all fragments, weighted by r_j, is the full model's logits.
+    This affects layers with cut inputs and uncut outputs. With it, the full model's logits are the mean of the
+    fragments' logits, weighted by their shares of the units.
 
     Args:
         module: The module of the fragment. Hooks are added to its layers.

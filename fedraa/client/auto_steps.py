@@ -20,12 +20,10 @@ DEFAULT_MINIMUM = 10
 class AutoSteps:
     """The rule H = max(minimum, round(kappa * move / step)) for the number H of local steps.
 
-    `move` is the time to send a fragment to the client and back. `step` is the time of one minibatch. Each task
-    continues the client's pass over its data after the last minibatch of its previous task.
+    `move` is the time to send a fragment to the client and back. `step` is the time of one minibatch.
 
     Attributes:
-        minimum: The smallest number of local steps. None means 10, but at most one pass over the client's data, because
-            longer tasks on few samples only delay their updates.
+        minimum: The smallest number of local steps. None means 10, but at most one pass over the client's data.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 

@@ -27,9 +27,8 @@ from fedraa.submodels.flat import copy_to_numpy
 class BatchedTrainer(Trainer):
     """A trainer that trains up to `stack` tasks with the same submodel shape at the same time.
 
-    A stack is a group of tasks that are trained together, with one row for each task. A task's result does not depend
-    on the other tasks of its stack: all stacks are padded to the same number of rows, and all minibatches to a size
-    that depends only on the client's number of samples. Results differ from results of `Trainer` by rounding.
+    These tasks form a stack, with one row per task. Stacks and minibatches are padded, so that a task's result does not
+    depend on the other tasks of its stack. Results differ from results of `Trainer` by rounding.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
@@ -71,10 +70,7 @@ class BatchedTrainer(Trainer):
         return task.widths, self._batch_rows(len(work.y)), task.lr, masking, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
-        """Return the padded minibatch size of a client with `samples` samples.
-
-        It is the smallest power of two that is at least `samples`, but at most the size of the largest minibatch.
-        """
+        """Return the padded minibatch size: a power of two, but at most the size of the largest minibatch."""
         return min(self._solver.batch_size + self._solver.min_batch - 1, 1 << (samples - 1).bit_length())
 
     def _train_stack(self, work: Sequence[Work]) -> list[Update]:
@@ -128,8 +124,7 @@ class BatchedTrainer(Trainer):
     def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the inputs [rows, b, ...] and labels [rows, b] of each step of a stack.
 
-        The label is PADDING if a client has no more samples or steps. The data of all clients are copied to the device
-        first. If a client has new samples in every epoch, they replace the old samples on the device.
+        The label is PADDING if a client has no more samples or steps.
         """
         longest = max(len(one.y) for one in work)
         width = self._batch_rows(len(work[0].y))
@@ -173,10 +168,7 @@ class BatchedTrainer(Trainer):
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
-    """Return one task whose buffers [n, k] hold the buffers [k] of n tasks.
-
-    The submodels of all tasks must have the same shape. Masks and extras are stacked in the same way.
-    """
+    """Return one task whose arrays [n, k] hold the arrays [k] of n tasks with the same submodel shape."""
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
     return replace(

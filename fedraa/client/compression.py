@@ -55,8 +55,7 @@ class Compressor(ABC):
     def for_feedback(self) -> "Compressor | None":
         """Return the compressor to use with error feedback, or None if it does not allow error feedback.
 
-        Error feedback needs a compression error that is never larger than the delta. Otherwise the error that a client
-        keeps grows from task to task.
+        Its compression error must never be larger than the delta.
         """
         return self
 
@@ -141,7 +140,7 @@ class RandomK(Compressor):
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
-    """Rounding of each entry to one of 256 equally spaced values between the smallest and the largest entry.
+    """One byte per entry: 256 equally spaced values between the smallest and the largest entry.
 
     The message also holds these two entries as floats.
     """
@@ -162,9 +161,8 @@ class QSGD(Compressor):
     """Random rounding of each entry to a level (QSGD, Alistarh et al. 2017, Section 3.1).
 
     An entry becomes ||delta|| * sign * xi / s. With r = |entry| * s / ||delta||, the level xi is floor(r) + 1 with
-    probability r - floor(r), otherwise floor(r). The expected value of the received delta is the delta. The message
-    holds the norm, and the sign and xi of every entry with a fixed number of bits. (The paper uses an Elias code, which
-    is shorter for few levels.)
+    probability r - floor(r), otherwise floor(r). The expected value of the received delta is the delta. Levels have a
+    fixed number of bits, not the paper's Elias code.
 
     Attributes:
         levels: The number of levels, s.

@@ -23,9 +23,8 @@ EMBEDDING_RATE = 0.03
 def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, module: nn.Module) -> list[slice]:
     """Return the slices of the flat buffer that hold embeddings with Adam steps, in ascending order.
 
-    The list is empty if the learning rate is not adaptive, or the local optimizer is not SGD. It is also empty if a
-    term such as weight decay gives unused tokens a gradient, because Adam would move them as far as used tokens. A
-    tensor that another layer also uses is not in the list.
+    The list is empty unless the learning rate is adaptive and the local optimizer is SGD. It is also empty if a term
+    such as weight decay gives unused tokens a gradient. A tensor that another layer also uses is not in it.
 
     Args:
         settings: The settings of local training.

@@ -103,11 +103,7 @@ class FlatModule:
         return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradient of the loss and store it in the buffer `gradient`.
-
-        For small models, PyTorch allocates the gradients, and they are copied into the buffer. For large models,
-        PyTorch adds the gradients to zeros in the buffer: slower, but without a second buffer.
-        """
+        """Compute the gradient of the loss and store it in the buffer `gradient`."""
         if is_by_piece(len(self.weights), self.weights.device):
             self.gradient.zero_()
             # torch leaves Tensor.backward untyped.
@@ -148,8 +144,8 @@ class FlatModule:
 class BatchedModule:
     """Several submodels of the same shape, trained as one batched computation (`torch.func.vmap`).
 
-    It has the interface of FlatModule, but its buffers [height, k] have one row per submodel. The shapes in the
-    computation never change, even if some rows are unused. Therefore the result of a row does not depend on other rows.
+    It has the interface of FlatModule, but its buffers [height, k] have one row per submodel. The result of a row does
+    not depend on other rows.
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:

@@ -38,8 +38,8 @@ class GradientTransform(ABC):
             def apply(self, grad, context):
                 grad.add_(context.weights.sign(), alpha=1e-4)
 
-    `apply` must change each element independently of all others, because `grad` may be a whole gradient [k], a chunk of
-    it, or the gradients of several clients [clients, k]. Its result must depend only on the arguments.
+    `apply` must change each element independently, because `grad` may be a whole gradient [k], a chunk of it, or the
+    gradients of several clients [clients, k].
 
     Attributes:
         whole: True if `apply` needs the whole gradient, for example its norm. Then `apply` never gets a chunk.

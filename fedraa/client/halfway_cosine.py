@@ -17,15 +17,11 @@ SMALLEST_CHANGE = 0.1
 class HalfwayCosine:
     """The cosine between the weight changes in the first and in the second half of a task's local steps.
 
-    If steps are short, both changes have similar directions, and the cosine is near 1. If steps are so long that they
-    jump over the minimum, the directions are opposite, and the cosine is negative.
+    It is near 1 for short steps, and negative for steps that jump over the minimum. Two limits correct it. r is the
+    largest relative change of a weight matrix: the norm of its change divided by the norm of its received weights.
 
-    The cosine can mislead, so two limits correct it. r is the largest relative change of a weight matrix: the norm of
-    its change divided by the norm of its received weights.
-
-    - The cosine is at most log(LARGEST_CHANGE / r). Long steps may destroy a model before its cosine falls.
-    - If r is below SMALLEST_CHANGE, the cosine is at least the target. With noisy gradients, the directions may be
-    opposite although steps are short.
+    - The cosine is at most log(LARGEST_CHANGE / r), because long steps may destroy a model before its cosine falls.
+    - If r is below SMALLEST_CHANGE, the cosine is at least the target, because noisy gradients lower it.
 
     Args:
         steps: Number of local steps of each task. There are several tasks if they are trained as rows of one stack.

@@ -50,12 +50,10 @@ class Adversary:
         return perturbed
 
     def ascend_loss(self, loss: Tensor) -> None:
-        """Take one ascent step on f - l1 ||L - 1||^2 - l2 ||d||^2, where f is the loss summed over the batch.
-
-        l1 is `SCALE_PENALTY`, and l2 is `SHIFT_PENALTY`.
+        """Take one ascent step on f - `SCALE_PENALTY` ||L - 1||^2 - `SHIFT_PENALTY` ||d||^2.
 
         Args:
-            loss: f at the current weights. It must depend on `state`.
+            loss: f, the loss summed over the batch, at the current weights. It must depend on `state`.
         """
         (gradient,) = torch.autograd.grad(loss, self.state)
         with torch.no_grad():

@@ -10,7 +10,7 @@ from fedraa.messages import KEPT_PREFIX, Index, Vector
 class KeptBuffer:
     """Values that each client keeps from one task to the next.
 
-    The server stores the values. It sends them with each task, and the client's update returns them.
+    The server stores them, and tasks and updates carry them.
 
     Attributes:
         name: The name of the buffer.

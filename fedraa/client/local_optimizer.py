@@ -38,8 +38,8 @@ class LocalOptimizer(ABC):
                 weights.sub_(gradient.sign_(), alpha=lr)
 
     A step must treat every coordinate independently, because the tensors are a whole buffer [k], a chunk of it, or the
-    buffers of several clients [clients, k]. An optimizer that sets `needs_whole_gradient` may use norms over the last
-    dimension. Outside of a submodel's mask, weights, state and gradient are 0, and a step must leave them 0.
+    buffers of several clients [clients, k]. It must leave zeros at 0, because coordinates outside of a submodel's mask
+    are 0 in all tensors.
 
     If one of the fields `lr`, `momentum` and `weight_decay` is not None, it overrides the experiment's option.
     """
@@ -62,8 +62,7 @@ class LocalOptimizer(ABC):
     def buffers(self, momentum: float) -> tuple[str, ...]:
         """Return the names of the optimizer's state buffers, which start at 0 for each trained coordinate.
 
-        The buffer `STEP` holds the number of steps, including the current one. The caller updates it. If all
-        coordinates have the same number, the buffer has only one value.
+        The caller sets the buffer `STEP` to the number of steps, including the current one.
         """
         return ()
 

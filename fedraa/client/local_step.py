@@ -79,8 +79,8 @@ class StepComponents:
 class LocalStep:
     """The local steps of one task. The docstring of LocalTraining lists the parts of a step in order.
 
-    With a BatchedModule, these are the steps of several tasks together. `task` then stands for all of them: its buffers
-    are [rows, k] with one row per task, and the losses are [rows].
+    With a BatchedModule, `task` stands for several tasks. Buffers are then [rows, k], and losses [rows], with one row
+    per task.
     """
 
     def __init__(
@@ -141,9 +141,9 @@ class LocalStep:
         self._prior: Tensor | None = None
 
     def received_buffer(self, buffer: Vector) -> Tensor:
-        """Return a copy of a task's buffer [k] on the model's device, with 0 outside of the task's mask.
+        """Return a copy of a task's buffer [k] on the model's device.
 
-        If the task keeps the weights outside of its mask, all values are copied.
+        Values outside of the task's mask are 0, unless the task keeps them.
         """
         received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
@@ -262,7 +262,7 @@ class LocalStep:
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, and its masked gradient [k] after all gradient transforms.
 
-        The next backward pass overwrites the gradient, which is the module's buffer.
+        The next backward pass overwrites the gradient.
         """
         loss = self._plain_gradient(inputs, labels)
         self._apply_terms(..., self.model.gradient)
@@ -293,11 +293,7 @@ class LocalStep:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Return the mean loss of a minibatch.
-
-        With `label_masked`, the logits of labels that the client's data lack are 0. With `logit_calibration`, the
-        logits are shifted as the docstring of LocalTraining describes.
-        """
+        """Return the mean loss of a minibatch, with the changes of the logits that LocalTraining describes."""
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
                 result = self.model.forward(inputs)
@@ -325,8 +321,7 @@ class LocalStep:
         """Store the masked gradient, with SAM if it is on, in the module's buffer. Return the loss at w.
 
         SAM uses the gradient at w + rho g/||g||, with the norm over all trained coordinates (FedSAM, eq. 4). The sign()
-        in the paper's eq. 3 is omitted, because no later equation has it. Both passes use the same minibatch and
-        dropout.
+        in the paper's eq. 3 is omitted, because no later equation has it.
         """
         w, g = self.model.weights, self.model.gradient
         if not self.settings.sam_rho:

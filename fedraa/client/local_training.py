@@ -167,8 +167,7 @@ class LocalTraining:
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
         """Return the number of samples that go through a forward and backward pass in `steps` local steps.
 
-        A sample counts once for each of its passes. The arguments are numbers for one client, or arrays for all
-        clients.
+        A sample counts once per pass. The arguments are numbers for one client, or arrays for all clients.
         """
         return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
 

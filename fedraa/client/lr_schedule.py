@@ -50,7 +50,7 @@ def lr_unit(spec: str) -> str:
 
 
 def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
-    """Return a function from the progress, in the unit of `lr_unit`, to the factor of the learning rate.
+    """Return the learning-rate factor as a function of the progress, in the unit of `lr_unit`.
 
     - `constant`: The factor is 1.
     - `adaptive` or `adaptive:COSINE`: The factor is 1. The server multiplies it by a factor that it adapts.
@@ -58,7 +58,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     - `steps:A,B,...:F`: The factor is multiplied by F at each of the steps A, B, ... (HeteroFL has 150,250:0.1).
     - `cosine:T`: The factor falls from 1 towards 0 over T steps. With `cosine:auto`, T is the length of a task.
 
-    After the end of a cosine, the factor keeps its last value above 0, because methods divide by the learning rate.
+    After a cosine, the factor stays above 0, because methods divide by the learning rate.
 
     Args:
         spec: The text of the schedule, with the unit after an @ if it is not `steps`.
@@ -93,9 +93,9 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 
 @cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
-    """Return a function from the local step to the factor of the learning rate, for a task of `length` steps.
+    """Return the learning-rate factor as a function of the local step, for a task of `length` steps.
 
-    The factor is always 1 if the schedule `spec` does not count local steps.
+    It is always 1 if the schedule `spec` does not count local steps.
     """
     if lr_unit(spec) != LOCAL:
         spec = "constant"
@@ -104,15 +104,15 @@ def local_factor(spec: str, length: int) -> Callable[[float], float]:
 
 @cache
 def mean_local_factor(spec: str, length: int) -> float:
-    """Return the mean factor of the learning rate over the local steps of a task of `length` steps."""
+    """Return the mean learning-rate factor over the local steps of a task of `length` steps."""
     factor = local_factor(spec, length)
     return math.fsum(map(factor, range(length))) / length
 
 
 def run_factor(spec: str) -> Callable[[float], float]:
-    """Return a function from the run's progress, in the unit of `lr_unit`, to the factor of the learning rate.
+    """Return the learning-rate factor as a function of the run's progress, in the unit of `lr_unit`.
 
-    The factor is always 1 if the schedule `spec` counts local steps: `local_factor` then has the factor.
+    It is always 1 if the schedule `spec` counts local steps.
     """
     factor = lr_schedule(spec)
     if lr_unit(spec) == LOCAL:

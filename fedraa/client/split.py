@@ -68,8 +68,7 @@ class _Crossing(torch.autograd.Function):
 class SplitBody(nn.Module):
     """A split model: the client's half, and this client's copy of the server's half.
 
-    The halves share no tensor, and exchange data only through the channel. In the flat buffer, the parameters of the
-    client's half come first.
+    The halves share no tensor, and exchange data only through the channel.
 
     Args:
         module: The whole model, an nn.Sequential.

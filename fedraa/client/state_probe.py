@@ -278,10 +278,9 @@ class _Probe:
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Estimate buffers by passes over one batch, as a run does before an evaluation.
+        """Return the buffers that passes over one batch change, and those of them that evaluation reads.
 
-        Return the buffers that the passes change, and those of them that evaluation reads. Raise InputError if a buffer
-        does not converge, or if evaluation reads a buffer that the passes never change.
+        Raise InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
         """
         module = self._copy_module()
         sample = map_tree(lambda part: part.numpy(), self._batch)
@@ -333,10 +332,9 @@ class _Probe:
         return changed, any(x.shape == y.shape and not are_close(x, y, 1e-3) for x, y in pairs)
 
     def _smallest_batch(self, *, training: bool) -> int:
-        """Return the smallest batch size for which the module works: 1 or 2.
+        """Return the smallest batch size for which the module works, 1 or 2.
 
-        It is 2 if one sample causes an error, does not give exactly one output row, or gives values that are not finite
-        while two samples give finite values.
+        One sample must give one output row, no error, and finite values if two samples do.
         """
         try:
             pair_shape, pair_finite = self._output_shape(2, training=training)

@@ -70,12 +70,10 @@ class Trainer:
     """A trainer of tasks, one after another.
 
     A result depends only on the task, the data and the seed, never on earlier tasks. The trainer stores no state of
-    clients: the optimizer's state starts at zero or comes with the task. The random numbers of minibatches and dropout
-    depend on (seed, client, turn). If a task continues the client's pass over its data, the order of the samples
-    depends on (seed, client, pass).
+    clients: the optimizer's state starts at zero or comes with the task. Random numbers depend on the seed, the client,
+    and the number of the client's task or of its pass over the data.
 
-    The trainer keeps one module per submodel shape. All modules share one buffer of weights and one of gradients. A
-    model that changes other state in training is created again for each task from the initial model.
+    The trainer keeps one module per submodel shape. All modules share one buffer of weights and one of gradients.
 
     Args:
         traced: The traced model.
@@ -237,10 +235,7 @@ class Trainer:
             torch.default_generator.manual_seed(seed)
 
     def _full_gradient(self, local_step: LocalStep, x: Tree, y: npt.NDArray[Any]) -> Tensor:
-        """Return the gradient [k] of the mean loss over all samples at the received weights, with weight decay.
-
-        Dropout is off, so that the gradient depends only on the weights and the data.
-        """
+        """Return the gradient [k] of the mean loss over all samples at the received weights, with weight decay."""
         total = torch.zeros_like(local_step.model.weights)
         for rows in self._split_full_batch(len(y)):
             inputs, labels = self._make_batch(x, y, rows)

@@ -50,8 +50,7 @@ class CostSettings:
 def training_time(duration: float, cost: float, waited: float) -> float:
     """Return the observed duration of a task on the wall clock, without the time that it waited for a worker.
 
-    The result is at least the modelled duration, because the server holds an update back until this time has passed. It
-    is shorter only if the update arrived earlier.
+    It is at least the modelled duration, for which the server holds an update back, unless the update arrived earlier.
 
     Args:
         duration: The time from the dispatch of the task to its update.
@@ -141,8 +140,7 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, it does not depend on observed durations. On the wall clock, the server holds an update back for
-        this duration, so it would otherwise observe its own delays.
+        Unlike `table`, it does not depend on observed durations: the server would observe its own delays.
 
         Args:
             widths: The widths of the submodel.
@@ -196,8 +194,8 @@ class CostModel(Stateful):
     def _work_share(self, cost: Cost) -> float:
         """Return the work of training a submodel as a share of the work of training the full model.
 
-        It is the submodel's share of the parameters, as in the papers. For a split model or a model with frozen layers
-        it is the share of the FLOPs, because few parameters can need many FLOPs.
+        It is the share of the parameters, as in the papers. For a split model or a model with frozen layers it is the
+        share of the FLOPs.
         """
         if self._stem is not None and self._stem.server_flops:
             return cost.flops / (cost.flops + self._stem.server_flops)
@@ -288,8 +286,8 @@ class CostModel(Stateful):
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return the table c[n, j] [N, M]: the expected duration of one task of client n on submodel j.
 
-        It is the modelled duration, scaled by the client's observed durations. It is infinite if the submodel does not
-        fit in the client's memory. Links that change with time count with their mean bandwidths.
+        It is the modelled duration, scaled by the client's observed durations; infinite if the submodel does not fit in
+        the client's memory.
         """
         columns = []
         for widths in shapes:
@@ -322,9 +320,9 @@ class CostModel(Stateful):
         """Record the observed duration of a task. Return True if the table of costs has changed.
 
         The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of observed to modelled
-        durations. A worker may be slower than a fast device. Therefore the modelled duration in a ratio is at least the
-        time of the task at the pace of the fastest recent task of any client. With more than `TABLES` clients, the
-        table changes only after several observations.
+        durations. A slow worker does not count as a slow device: the modelled duration in a ratio is at least the time
+        of the task at the pace of the fastest recent task. With more than `TABLES` clients, the table changes only
+        after several observations.
 
         Args:
             widths: The widths of the submodel.

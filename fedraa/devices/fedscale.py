@@ -35,10 +35,9 @@ _ALLOWED = {
 class FedScaleFleet:
     """Random devices from FedScale's file `client_device_capacity`, in physical units.
 
-    A device with an inference time of c milliseconds has the compute speed `flops` / c * 1000 FLOP/s. Training on a
-    sample costs three inferences, so a task with s samples takes 3 * s * c / 1000 seconds on the timed model, as in
-    FedScale. A link of k kbit/s moves k * 1000 / 8 bytes/s in each direction. Clients get different devices if there
-    are enough.
+    An inference time of c milliseconds becomes the compute speed `flops` / c * 1000 FLOP/s. Training on a sample costs
+    three inferences, as in FedScale. A link of k kbit/s moves k * 1000 / 8 bytes/s in each direction. Clients get
+    different devices if there are enough.
 
     Args:
         path: The file.

@@ -10,8 +10,7 @@ BLOCK_BYTES = 31 * 2**20
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory of up to 62 MiB instead of returning it to the system.
 
-    Otherwise the kernel maps and clears every page of the next update's buffer again, which can take longer than a
-    short task. This function allocates and frees a large block, which it never writes. Other C libraries than glibc
-    ignore it.
+    Otherwise the kernel clears every page of the next update's buffer again, which can take longer than a short task. C
+    libraries other than glibc ignore this call.
     """
     np.empty(BLOCK_BYTES, np.uint8)

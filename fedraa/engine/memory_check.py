@@ -123,7 +123,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
         if max_clients > 0:
             raise InputError("clients", problem, got=experiment.client_count, expected=f"at most {max_clients}")
         raise InputError("memory", problem, hint="take a smaller model or a larger machine")
-    # Infinite on a system that does not report its free memory.
+    # `fit` is infinite on a system that does not report its free memory.
     fit = (free.memory - need.server - need.data) / need.worker
     if count > fit:
         problem = (

@@ -38,10 +38,9 @@ def load_personal_model(
         net = fedraa.load_personal_model("runs/ditto", client=3)
         predicted = net(images).argmax(1)
 
-    The module is in evaluation mode and takes unscaled inputs, as the data set has them. If the run has ended, the last
-    checkpoint has the final model. If the method keeps personal models, the result is the model that the client keeps.
-    Otherwise the run needs the option `personalised`, and the result is the global model after training on the client's
-    samples. A client that has never trained has the global model.
+    The module is in evaluation mode and takes unscaled inputs, as the data set has them. It is the model that the
+    client keeps, if the method keeps personal models. Otherwise the run needs the option `personalised`, and it is the
+    global model after training on the client's samples. A client that has never trained has the global model.
 
     Args:
         directory: The run directory.

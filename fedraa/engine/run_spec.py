@@ -202,8 +202,7 @@ class RunSpec:
     def personal_clients(self) -> list[int]:
         """The clients whose personal models are evaluated, drawn from the honest clients with test samples.
 
-        `personalised` sets their number. By default it is at most `PERSONAL_EVALS` for a method that keeps personal
-        models, and 0 for others.
+        `personalised` sets their number. By default a method that keeps personal models has up to `PERSONAL_EVALS`.
         """
         count = self.experiment.personalised
         if count is None and (self.method.local.algorithm.has_personal_model or self.personal_names):
@@ -246,8 +245,7 @@ class RunSpec:
     def privacy_terms(self) -> PrivacyTerms | None:
         """The values from which the privacy loss follows; None without privacy.
 
-        Sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central privacy. With
-        submodels, the coverage would reveal which clients took part. With local privacy, the server sees it.
+        Sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central privacy.
         """
         if self.privacy is None:
             return None
@@ -273,9 +271,9 @@ class RunSpec:
     def evaluation_data(self) -> Federated:
         """The test data, and the training data that evaluations need.
 
-        If training changes buffers of the model, evaluations estimate these buffers on training samples: a uniform
-        subset of at most `STATISTICS_SAMPLES` and, from a data source, `STATISTICS_BYTES`. With `statistics="all"`,
-        every evaluation reads all samples. Clients that are evaluated separately keep all their samples.
+        If training changes buffers of the model, evaluations estimate them on a uniform subset of the training samples:
+        at most `STATISTICS_SAMPLES` and, from a data source, `STATISTICS_BYTES`. With `statistics="all"`, every
+        evaluation reads all samples.
         """
         if isinstance(self.data, EvaluationData):
             return self.data

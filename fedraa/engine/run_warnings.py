@@ -140,8 +140,7 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
 def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
     """Return a warning if fragments of a model that predicts numbers train without scaled activations.
 
-    Each fragment learns the whole target, and the full model adds their outputs, so that its numbers are too large. The
-    largest logit of a classifier stays the largest.
+    Each fragment learns the whole target, and the full model adds their outputs, so that its numbers are too large.
 
     Args:
         fragments: The number of fragments.
@@ -160,8 +159,7 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
 def find_stacked_convolutions(model: nn.Module, stack: int, device: str) -> str | None:
     """Return a warning if a GPU trains convolutions of several tasks as one batched computation.
 
-    On an H200, the bits of such a task depended on the tasks that were trained with it. These depend on the number of
-    workers, and on where a resumed run continues.
+    On an H200, the bits of such a task depended on the tasks that were trained with it.
 
     Args:
         model: The model.

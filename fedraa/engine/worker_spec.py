@@ -108,8 +108,7 @@ def choose_device(device: str) -> str:
 def make_cuda_repeatable() -> None:
     """Make this process use CUDA algorithms that give the same bits in every run.
 
-    PyTorch warns about each operation that has no such algorithm. Call this before PyTorch first uses cuBLAS, which
-    reads an environment variable.
+    PyTorch warns about operations without such an algorithm. Call this before PyTorch first uses cuBLAS.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -17,9 +17,8 @@ from schedulers.protocol import Costs
 class AsyncLedger(TaskLedger):
     """The decisions of an asynchronous server: fragment versions, staleness, next clients (Fed-RAA, Algorithms 1, 2).
 
-    q(j) is the number of updates of fragment j. The fragment's staleness is q(j) when the update arrives minus q(j)
-    when the fragment was sent. The total staleness counts the updates of all fragments in the same way (t - tau in the
-    paper). The log holds both.
+    The staleness of an update is the number of updates of its fragment since the dispatch. The total staleness counts
+    the updates of all fragments (t - tau in the paper).
 
     Attributes:
         kept_tasks: For each client that will train the buffer of its last task again, this task.
@@ -135,9 +134,7 @@ class AsyncLedger(TaskLedger):
         return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch, now))
 
     def drop(self, task: int, now: float = 0.0) -> Dropped:
-        """Count a failed task. Return its consequences and the clients that get the next tasks.
-
-        A client with a retry left gets a new task at once, unless it has had its maximum number of tasks.
+        """Count a failed task. Return the action for its client, and the clients that get the next tasks.
 
         Args:
             task: A task in flight.

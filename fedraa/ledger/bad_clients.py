@@ -14,12 +14,9 @@ MAX_FIRST_FAILURES = 50
 class BadClients(Stateful):
     """The decision about a client after a failed task: retry, quarantine, or stop of the run.
 
-    A client has at most `retries` retries until its next applied update. A retry is a new task with the current model
-    and other minibatches, because the same task would fail again. A client that fails without a retry left is
-    quarantined: it gets no more tasks.
-
-    The run is `hopeless` if `MAX_FIRST_FAILURES` clients have failed and none has succeeded. Then the shared setup is
-    wrong, such as a custom loss.
+    A retry is a new task with the current model and other minibatches. A client that fails without a retry left is
+    quarantined: it gets no more tasks. The run is `hopeless` if `MAX_FIRST_FAILURES` clients have failed and none has
+    succeeded.
 
     Args:
         retries: The maximum number of retries between two applied updates of a client.

@@ -11,7 +11,7 @@ class Concurrency:
     """The rule that at most `limit` clients train at the same time; None lets all clients train.
 
     With a limit, the next client is a random idle client. The draw depends only on the seed and on the number of the
-    task that has ended, so a checkpoint needs no state of this rule.
+    task that has ended.
     """
 
     clients: int

@@ -26,8 +26,8 @@ EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or
 class Selection(Stateful, ABC):
     """The choice of clients by the server's observations, such as losses and durations.
 
-    In rounds, a selection chooses the cohort of each round. For an asynchronous method with a `concurrency`, it chooses
-    the next client whenever a client has finished. A custom selection defines `choose`:
+    It chooses the cohort of each round, or the next client of an asynchronous method whenever a client has finished. A
+    custom selection defines `choose`:
 
         class LeastTrained(Selection):
             def choose(self, view, rng):

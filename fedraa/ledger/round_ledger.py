@@ -32,9 +32,9 @@ class RoundClosed:
 class RoundLedger(TaskLedger):
     """The decisions of a synchronous server: cohorts, weights, and the end of a round.
 
-    Every client of a cohort gets one task, and reports once or fails. With a scheduler, an assigned task counts at once
-    as an update of its fragment, so that the next client gets another fragment. At the end of the round the counts are
-    corrected: each fragment that at least one client trained has one update more than before the round.
+    Every client of a cohort gets one task. With a scheduler, an assigned task counts at once as an update of its
+    fragment, so that the next client gets another fragment. At the end of the round, all updates of a fragment count as
+    one.
 
     Attributes:
         cohort: The clients of the round, in the order in which they get their tasks.

@@ -35,9 +35,8 @@ class ClientFacts:
 class SelectionContext:
     """The state of the server when it chooses clients.
 
-    Arrays are read-only and, except `candidates`, have one entry per client [N]. If clients train different submodels,
-    a client's loss and duration are divided by the running mean of the submodel that it trained, because these values
-    depend on the submodel's size.
+    Arrays are read-only and, except `candidates`, have one entry per client [N]. With different submodels, a client's
+    loss and duration are divided by the running mean of the submodel that it trained.
 
     Attributes:
         candidates: Clients that can be chosen, ascending: neither training nor quarantined.

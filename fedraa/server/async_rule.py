@@ -123,8 +123,7 @@ class ApplyResult(NamedTuple):
     Attributes:
         weight: Weight of the update in the log; 0 if the update was ignored.
         new_version: True if the rule changed the model.
-        keep_task: True if the client continues with the weights that it received for this task, on other minibatches.
-            The server then sends nothing to it.
+        keep_task: True if the client trains again from the weights of this task, so that the server sends nothing.
         unprotected: Number of coordinates of a new version that too few clients trained for a robust aggregator.
     """
 

@@ -28,11 +28,8 @@ class AsyncServer(Stateful):
     - The store holds the parameters and applies the updates.
     - The task table makes the tasks and logs them.
 
-    An update of fragment j changes theta_j by the update rule, and the version q(j) of the fragment grows by 1.
-    Fed-RAA's rule is theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness).
-    Parameters that cannot be cut, such as the biases of the output layer, are in every fragment. With one fragment this
-    is FedAsync's server. If the rule returns `keep_task`, the client trains again from the weights that it received for
-    its last task.
+    An update of fragment j changes the fragment's parameters and the version q(j). Parameters that cannot be cut, such
+    as the biases of the output layer, are in every fragment. With one fragment this is FedAsync's server.
 
     Args:
         store: The parameters.

@@ -18,9 +18,8 @@ from fedraa.vectors.index_runs import where_of
 class ClientStates(Stateful):
     """The kept values of all clients: one row per client in each kept buffer.
 
-    A real device would keep its state itself. This state travels with tasks and updates, so that any worker can train
-    any client. It does not count as traffic. A task carries and changes only the values of the coordinates that it
-    trains. A client that has never trained has no row. If a task fails, its client's row does not change.
+    A real device would keep its values itself. Here tasks and updates carry them, without traffic, so that any worker
+    can train any client. Only the values of trained coordinates change.
 
     Args:
         buffers: The declarations of the buffers.
@@ -53,7 +52,7 @@ class ClientStates(Stateful):
         """Return the extra buffers of the client's task.
 
         Outside of the task's mask the values are 0, or NaN in a buffer that starts from the received weights. With the
-        whole model and a mask, a personal model keeps its values outside of the mask.
+        whole model, a personal model keeps its values there.
         """
         return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -72,10 +71,10 @@ class ClientStates(Stateful):
                 row[places[trained]] = values[trained]
 
     def copy_rows(self, clients: Sequence[int]) -> State:
-        """Return copies of the rows of the given clients, for an evaluation of personal models.
+        """Return copies of the clients' rows, for an evaluation of personal models.
 
-        Clients that have never trained are left out. The key `clients` holds the numbers [n] of the others. The key of
-        each buffer holds their rows [n, size].
+        The key `clients` holds the numbers [n] of those that have trained, and the key of each buffer their rows [n,
+        size].
         """
         present = [client for client in clients if all(client in rows for rows in self._rows.values())]
         copies = {

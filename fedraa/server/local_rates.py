@@ -24,22 +24,18 @@ CAUTIOUS_GROWTH = 0.1
 class AdaptiveFactor(Stateful):
     """A factor of the learning rate that adapts to the clients' updates.
 
-    After each client update, with the median c of the last N cosines:
+    After each client update, with the median c of the last N cosines (`HalfwayCosine`):
         factor <- factor * exp((c - target) / N)
     If the losses of most of the last N updates and of most recent clients have risen:
         factor <- half of the smaller of factor and the factor at which the losses were lowest
 
-    N is the number of clients that train at the same time. The cosine of a task compares the model's changes in the two
-    halves of the task's steps (`HalfwayCosine`). It decreases as the rate grows, so the rule is hypergradient descent
-    (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. Medians ignore outliers.
+    N is the number of clients that train at the same time. The cosine decreases as the rate grows, so the rule is
+    hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients.
 
-    If clients have different labels, both changes of a short task may agree although the model does not improve. The
-    losses then limit the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of the client's first
-    loss (`RISE`). Only losses since the last fall of the rate count. After the first fall the rate grows more slowly
-    (`CAUTIOUS_GROWTH`).
-
-    A client is recent if it sent one of the last 5 N updates (`RECENT`); the loss of its last update counts. Without
-    recent clients in the condition, noisy losses of a few fast clients would let the rate fall to 0.
+    If clients have different labels, the cosine may be high although the model does not improve. The losses then limit
+    the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of its first loss (`RISE`). Only losses
+    since the last fall of the rate count. A client is recent if it sent one of the last 5 N updates (`RECENT`). After
+    the first fall the rate grows more slowly (`CAUTIOUS_GROWTH`).
 
     Args:
         target: The cosine at which the rate stays constant.

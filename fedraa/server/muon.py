@@ -105,13 +105,11 @@ class NormalizedMomentum(FixedLengthStep):
 class Muon(FixedLengthStep):
     """Muon (Jordan et al. 2024): theta += server_lr * the orthogonalised momentum of each matrix.
 
-    For a matrix m = U S V^T the step is about sqrt(max(1, rows / columns)) * U V^T, computed by five Newton-Schulz
-    steps. A tensor of two or more dimensions is a matrix, with the first dimension as its rows. This includes
-    embeddings and output layers. Other tensors step along the plain momentum with the same `server_lr`. With submodels,
-    the matrix has only the rows and columns that some client trained, with 0 at untrained coordinates.
+    For a matrix m = U S V^T the step is about sqrt(max(1, rows / columns)) * U V^T, by five Newton-Schulz steps.
+    Tensors with more dimensions count as matrices, with the first dimension as rows. Vectors step along the plain
+    momentum. With submodels, the matrix has only the rows and columns that some client trained.
 
-    Source: the Newton-Schulz steps, their factors and the scale are from transcriptions of the papers and from the code
-    of Ringmaster LMO.
+    Source: transcriptions of the papers, and the code of Ringmaster LMO.
 
     Attributes:
         factors: The factors of the Newton-Schulz steps. `muon` has the same factors in each step. `per-step` has the

@@ -15,10 +15,9 @@ LOST_TIME = 2.0
 
 
 class RealPaces(Stateful):
-    """The measured time per FLOP of each client, for runs on the wall clock.
+    """The measured time per FLOP of each client's last task, for runs on the wall clock.
 
-    A client's last task gives its time, which includes waiting for a worker. After a lost task a longer time is
-    assumed, so that the client's next task has fewer steps.
+    It includes waiting for a worker. After a lost task a longer time is assumed.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)
@@ -89,9 +88,8 @@ def cut_task(
 ) -> int | None:
     """Return the number of local steps that a client can finish before the deadline, or None for the whole task.
 
-    If not even one step can be finished, the result is also None, and the whole task is lost at the deadline. The
-    modelled time of the steps must end before the deadline. On the wall clock, the measured time of two or more steps
-    must also.
+    The result is also None if not even one step can be finished: the task is then lost. The modelled time must end
+    before the deadline, on the wall clock also the measured time of two or more steps.
 
     Args:
         end: The end of the round, None without a deadline.

@@ -15,8 +15,7 @@ Floats = npt.NDArray[np.float64]
 def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
     """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], scaled to a mean of 1.
 
-    The mean is weighted by the clients' shares of local steps. With the power 1, all samples count equally in the long
-    run, even if devices differ in speed. With the power 0, every c_n is 1.
+    The mean is weighted by the shares of local steps. With the power 1, all samples count equally in the long run.
 
     Args:
         samples: Number of training samples of each client [N].
@@ -62,8 +61,7 @@ def planned_balances(
 def mean_pause(table: Floats, at_a_time: int | None) -> float:
     """Return the mean time that a client waits between two of its tasks; 0 if all clients train at the same time.
 
-    With this waiting time, `at_a_time` clients train on average. The next client is drawn uniformly, so all clients
-    have the same mean.
+    With this waiting time, `at_a_time` clients train on average.
 
     Args:
         table: The costs of tasks [N, M].

@@ -12,9 +12,8 @@ from fedraa.server.tasks import TaskTable
 class PolyakAveraging:
     """A wrapper of a server that keeps a mean of the server's models.
 
-    Clients train the current model of the inner server. Evaluations use `params`, which is the mean. After step t, from
-    0, mean <- mean + (theta - mean) / (share * t + 1). With a `share` of 0.1 the mean covers about the last tenth of
-    all steps, for any length of the run. Each step needs one more pass over the model.
+    Clients train the current model. Evaluations use `params`, the mean. After step t, from 0, mean <- mean + (theta -
+    mean) / (share * t + 1). With a `share` of 0.1 the mean covers about the last tenth of all steps.
     """
 
     def __init__(self, server: Server, share: float, mean: RunningMean) -> None:

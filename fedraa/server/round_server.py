@@ -62,12 +62,8 @@ class RoundComponents:
 class RoundServer(Stateful):
     """A server in rounds: the clients of a cohort train their submodels, then the model moves by the mean delta.
 
-    With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1).
-    Other synchronous methods differ in the submodels, local training, the aggregator, the optimizer or the auxiliary
-    state.
-
-    A failed task contributes nothing to its round, and the kept state of its client does not change. A round without
-    updates changes nothing. A quarantined client is not drawn again.
+    With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1). A
+    failed task contributes nothing to its round. A round without updates changes nothing.
 
     Args:
         params: The model [d].
@@ -165,8 +161,8 @@ class RoundServer(Stateful):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Add a client's delta to the sums of the round. After the last delta, move the model.
 
-        The logged weight is the server learning rate times the client's share of the weights of the whole cohort,
-        including clients that fail later. The mean delta includes only the clients that report.
+        The logged weight is the server learning rate times the client's share of the weights of the whole cohort, even
+        if clients fail later.
         """
         flight = self.task_table.in_flight[update.task]
         task = flight.task
@@ -300,11 +296,7 @@ class RoundServer(Stateful):
             follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))
 
     def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
-        """Return the submodel's parameters at the start of the round, as clients receive them.
-
-        Clients with the same submodel share the buffer. The whole model is not copied, because it does not change until
-        all clients have trained.
-        """
+        """Return the submodel's parameters at the start of the round, which all clients with this submodel share."""
         whole = submodel.index is None
         key = None if whole else submodel
         if key not in self._snapshots:

@@ -111,8 +111,7 @@ class AsyncSchedule(Schedule):
 class AsyncSampled(Schedule):
     """An asynchronous schedule: an idle client receives a submodel at once. A policy draws the submodel.
 
-    Staleness counts versions of the whole model. A policy that draws once per round draws once per version of the
-    model, with all clients as the cohort.
+    Staleness counts versions of the whole model. A policy that draws once per round draws once per version.
 
     Attributes:
         updates: Number of server updates; None to stop by another limit.
@@ -311,8 +310,8 @@ class Rounds(Barrier):
 class ScheduledRounds(Barrier):
     """A schedule in rounds in which a scheduler chooses the fragments (Sync Fed-RAA).
 
-    While the tasks of a round are assigned, each task counts as an update of its fragment. After the round, each
-    fragment that at least one client trained has one update more than before it.
+    Within a round, each assigned task counts as an update of its fragment. After it, all updates of a fragment count as
+    one.
     """
 
     scheduler: Any = "gre-raa"

@@ -42,9 +42,8 @@ class Bounds(Stateful):
     """The checks of updates, in the order in which the updates are applied.
 
     With `auto`, an update's norm ||w - w_received|| may be at most `NORM_FACTOR` times the median norm of the last
-    `MEDIAN_WINDOW` accepted updates of its fragment. Before a fragment has `WARM_UP_UPDATES` accepted updates, the
-    bound is `NORM_FACTOR` times max(1, ||w_received||). One or two outliers among these first updates hardly change the
-    median.
+    `MEDIAN_WINDOW` accepted updates of its fragment. For the first `WARM_UP_UPDATES` updates of a fragment, the bound
+    is `NORM_FACTOR` times max(1, ||w_received||).
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)

@@ -37,8 +37,8 @@ class Piece:
 class Split:
     """The division of a model among shards.
 
-    A coordinate is on shard j % shards, where j is the first fragment that contains it. Coordinates that are in all
-    fragments are therefore on shard 0. Coordinates in no fragment are never trained and are on no shard.
+    A coordinate is on shard j % shards, where j is the first fragment that contains it. Coordinates in no fragment are
+    never trained and are on no shard.
 
     Attributes:
         own: For each shard, its coordinates, ascending.
