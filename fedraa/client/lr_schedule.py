@@ -147,5 +147,5 @@ def check_longest_task(spec: str, steps: int) -> None:
     adapts = target_cosine(spec) is not None
     is_local = lr_unit(spec) == LOCAL and mean_local_factor(spec, steps) == 1
     if steps == 1 and (adapts or is_local):
-        hint = "give a schedule of updates or rounds, such as cosine:100, or give more local steps"
+        hint = "give a schedule over server steps, such as cosine:100, or more local steps"
         raise without_effect("lr_schedule", spec, "one local step per task", hint)

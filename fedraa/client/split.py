@@ -97,7 +97,7 @@ def check_split(module: nn.Module, at: int) -> list[nn.Module]:
         if isinstance(module, nn.Sequential):
             layers = f"the model has {len(module)} layers"
         expected = f"a model that is an nn.Sequential of more than {at} layers"
-        raise InputError("split", f"{layers}, but the split is after layer {at}", got=module, expected=expected)
+        raise InputError("split", layers, got=module, expected=expected)
     return list(module)
 
 

@@ -259,8 +259,8 @@ class _Probe:
             if name in read and name not in lasting:
                 raise InputError(
                     "model",
-                    f"training changes the {_name_value('buffer', name, self._module)} and evaluation reads it, but it "
-                    "is not in the state_dict, so model.pt would lack it",
+                    f"training changes and evaluation reads the {_name_value('buffer', name, self._module)}, but the "
+                    "state_dict lacks it",
                     hint="register it with persistent=True",
                 )
         later = self._copy_module()
@@ -270,8 +270,8 @@ class _Probe:
         if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"training changes the {_name_value('attribute', attributes[0], self._module)} and evaluation reads "
-                "it, but it is not in the state_dict, so model.pt would lack it",
+                f"training changes and evaluation reads the {_name_value('attribute', attributes[0], self._module)}, "
+                "but the state_dict lacks it",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
@@ -289,10 +289,9 @@ class _Probe:
         except Unsettled as error:
             raise InputError(
                 "model",
-                f"training changes the {_name_value('buffer', str(error), self._module)}, and clients do not send it "
-                "to the server; the server cannot compute it for an evaluation, because it does not converge in "
-                "repeated passes over the same samples",
-                hint="replace its layer by nn.BatchNorm1d or another layer of torch, or remove it",
+                f"the server cannot compute the {_name_value('buffer', str(error), self._module)} for an evaluation, "
+                "because it does not converge in repeated passes over the same samples",
+                hint="replace its layer by a layer of torch, such as nn.BatchNorm1d",
             ) from None
         now = copy_buffers(module)
         moved = [
@@ -302,9 +301,9 @@ class _Probe:
             if name in read and name not in moved:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_name_value('buffer', name, self._module)}; only the backward pass changes "
-                    "it, and clients do not send such state to the server",
-                    hint="make it a parameter, or leave it out",
+                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which only the backward pass "
+                    "changes and clients do not send",
+                    hint="make it a parameter, or remove it",
                 )
         return moved, [name for name in moved if name in read]
 
@@ -366,9 +365,8 @@ class _Probe:
     def _unsent_state_error(self, what: str, name: str) -> InputError:
         return InputError(
             "model",
-            f"training reads and changes the {_name_value(what, name, self._module)}, and clients do not send such "
-            "state to the server",
-            hint="make it a parameter that the optimizer trains, use only values of the batch, or leave it out",
+            f"training reads and changes the {_name_value(what, name, self._module)}, which clients do not send",
+            hint="make it a parameter, or use only values of the batch",
         )
 
 

@@ -349,7 +349,7 @@ def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
     kind, _, trace = str(options.availability or "").partition(":")
     if kind == "fedscale":
         if period is not None:
-            raise without_effect("availability_period", period, "fedscale, because each trace has a period of its own")
+            raise without_effect("availability_period", period, "fedscale, whose traces have periods")
         if options.units == "relative":
             raise InputError("units", got=options.units, expected="physical, because FedScale's times are in seconds")
         spans = read_fedscale_availability(Path(trace), clients, seed)

@@ -53,7 +53,7 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
     if not isinstance(dataset, Dataset | FederatedDataset):
         raise InputError(
             "dataset",
-            f"{short_text(make)} returned it",
+            f"{short_text(make)} returned another type",
             got=dataset,
             expected="a fedraa.Dataset or a fedraa.FederatedDataset",
         )

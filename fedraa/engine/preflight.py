@@ -104,7 +104,7 @@ def _check_feasible(spec: RunSpec) -> None:
             f"the cheapest fragment {cheapest[worst]} of client {worst} costs {costs[worst]:.4g}",
             got=bound,
             expected=f"at least {costs[worst]:.4g}",
-            hint=f"leave it out, and the run uses the derived bound {delay_bound(table):.4g}",
+            hint=f"leave it out for the derived bound {delay_bound(table):.4g}",
         )
 
 
@@ -134,7 +134,7 @@ def _check_inputs(spec: RunSpec) -> None:
                 raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(x.dtype).removeprefix("torch.") for x in inputs)
-        problem = f"it changes inputs that are one array of floats, but the inputs of {name} are {kinds}"
+        problem = f"it needs inputs that are one array of floats, but the inputs of {name} are {kinds}"
         raise InputError("method", problem, got=method, hint="give another method")
 
 
@@ -146,7 +146,7 @@ def _check_small_batches(spec: RunSpec) -> None:
     if spec.method.local.batch_size < min_batch:
         raise InputError(
             "batch_size",
-            f"{kind} cannot be trained on batches of one sample, like any model with batch norm",
+            f"{kind} cannot train on batches of one sample",
             got=spec.method.local.batch_size,
             expected=f"{min_batch} or more",
         )
@@ -154,15 +154,13 @@ def _check_small_batches(spec: RunSpec) -> None:
     if len(small) == len(sizes):
         raise InputError(
             "clients",
-            f"each of the {len(sizes)} has one training sample, and {kind} cannot be trained on batches of one sample, "
-            "like any model with batch norm",
+            f"each of the {len(sizes)} has one training sample, and {kind} cannot train on batches of one sample",
             hint="give fewer clients, or a model without batch norm",
         )
     if len(small) and spec.experiment.on_bad_client == "stop":
         raise InputError(
             "on_bad_client",
-            f"the run would end at {_name_clients(small, spec.data.names)}, with one training sample each, on which "
-            f"{kind} cannot be trained",
+            f"{kind} cannot train on the single sample of {_name_clients(small, spec.data.names)}",
             got="stop",
             hint="give skip, or another partition",
         )
@@ -250,7 +248,7 @@ def _check_privacy(spec: RunSpec) -> None:
     refuse_missing_library()
     if has_statistics(spec.traced.module) or spec.state.changes:
         kind = type(spec.traced.module).__name__
-        problem = f"{kind} stores statistics of training samples, as batch norm does, and these are not private"
+        problem = f"{kind} stores statistics of training samples, which are not private"
         raise InputError("model", problem, hint="give a model with group norm or without normalisation")
 
 

@@ -214,7 +214,7 @@ def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
     """Raise InputError if these fields of config.json name code to import, which an attacker may have written."""
     paths = foreign_in(written)
     if paths:
-        problem = f"it names code that would be imported and run, {', '.join(paths)}"
+        problem = f"its config.json names code to import: {', '.join(paths)}"
         raise InputError("run", problem, got=directory, hint="give --trust, in Python trust=True, if you trust it")
 
 

@@ -66,7 +66,7 @@ def check_sent_model(task: Task, outcome: Update | Fault) -> None:
     if defect is not None:
         raise RunFailed(
             "model",
-            f"it was sent to client {task.client} with task {task.id}, and has {defect}",
+            f"the weights that client {task.client} received with task {task.id} have {defect}",
             hint="give --max-update-norm auto to refuse such updates",
         )
 
@@ -83,7 +83,7 @@ def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) ->
     if task.client in bad.left_out and bad.stopped:
         hint = "give --on-bad-client skip to continue without such clients"
         if task.client == bad.needed:
-            hint = "start a run with another root client, because without its delta the model cannot move"
+            hint = "start a run with another root client"
         problem = f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}"
         raise RunFailed(f"client {task.client}", problem, hint=hint)
     last = f"the last, client {task.client} with task {task.id}: {error}"

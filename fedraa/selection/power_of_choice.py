@@ -58,7 +58,7 @@ class PowerOfChoice(CountedSelection):
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
         drawn = self.candidates or 2 * view.count
         if drawn < view.count:
-            problem = f"it must choose {view.count} clients from them"
+            problem = f"{view.count} of the candidates must be chosen"
             raise InputError("participation", problem, got=f"candidates={drawn}", hint="give more candidates")
         if self.candidates is not None and self.candidates > len(view.samples):
             problem = f"there are {len(view.samples)} clients"

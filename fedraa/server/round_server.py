@@ -325,7 +325,7 @@ def received_buffer(download: Compressor, part: Vector, rng: np.random.Generator
     with convert_errors("schedule.download_compressor", download):
         arrived = download.apply(torch.tensor(part), rng)
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
-            problem = f"{type(download).__name__}.apply returned it"
+            problem = f"{type(download).__name__}.apply returned a wrong value"
             expected = f"a tensor {list(part.shape)}"
             raise InputError("schedule.download_compressor", problem, got=arrived, expected=expected)
     return np.asarray(arrived.numpy(), np.float32)

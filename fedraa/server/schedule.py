@@ -129,7 +129,7 @@ class AsyncSampled(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.participation_correction:
-            problem = "it needs the costs of tasks, which are unknown until a submodel is sampled"
+            problem = "it needs costs of submodels, which are unknown before they are sampled"
             got = update.participation_correction
             raise InputError("update.participation_correction", problem, got=got, hint="give 0")
         run = setup.run

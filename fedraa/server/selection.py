@@ -83,7 +83,7 @@ def make_async_selector(
         raise InputError("next_client", problem, got=got, hint="give uniform, oort or power-of-choice")
     if _has_count(selection) and count_of(selection) is not None:
         problem = "the method chooses one client whenever another has finished"
-        hint = "leave the number out, and give concurrency"
+        hint = "give concurrency instead of the number"
         raise InputError("next_client", problem, got=got, hint=hint)
     if is_routing(selection):
         return None
