@@ -11,9 +11,8 @@ STEP_UNITS = ("steps", LOCAL)
 UNITS = (*STEP_UNITS, "time", "passes")
 AUTO = "auto"
 ADAPTIVE = "adaptive"
-# Default COSINE of `adaptive:COSINE`. If the cosine of tasks (`HalfwayCosine`) has this value, the adaptive learning
-# rate stays constant.
-TARGET = -0.05
+# If the cosine of tasks (`HalfwayCosine`) has this value, the learning rate of `adaptive` stays constant.
+DEFAULT_COSINE = -0.05
 EXPECTED = (
     "constant, adaptive, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes "
     "or @local by the run's clock, by passes over the training data or by the local steps of each task, as in "
@@ -28,7 +27,7 @@ USUAL_SCHEDULES = {
     "steps": "steps:150,250:0.1",
 }
 # A cosine over time or passes ends at this share of its length, so that the factor stays above 0.
-LAST = 0.99
+COSINE_END = 0.99
 
 
 def lr_unit(spec: str) -> str:
@@ -84,7 +83,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
             case "cosine", [text]:
                 total = length if text == AUTO and unit == LOCAL else number(text)
                 if 0 < total < math.inf:
-                    last = total - 1 if unit in STEP_UNITS else LAST * total
+                    last = total - 1 if unit in STEP_UNITS else COSINE_END * total
                     return lambda at: 0.5 * (1 + math.cos(math.pi * min(at, last) / total))
     except ValueError:
         pass
@@ -129,7 +128,7 @@ def target_cosine(spec: str) -> float | None:
     name, _, cosine = spec.partition(":")
     if name != ADAPTIVE:
         return None
-    return float(cosine or TARGET)
+    return float(cosine or DEFAULT_COSINE)
 
 
 def follows_length(spec: str) -> bool:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedraa.models.statistics import copy_buffers, is_spectral
 
-# Attributes of every nn.Module. They are not part of a snapshot.
-OF_MODULES = frozenset(vars(nn.Module()))
+# A snapshot does not contain the attributes that every nn.Module has.
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Snapshot:
         attributes: dict[str, Any] = {}
         for prefix, part in module.named_modules():
             if not is_spectral(part):
-                own = {name: value for name, value in vars(part).items() if name not in OF_MODULES}
+                own = {name: value for name, value in vars(part).items() if name not in MODULE_ATTRIBUTES}
                 attributes |= _copy_plain(prefix, own)
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 

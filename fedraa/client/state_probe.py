@@ -35,12 +35,11 @@ from fedraa.models.statistics import (
 from fedraa.submodels.tracing.accept import copy_private
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Maximum number of samples in a batch.
-ROWS = 4
+MAX_PROBE_SAMPLES = 4
 # Values for step counters, because a model may behave differently after a certain number of steps.
-COUNTS = (1, 10, 100, 1_000, 1_000_000)
-# Copies of a model with more parameters than this share the parameters.
-LARGE = 50_000_000
+TRIED_STEP_COUNTS = (1, 10, 100, 1_000, 1_000_000)
+# Copies of a model share its parameters if there are more than this number.
+LARGE_MODEL_PARAMETERS = 50_000_000
 
 
 def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
@@ -63,7 +62,7 @@ def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tenso
 
 class _Probe:
     def __init__(self, module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> None:
-        self._large = sum(p.numel() for p in module.parameters()) > LARGE
+        self._large = sum(p.numel() for p in module.parameters()) > LARGE_MODEL_PARAMETERS
         self._module = perturb_parameters(copy_private(module, share=self._large))
         self._outputs = outputs
         self._kind = type(module).__name__
@@ -71,7 +70,7 @@ class _Probe:
         # With at least four samples, the batches have different samples. Otherwise both have all samples.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
-            half = min(ROWS, rows // 2)
+            half = min(MAX_PROBE_SAMPLES, rows // 2)
             first, second = slice(half), slice(half, 2 * half)
         self._batch = take_rows(example, first)
         self._other = map_tree(shift_values, take_rows(example, second))
@@ -213,7 +212,7 @@ class _Probe:
         if moved:
             yield moved
         if numbers:
-            for count in COUNTS:
+            for count in TRIED_STEP_COUNTS:
                 yield {name: self._counter_at(name, count) for name in numbers}
 
     def _counter_at(self, name: str, count: int) -> Any:

@@ -18,12 +18,12 @@ from fedraa.submodels.cost import Cost
 Widths = tuple[int, ...]
 FLOAT32_BYTES = 4
 # Number of a client's last observed durations whose median estimates its speed.
-REMEMBERED = 5
+DURATION_WINDOW = 5
 # Maximum number of new cost tables while the first duration of each client is observed. A table covers all clients, so
 # it is expensive.
-TABLES = 64
+MAX_FIRST_TABLES = 64
 # The fastest of this number of recent tasks of all clients sets the speed of the workers.
-PACES = 20
+PACE_WINDOW = 20
 
 
 @dataclass(frozen=True)
@@ -319,10 +319,10 @@ class CostModel(Stateful):
     def observe(self, widths: Widths, client: int, real: float, seconds: float = 0.0) -> bool:
         """Record the observed duration of a task. Return True if the table of costs has changed.
 
-        The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of observed to modelled
-        durations. A slow worker does not count as a slow device: the modelled duration in a ratio is at least the time
-        of the task at the pace of the fastest recent task. With more than `TABLES` clients, the table changes only
-        after several observations.
+        The client's row in the table is scaled by the median of its last `DURATION_WINDOW` ratios of observed to
+        modelled durations. The modelled duration counts at least the time of the task at the pace of the fastest recent
+        task, so that a slow worker does not count as a slow device. With more than `MAX_FIRST_TABLES` clients, the
+        table changes only after several observations.
 
         Args:
             widths: The widths of the submodel.
@@ -332,15 +332,15 @@ class CostModel(Stateful):
         """
         passes = self._sample_passes(widths, client)
         self._paces.append(seconds / passes)
-        del self._paces[:-PACES]
+        del self._paces[:-PACE_WINDOW]
         modelled = max(self.cost(widths, client, *self.moved_bytes(widths)), passes * min(self._paces))
         self._fresh.append((client, real / modelled))
-        if len(self._fresh) < -(-len(self._sizes) // TABLES):
+        if len(self._fresh) < -(-len(self._sizes) // MAX_FIRST_TABLES):
             return False
         for observed, ratio in self._fresh:
             ratios = self._ratios.setdefault(observed, [])
             ratios.append(ratio)
-            del ratios[:-REMEMBERED]
+            del ratios[:-DURATION_WINDOW]
         self._fresh.clear()
         return True
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedraa.aggregation.label_owners import labels_held
 from fedraa.attacks.attack import check_attack, make_attack_plan
-from fedraa.client.state_probe import ROWS, probe_state
+from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
 from fedraa.config.section import Section
@@ -160,7 +160,7 @@ def build_run(
         traced = trace_model(method, model, pair, tell, experiment.cut_layers)
         sets = method.submodel.submodels(traced)
     doing("looking for buffers that training changes")
-    state = probe_state(traced.module, map_tree(lambda part: part[: 2 * ROWS], example), objective.outputs)
+    state = probe_state(traced.module, map_tree(lambda part: part[: 2 * MAX_PROBE_SAMPLES], example), objective.outputs)
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
     if not has_statistics(traced.module) and not state.estimated:

@@ -40,7 +40,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registry of each component field. It compares descriptions, even of a text with a mapping.
+# The registries can compare a component's text with its mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,

@@ -338,7 +338,7 @@ MUTANTS: list[Mutant] = [
         ('"momentum": 0.0,', '"momentum": 0.5,', ON_TERMS),
         ("return drawn.count", "return None", ON_TERMS),
     ),
-    *_in("fedraa/client/lr_schedule.py", ("LAST = 0.99", "LAST = 1.0", ON_TERMS)),
+    *_in("fedraa/client/lr_schedule.py", ("COSINE_END = 0.99", "COSINE_END = 1.0", ON_TERMS)),
     *_in("fedraa/tuning/space.py", ("* (high - low) / 2", "* (high - low)", SPACE)),
     *_in("fedraa/tuning/suggest.py", ('trial.value if better == "max" else -trial.value', "trial.value", TUNER)),
     *_in(
