@@ -1,4 +1,4 @@
-"""The base class of means of low-rank adapters with different ranks: HetLoRA pads them, and FLoRA stacks them."""
+"""The base class of HetLoRA and FLoRA, which average low-rank adapters of different ranks."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -19,7 +19,6 @@ from torch import Tensor
 from fedraa.client.kept_buffer import KeptBuffer
 
 ErrorFeedback = Literal["none", "ef", "ef21"]
-# Holds e or g of each client.
 FEEDBACK = KeptBuffer("error_feedback")
 
 

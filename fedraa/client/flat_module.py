@@ -77,7 +77,7 @@ class FlatModule:
         return self._objective.forward(self.module, inputs)
 
     def forward_with(self, weights: Tensor, inputs: Any) -> None:
-        """Run the module with the weights [k] in evaluation mode, without gradients. Use hooks to read its values.
+        """Run the module with the weights [k], without gradients and dropout. Use hooks to read its values.
 
         The weights and the buffers of the module are restored afterwards.
         """

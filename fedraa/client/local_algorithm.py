@@ -90,7 +90,7 @@ class LocalRun(Protocol):
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and the gradient [k] at the current weights, after all gradient transforms.
 
-        The next call overwrites the gradient. It needs `needs_whole_gradient`.
+        The next call overwrites the gradient. An algorithm that calls this method sets `needs_whole_gradient`.
         """
 
     def record_loss(self, loss: Tensor) -> None:

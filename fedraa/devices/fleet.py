@@ -2,9 +2,9 @@
 
 A fleet has one of two systems of units:
 
-- Relative units (the default) refer to a client with the mean number of samples. A device of compute speed 1 trains the
-full model for 5 epochs in one time unit. A link of bandwidth 1 transfers the full model in one time unit. A memory of 1
-holds the training state of the full model.
+- Relative units (the default) refer to a client with the mean number of samples. A device of compute speed 1 trains
+  the full model for 5 epochs in one time unit. A link of bandwidth 1 transfers the full model in one time unit. A
+  memory of 1 holds the training state of the full model.
 - Physical units: FLOP/s, bytes/s, seconds and bytes. Only devices in physical units can have a power in watts.
 """
 

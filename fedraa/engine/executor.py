@@ -115,7 +115,7 @@ class _Dropped(BaseException):
 class LocalExecutor:
     """An executor in this process. It trains a task, or up to `stack` tasks at once, when the loop waits for it.
 
-    On the virtual clock it also trains short tasks ahead, in the order of their due times.
+    On the virtual clock it also trains short tasks before the loop waits for them.
     """
 
     workers = 1

@@ -139,7 +139,7 @@ def _check_inputs(spec: RunSpec) -> None:
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if no client has enough samples for a minibatch, or if one with too few ends the run."""
+    """Raise InputError if no client has enough samples for a minibatch, or if a client with too few ends the run."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__
@@ -339,7 +339,7 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
 
 
 def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
-    """Return a text that names the first of these clients by number and name, and counts the others."""
+    """Return a text with the first clients' numbers and names, and the number of other clients."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():
         if names is None or names[client] == str(client):

@@ -37,8 +37,8 @@ class DeltaSGD(LocalOptimizer):
     """Delta-SGD (Kim et al. 2024): SGD with a rate that follows the local smoothness. `lr` is only the first rate.
 
     Attributes:
-        gamma: Factor of the rate that the smoothness allows, the first argument of the minimum.
-        delta: A step multiplies the rate by at most sqrt(1 + delta * h). h is this multiple in the step before.
+        gamma: Factor of the rate that the smoothness allows.
+        delta: A step multiplies the rate by at most sqrt(1 + delta * h), where h is the factor of the step before.
     """
 
     gamma: Positive = 2.0

@@ -84,7 +84,9 @@ class NormalisedSteps(LocalAlgorithm):
 
 @dataclass
 class MomentumAndControls(RoundState):
-    """c, m, c_i and theta_prev of PAdaMFed. The server's step is multiplied by gamma / (eta K).
+    """The server's momentum and the clients' control variates (c, m, c_i and theta_prev) of PAdaMFed.
+
+    The server's step is multiplied by gamma / (eta K).
 
     Attributes:
         rounds: T, the number of rounds; None for the run's limit of rounds.

@@ -73,8 +73,8 @@ class ClientStates(Stateful):
     def copy_rows(self, clients: Sequence[int]) -> State:
         """Return copies of the clients' rows, for an evaluation of personal models.
 
-        The key `clients` holds the numbers [n] of those that have trained, and the key of each buffer their rows [n,
-        size].
+        The key `clients` holds the numbers [n] of the clients that have trained. The key of each buffer holds their
+        rows [n, size].
         """
         present = [client for client in clients if all(client in rows for rows in self._rows.values())]
         copies = {

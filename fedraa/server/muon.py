@@ -39,9 +39,10 @@ FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
 
 @dataclass
 class FixedLengthStep(ServerOptimizer):
-    """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta. A subclass defines lmo.
+    """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta.
 
-    Coordinates outside `moved` are 0 in lmo's argument, and their momentum does not change.
+    lmo is the linear minimization oracle of a norm, which a subclass defines. Coordinates outside `moved` are 0 in its
+    argument, and their momentum does not change.
 
     Attributes:
         server_lr: Length of the step, in units of the weights.
@@ -88,7 +89,7 @@ class FixedLengthStep(ServerOptimizer):
 @SERVER_OPTIMIZER.register("normalized-momentum")
 @dataclass
 class NormalizedMomentum(FixedLengthStep):
-    """theta += server_lr * m / |m|, m <- beta m + (1 - beta) delta: the LMO of the Euclidean ball."""
+    """theta += server_lr * m / |m|, m <- beta m + (1 - beta) delta."""
 
     nesterov: bool = False
 

@@ -103,7 +103,7 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # With a scheduler there is no sampler. The base class does nothing at the end of a round.
+        # With a scheduler, this sampler does nothing at the end of a round.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels

@@ -310,8 +310,8 @@ class Rounds(Barrier):
 class ScheduledRounds(Barrier):
     """A schedule in rounds in which a scheduler chooses the fragments (Sync Fed-RAA).
 
-    Within a round, each assigned task counts as an update of its fragment. After it, all updates of a fragment count as
-    one.
+    Within a round, each assigned task counts as an update of its fragment. After the round, all updates of a fragment
+    count as one.
     """
 
     scheduler: Any = "gre-raa"

@@ -74,7 +74,7 @@ class Server(Protocol):
         """End a round that has no clients. Return the clients that now wait for a task."""
 
     def state(self) -> State:
-        """Return the state for a checkpoint. The loop never calls this within another method's call."""
+        """Return the state for a checkpoint."""
 
     def restore(self, state: State) -> None:
         """Restore the result of `state`."""
