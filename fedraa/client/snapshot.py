@@ -46,7 +46,7 @@ class Snapshot:
         for prefix, part in module.named_modules():
             if not is_spectral(part):
                 own = {name: value for name, value in vars(part).items() if name not in MODULE_ATTRIBUTES}
-                attributes |= _copy_plain(prefix, own)
+                attributes |= _copy_comparable(prefix, own)
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
@@ -65,17 +65,16 @@ def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
             if kind.__module__.startswith("torch."):
                 continue
             own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
-            arrays |= _copy_plain(prefix, {name: value for name, value in own.items() if _holds_arrays(value)})
+            arrays |= _copy_comparable(prefix, {name: value for name, value in own.items() if _holds_arrays(value)})
     return arrays
 
 
-def _copy_plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_comparable(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of the comparable values, with the keys `prefix.NAME`."""
-    return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_plain(value)}
+    return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_comparable(value)}
 
 
 def _holds_arrays(value: object) -> bool:
-    """Return True for a tensor, an array, or a list or dict that contains one."""
     if isinstance(value, Mapping):
         return any(map(_holds_arrays, value.values()))
     if isinstance(value, (list, tuple)):
@@ -83,16 +82,16 @@ def _holds_arrays(value: object) -> bool:
     return isinstance(value, (Tensor, np.ndarray))
 
 
-def _is_plain(value: object) -> bool:
+def _is_comparable(value: object) -> bool:
     """Return True for a comparable value: a tensor, array, number or text, or a collection of them."""
     if isinstance(value, nn.Parameter):
         return False
     if isinstance(value, Tensor):
         return value.is_leaf or not value.requires_grad
     if isinstance(value, Mapping):
-        return all(map(_is_plain, value.values()))
+        return all(map(_is_comparable, value.values()))
     if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_is_plain, value))
+        return all(map(_is_comparable, value))
     return value is None or isinstance(value, (bool, int, float, str, np.ndarray))
 
 

@@ -235,7 +235,6 @@ class _Probe:
         return module
 
     def _try_module(self, module: nn.Module, *, training: bool = True) -> Results | None:
-        """Return the module's results for the second batch, or None if it raises an exception."""
         try:
             return self._run_module(module, self._other, training=training)
         # The user's module can raise any exception.

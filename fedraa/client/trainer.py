@@ -246,7 +246,6 @@ class Trainer:
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
 
     def _split_full_batch(self, samples: int) -> list[npt.NDArray[np.int64]]:
-        """Return the positions of the samples in batches of `FULL_BATCH`. The last batch may have another size."""
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 

@@ -164,7 +164,9 @@ def build_run(
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
     if not has_statistics(traced.module) and not state.estimated:
-        _refuse_set(experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate")
+        _refuse_unless_default(
+            experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate"
+        )
     params = flatten_parameters(traced.module)
     if not np.isfinite(params).all():
         raise InputError("model", "it has initial values that are not finite", got=traced.module)
@@ -238,30 +240,17 @@ def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
         component: `model` or `dataset`. The user passes this component as an object.
     """
     for field in _ONLY_BY_NAME[component]:
-        _refuse_set(experiment, field, f"a {component} that is given as an object")
+        _refuse_unless_default(experiment, field, f"a {component} that is given as an object")
 
 
-def _refuse_set(options: Section, field: str, beside: str) -> None:
-    """Raise InputError if the field is not at its default.
-
-    Args:
-        options: The options that have the field.
-        field: The field, which would have no effect.
-        beside: The setting or the object that makes the field useless.
-    """
+def _refuse_unless_default(options: Section, field: str, beside: str) -> None:
     value = getattr(options, field)
     if value != type(options).model_fields[field].default:
         raise without_effect(field, value, beside)
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if the options request evaluations of more clients than have test samples.
-
-    Args:
-        options: The options of evaluations.
-        clients: The number of clients.
-        able: The number of clients with test samples.
-    """
+    """Raise InputError if the options request evaluations of more clients than have test samples."""
     for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
         if getattr(options, switch) is None:
             continue
@@ -337,13 +326,6 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
 
 
 def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
-    """Return the timing model, which gives the duration of each task.
-
-    Args:
-        options: The options of the devices.
-        clients: The number of clients.
-        seed: Seed of the run.
-    """
     period = options.availability_period
     spans: Availability | Daily | None = None
     kind, _, trace = str(options.availability or "").partition(":")

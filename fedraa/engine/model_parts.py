@@ -95,7 +95,7 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
 
 @contextmanager
 def _naming_the_model() -> Iterator[None]:
-    """Rename the field of an error from `module` or `example` to the user's option `model`."""
+    """Replace the field `module` or `example` of an error by the user's option `model`."""
     try:
         yield
     except InputError as error:

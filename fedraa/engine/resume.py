@@ -124,7 +124,7 @@ def rebuild_run(
 def resume_command(spec: RunSpec, directory: Path) -> str:
     """Return the command that resumes an interrupted run, or the Python call if it needs objects."""
     written = spec.experiment.model_dump(mode="json")
-    from_scripts = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
+    from_scripts = [name for name, value in written.items() if any(map(_is_script_path, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
     if names:
         return _resume_call(directory, names)
@@ -162,7 +162,7 @@ def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[st
     for name, written in config["experiment"].items():
         if name in needed:
             continue
-        gone = [path for path in paths_in(written) if _is_gone(name, path)]
+        gone = [path for path in paths_in(written) if _is_missing_script_object(name, path)]
         if gone:
             needed[name] = f"the {name} {', '.join(gone)} of a script or a notebook"
     missing = [name for name in needed if passed.get(name) is None]
@@ -177,14 +177,13 @@ def _resume_call(directory: Path, names: Sequence[str]) -> str:
     return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in names)])})"
 
 
-def _is_of_a_script(path: str) -> bool:
-    """Return True for the import path of an object in a script or a notebook, which no command can import."""
+def _is_script_path(path: str) -> bool:
     return "<" in path or path.startswith("__main__:")
 
 
-def _is_gone(name: str, path: str) -> bool:
-    """Return True if the path names an object of a script or notebook that the current program lacks."""
-    if "<" in path or not _is_of_a_script(path):
+def _is_missing_script_object(name: str, path: str) -> bool:
+    """Return True for the path of a script's or notebook's object that the current program lacks."""
+    if "<" in path or not _is_script_path(path):
         return "<" in path
     try:
         import_object(name, path)
@@ -241,13 +240,7 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
-    """Raise InputError for the first field that differs between two experiments, in the form of config.json.
-
-    Args:
-        was: The experiment in the run directory.
-        now: The experiment with the passed fields.
-        names: The fields to compare.
-    """
+    """Raise InputError for the first field in `names` that differs between two experiments."""
     for name in sorted(names):
         if now[name] == was.get(name):
             continue
@@ -279,28 +272,14 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
         raise InputError("run", problem, got=directory, hint="give the model, dataset and fleet of its start")
 
 
-def _check_further(value: object, before: Target, now: Target | None) -> None:
-    """Raise InputError unless the new target has the previous metric and is harder to reach.
-
-    Args:
-        value: The new target as the user gave it.
-        before: The previous target.
-        now: The new target.
-    """
+def _check_harder_target(value: object, before: Target, now: Target | None) -> None:
     if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
         expected = f"a target for {before.name} that is harder to reach than {before}"
         raise InputError("target", got=value, expected=expected, hint="give such a target, or leave it out")
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
-    """Raise InputError if config.json does not describe the method of the experiment. New limits are ignored.
-
-    Args:
-        directory: The run directory, for errors.
-        was: The method in its configuration.
-        spec: The run as it would continue.
-        longer: The names of the new limits.
-    """
+    """Raise InputError if config.json does not describe the method of the experiment. New limits are ignored."""
     now = spec.method.described()
     if longer and isinstance(was.get("schedule"), Mapping):
         kept = {name: value for name, value in was["schedule"].items() if name not in longer}
@@ -363,13 +342,7 @@ def _creates_component(text: str, described: Mapping[str, Any], where: str) -> b
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
-    """Raise InputError unless all new limits are larger, and one of them is the limit that ended the run.
-
-    Args:
-        history: The run in its directory.
-        longer: The new limits.
-        spec: The run as it would continue.
-    """
+    """Raise InputError unless all new limits are larger, and one of them is the limit that ended the run."""
     was = history.config["resolved"]["limits"]
     now = vars(spec.limits)
     for name, value in longer.items():
@@ -377,7 +350,7 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
         if before is None:
             raise InputError(name, "the run has no such limit", got=value, hint="leave it out")
         if name == "target":
-            _check_further(value, Target(**before), spec.limits.target)
+            _check_harder_target(value, Target(**before), spec.limits.target)
         elif now[StopOptions.LIMITS[name]] <= before:
             expected = f"more than {before:g}, the limit of the run"
             raise InputError(name, got=value, expected=expected, hint="give more, or leave it out")

@@ -49,21 +49,12 @@ def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
                 continue
             largest, channel = _largest_input(x)
             if largest > LARGEST_INPUT:
-                problem = _about_large(name, largest, channel, data, standardise=standardise)
+                problem = _describe_large_input(name, largest, channel, data, standardise=standardise)
                 return f"dataset {data.dataset.name!r}: {problem}"
     return None
 
 
-def _about_large(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
-    """Return the problem and the remedy of an input with large values, as one text.
-
-    Args:
-        name: The name of the input.
-        largest: The largest absolute value.
-        channel: The channel that contains this value.
-        data: The data of the run.
-        standardise: True if the run standardises inputs.
-    """
+def _describe_large_input(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
     if any(scaling is not None for scaling in list_leaves(data.scaling)):
         return (
             f"{name} reaches {largest:.4g} standard deviations in channel {channel}, which often ends training in NaN; "
@@ -124,7 +115,7 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
         return None
     dimension = _CLASS_DIMENSION[type(objective)]
     is_token = any(not x.is_floating_point() for x in list_leaves(example))
-    outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
+    outputs = _trial_outputs(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
     if not outputs or not all(bool(((result >= 0) & (result <= 1)).all()) for result in outputs):
         return None
     sums_to_one = dimension is not None and all(_sums_to_one(result, dimension) for result in outputs)
@@ -182,20 +173,10 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
     return outputs.shape[dimension] > 1 and bool(((sums - 1).abs() < 1e-3).all())
 
 
-def _outputs_of_trials(
+def _trial_outputs(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the model's outputs for samples, and for random inputs of each scale.
-
-    Args:
-        model: The model.
-        example: A batch of samples.
-        objective: The objective, which calls the model.
-        factors: The scales of random inputs.
-
-    Returns:
-        The outputs; an empty list if the model fails on one of the inputs.
-    """
+    """Return the model's outputs for samples and for random inputs of each scale; empty if the model fails."""
     samples = map_tree(lambda x: x[:TRIED_ROWS], example)
     generator = torch.Generator().manual_seed(0)
     trials = [samples]

@@ -86,13 +86,6 @@ class TaskLedger(Stateful):
             self.scheduler.scheduler.restore(state["scheduler"])
 
     def _choose_fragment(self, client: int, now: float, feasible: Ints) -> int:
-        """Return the scheduler's fragment for the client's next task.
-
-        Args:
-            client: The client.
-            now: Time on the run's clock.
-            feasible: The client's fragments within the delay bound.
-        """
         assert self.scheduler is not None
         turn = int(self.turns[client])
         rng = generator(self._seed, "schedule", client, turn)

@@ -75,7 +75,7 @@ class FirstBlocks(WithCapacities):
             Assignment(
                 depth,
                 whole,
-                np.repeat([_block_of(name) < depth for name in traced.names], sizes),
+                np.repeat([_block_number(name) < depth for name in traced.names], sizes),
                 mask_by_label=True,
                 work=flops[depth - 1] / flops[-1],
             )
@@ -89,8 +89,7 @@ class FirstBlocks(WithCapacities):
         )
 
 
-def _block_of(name: str) -> int:
-    """Return the number, from 0, of the block of EarlyExits to which a tensor belongs."""
+def _block_number(name: str) -> int:
     return int(name.split(".")[1])
 
 
@@ -136,21 +135,15 @@ class SelfDistillation(LocalAlgorithm):
         weight = self.distillation_weight(run.server_step)
         with exit_logits(model) as logits:
             for inputs, labels in run.minibatches():
-                run.step(inputs, labels, penalty=partial(_add_exits, logits, labels, weight))
+                run.step(inputs, labels, penalty=partial(_exit_losses, logits, labels, weight))
 
     def distillation_weight(self, round: int) -> float:
         """Return the weight kd of the distillation in a round, from 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 
-def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
-    """Return the losses of all exits except the deepest, plus the distillation loss between all exits.
-
-    Args:
-        logits: The logits of the exits.
-        labels: Labels [b].
-        weight: Weight of the distillation.
-    """
+def _exit_losses(logits: Logits, labels: Tensor, weight: float) -> Tensor:
+    """Return the losses of all exits except the deepest, plus the distillation loss between all exits."""
     deepest, *others = [values.float() for values in logits.values]
     total = deepest.new_zeros(())
     for values in others:

@@ -108,13 +108,6 @@ class ModelContrast(LocalAlgorithm):
         previous.copy_(run.weights)
 
     def _train_with_contrast(self, run: LocalRun, features: Features, previous: Tensor) -> None:
-        """Train with the contrastive loss.
-
-        Args:
-            run: The task.
-            features: The features of the last forward pass.
-            previous: The weights [k] of the client's previous model.
-        """
         for inputs, labels in run.minibatches():
             run.forward(run.received, inputs)
             near = features.values

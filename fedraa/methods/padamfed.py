@@ -114,8 +114,8 @@ class MomentumAndControls(RoundState):
     )
 
     def start(self, run: RoundStateContext) -> None:
-        rounds = _known(self.rounds or run.rounds, "rounds", "the run has no limit of rounds")
-        cohort = _known(self.cohort or run.cohort, "cohort", "the participation has no fixed number of clients")
+        rounds = _require_known(self.rounds or run.rounds, "rounds", "the run has no limit of rounds")
+        cohort = _require_known(self.cohort or run.cohort, "cohort", "the participation has no fixed number of clients")
         self._clients = run.clients
         self._beta = min(1.0, float((cohort * run.steps) ** (1 / 3) / rounds ** (2 / 3)))
         self._control = np.zeros(run.size, np.float32)
@@ -163,14 +163,7 @@ class MomentumAndControls(RoundState):
         return 4 * size * (clients + 5)
 
 
-def _known(value: float | None, name: str, problem: str) -> float:
-    """Return a number that PAdaMFed needs before the run. Raise InputError for None.
-
-    Args:
-        value: The number, or None.
-        name: The name of its setting.
-        problem: Why the run does not determine it.
-    """
+def _require_known(value: float | None, name: str, problem: str) -> float:
     if value is None:
         hint = f"give --override update.auxiliary.{name}=NUMBER"
         raise InputError(f"update.auxiliary.{name}", f"beta and gamma depend on it, and {problem}", hint=hint)

@@ -162,7 +162,6 @@ class Oort(CountedSelection):
         return exploited + new
 
     def _exploit(self, explored: Ints, scores: Floats, count: int, rng: np.random.Generator) -> list[int]:
-        """Draw `count` clients by score from the pool of clients with the best scores."""
         order = np.argsort(-scores, kind="stable")
         limit = scores[order[min(count, len(order) - 1)]] * self.cut_off
         near = int((scores >= limit).sum())

@@ -66,7 +66,7 @@ class ClientStates(Stateful):
             elif buffer.coordinates is None:
                 row[assignment.where] = assignment.trained(values)
             else:
-                chosen, places = self._split(key, assignment)
+                chosen, places = self._shared_positions(key, assignment)
                 trained = slice(None) if assignment.mask is None else assignment.mask[chosen]
                 row[places[trained]] = values[trained]
 
@@ -96,7 +96,7 @@ class ClientStates(Stateful):
         if buffer.coordinates is None:
             values: Vector = copy_coordinates(row, where)
         else:
-            chosen, places = self._split(key, assignment)
+            chosen, places = self._shared_positions(key, assignment)
             values = row[places]
             if mask is not None:
                 mask = mask[chosen]
@@ -113,7 +113,7 @@ class ClientStates(Stateful):
             values[~mask] = 0.0
         return values
 
-    def _split(self, key: str, assignment: Assignment) -> tuple[Index, Index]:
+    def _shared_positions(self, key: str, assignment: Assignment) -> tuple[Index, Index]:
         """Return the positions, in the submodel and in the buffer, of the coordinates that both have."""
         places = self._places[key]
         if assignment.submodel.index is not None:

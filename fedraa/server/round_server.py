@@ -237,12 +237,7 @@ class RoundServer(Stateful):
         return self._end_round("deadline", now)
 
     def _end_round(self, reason: str, now: float) -> Iterable[int]:
-        """Give up the tasks in flight, close the round, and return the next cohort.
-
-        Args:
-            reason: Why tasks are lost: `count` or `deadline`.
-            now: Time on the run's clock.
-        """
+        """Give up the tasks in flight for this reason, close the round, and return the next cohort."""
         for number in list(self.ledger.in_flight):
             flight = self.task_table.in_flight[number]
             elapsed = now - flight.left

@@ -151,13 +151,6 @@ class AsyncSampled(Schedule):
 def _make_ledger(
     schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, scheduler: SchedulerRunner | None = None
 ) -> AsyncLedger:
-    """Return the ledger of an asynchronous server.
-
-    Args:
-        schedule: The schedule.
-        setup: The run.
-        scheduler: Chooses the fragments; None if a submodel is drawn for every task.
-    """
     choice: dict[str, Any] = {
         "clients": setup.run.clients,
         "seed": setup.run.seed,
@@ -176,7 +169,6 @@ def _make_ledger(
 def _make_store(
     schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, update: AsyncRule, ledger: AsyncLedger
 ) -> LocalStore:
-    """Return the store of an asynchronous server in this process."""
     routing = ledger.routing
     return LocalStore(
         setup.params,

@@ -154,5 +154,4 @@ def make_facts(costs: CostModel, shapes: Sequence[Widths], samples: Sequence[int
 
 
 def _has_count(selection: Selection) -> bool:
-    """Return True if the selection has a field `count`, the number of clients per round."""
     return is_dataclass(selection) and any(field.name == "count" for field in fields(selection))

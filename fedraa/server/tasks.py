@@ -365,13 +365,6 @@ def restored_flights(
 
 
 def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:
-    """Return a task of a checkpoint. The task holds the values of its buffer.
-
-    Args:
-        state: The values that `flight_state` returned.
-        decision: The decision of the task.
-        assignment: The submodel.
-    """
     return Task(
         id=decision.task,
         client=decision.client,
