@@ -23,10 +23,9 @@ class LocalTraining:
     """The settings of a client's local training. All optional terms are off by default.
 
     A local step computes in this order: gradient (with `sam_rho`, at perturbed weights), mask of the submodel, proximal
-    term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local optimizer. If the submodel has
-    a mask, the gradient is set to 0 outside of the mask after every part. Clipping does not change the weight decay, as
-    in HeteroFL's code. With `grad_mix` m, the decay is multiplied by m, as if it were added to the gradient before the
-    mix. AdamW applies the decay directly to the weights.
+    term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local optimizer. With a mask, the
+    gradient is set to 0 outside of the mask after every part. Clipping does not change the weight decay, as in
+    HeteroFL's code. With `grad_mix` m, the decay is multiplied by m. AdamW applies the decay directly to the weights.
 
     Attributes:
         lr: Learning rate.
@@ -50,10 +49,9 @@ class LocalTraining:
         adversary: True to train on inputs that an adversary of each client has changed (FedRobust).
         label_masked: True to set the logits of labels that the client's data lack to 0 (HeteroFL).
         logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
-            label in the client's data, and q its share in the data of all clients (logit adjustment, Menon et al. 2021,
-            and FedLC, Zhang et al. 2022, with q in place of equal shares). Training then does not unlearn labels that
-            are rarer at the client than at all clients. With 1, labels that the client's data lack have no influence.
-            The field needs the objective classification.
+            label in the client's data, and q its share in the data of all clients (Menon et al. 2021; FedLC, Zhang et
+            al. 2022, has equal shares q). Training then does not unlearn labels that are rare at the client. With 1,
+            labels that the client's data lack have no influence. The field needs the objective classification.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.
