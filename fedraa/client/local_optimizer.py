@@ -293,7 +293,7 @@ class OptimizerSteps:
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:
-    """Return [..., 1] instead of [..., k] if the number of steps is equal for all coordinates, to save time."""
+    """Return the numbers of steps [..., k], or [..., 1] if they are all equal, to save time."""
     first = steps[..., :1]
     if bool((steps == first).all()):
         return first.clone()

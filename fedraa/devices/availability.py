@@ -143,7 +143,7 @@ class Daily:
 
 
 def availability_from(described: dict[str, Any]) -> Availability | Daily:
-    """Return the availability from the dict of its method `described`."""
+    """Restore an availability from the dict that its method `described` returned."""
     if "share" in described:
         return Daily(**described)
     return Availability.from_described(described)

@@ -208,7 +208,7 @@ class CostModel(Stateful):
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
     def _server_time(self, passed: Floats | float) -> Floats | float:
-        """Return the time of the server's part of a split model, in time units."""
+        """Return the time units that the server's part of a split model needs for `passed` sample passes."""
         if self._stem is None or not self._stem.server_flops:
             return 0.0
         flops = self._stem.server_flops * passed
@@ -265,7 +265,7 @@ class CostModel(Stateful):
         """Return the number of local steps of one task for every client and submodel, [N, M]."""
         auto = self._solver.auto
         if auto is None:
-            return np.repeat(self._by_size(self._solver.count_steps)[:, None], len(shapes), axis=1)
+            return np.repeat(self._map_sizes(self._solver.count_steps)[:, None], len(shapes), axis=1)
         clients = np.arange(len(self._sizes))
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
@@ -291,7 +291,7 @@ class CostModel(Stateful):
         """
         columns = []
         for widths in shapes:
-            passed = self._all_passed(widths)
+            passed = self._all_sample_passes(widths)
             load = self.load(widths, passed, *self.moved_bytes(widths))
             columns.append(
                 np.where(self.fleet.fits_memory(load), self.fleet.cost(load) + self._server_time(passed), np.inf)
@@ -353,20 +353,17 @@ class CostModel(Stateful):
             return self._solver.passed_samples(shard)
         return float(self._solver.passed_in(steps, shard))
 
-    def _all_passed(self, widths: Widths) -> Floats:
+    def _all_sample_passes(self, widths: Widths) -> Floats:
         """Return the number of sample passes in one task of every client, [N]."""
         auto = self._solver.auto
         if auto is None:
-            return self._by_size(self._solver.passed_samples)
+            return self._map_sizes(self._solver.passed_samples)
         return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
-    def _by_size(self, of: Callable[[int], float]) -> Floats:
-        """Return the function's result for the number of samples of every client, [N].
-
-        It is called only once for equal numbers.
-        """
+    def _map_sizes(self, function: Callable[[int], float]) -> Floats:
+        """Return `function(number of samples)` of every client, [N]. Equal numbers need only one call."""
         sizes, shard = np.unique(self._sizes, return_inverse=True)
-        return np.array([of(int(size)) for size in sizes], np.float64)[shard]
+        return np.array([function(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the number of local steps in one task of each client [n] that `auto` computes from the costs."""

@@ -71,7 +71,7 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """The devices of all clients. Arrays are float64 [N], in the units of the module's docstring.
+    """The devices of all clients. Arrays are float64 [N], in relative or physical units.
 
     Attributes:
         compute: Compute speed.

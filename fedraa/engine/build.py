@@ -267,7 +267,7 @@ def _write_line(text: str) -> None:
 
 
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
-    """Return the options with a partition and a number of clients, by default if they are not set.
+    """Return the options, with defaults for an unset partition and an unset number of clients.
 
     By default the partition is `dirichlet` if `dirichlet` is set, else `natural` if the dataset assigns its samples to
     clients, else `iid`.

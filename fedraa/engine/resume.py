@@ -135,7 +135,7 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
 
 
 def extend_limits(directory: Path, spec: RunSpec) -> None:
-    """Write new limits into the run's configuration, and remove the files of the run's end.
+    """Write new limits into the run's configuration, and remove the files that a run writes at its end.
 
     If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits.
     """

@@ -26,7 +26,7 @@ class RunClock:
         return time.monotonic() - self._started_at
 
     def exclude(self, seconds: float) -> None:
-        """Subtract an interruption of `seconds`, in which no client could train, from the real time."""
+        """Exclude an interruption of `seconds` from the real time."""
         self._started_at += seconds
 
     def due(self, task: Task) -> float:

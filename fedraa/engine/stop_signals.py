@@ -1,4 +1,4 @@
-"""Handlers of Ctrl-C and SIGTERM. Either ends a run with a checkpoint, a second Ctrl-C at once."""
+"""Handlers of Ctrl-C and SIGTERM. Either signal ends a run with a checkpoint. A second Ctrl-C ends it at once."""
 
 import signal
 import threading

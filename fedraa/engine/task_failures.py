@@ -72,7 +72,7 @@ def check_sent_model(task: Task, outcome: Update | Fault) -> None:
 
 
 def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) -> None:
-    """Raise RunFailed if the run cannot continue after a failed task, for lack of this client or of any client.
+    """Raise RunFailed if no client is left after a failed task, or if the run needs this task's client.
 
     Args:
         bad: The record of clients with failed tasks.
