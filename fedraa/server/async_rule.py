@@ -202,7 +202,8 @@ class AsyncRule(Stateful, ABC):
 
     def bind(self, model: AsyncModel) -> Self:
         own = deepcopy(self)
-        own.start(model)
+        with convert_errors("async_rule", own):
+            own.start(model)
         return own
 
     def start(self, model: AsyncModel) -> None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar, Self
 
 from fedraa.aggregation.aggregator import ClientDelta
+from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.messages import Extra, ExtraBuffers, Update, Vector
 from fedraa.submodels.assignment import Assignment, Mask
@@ -68,7 +69,8 @@ class RoundState(Stateful):
 
     def bind(self, run: RoundStateContext) -> Self:
         own = deepcopy(self)
-        own.start(run)
+        with convert_errors("auxiliary", own):
+            own.start(run)
         return own
 
     def start(self, run: RoundStateContext) -> None:

@@ -14,6 +14,8 @@ from fedraa.messages import Task, Update
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.rundir.checkpoint import load_latest
 from fedraa.rundir.file_names import CHECKPOINTS
+from fedraa.server.round_state import RoundState
+from fedraa.server.round_update import Mean
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Submodel
@@ -80,11 +82,17 @@ class Mix(ConvexMix):
         return fl.ApplyResult(0.5)
 
 
+class State(RoundState):
+    def close(self, params: Any, delta: Any, moved: Any, scale: float) -> None:
+        params[3] = np.nan
+
+
 PARTS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     ({"aggregator": Average(np.nan)}, "aggregator", ("Average.finish", "not finite")),
     ({"aggregator": Average(1e30)}, "aggregator", ("Average.finish", "1e+30")),
     ({"server_optimizer": Step()}, "server_optimizer", ("Step", "not finite")),
     ({"server_lr": 1e35}, "server_optimizer", ("Sgd", "e+")),
+    ({"method": fl.Method(update=Mean(auxiliary=State()))}, "auxiliary", ("State", "not finite")),
     ({"method": "fed-raa", "async_rule": Rule()}, "async_rule", ("Rule", "not finite", "client 1")),
     ({"method": "fed-raa", "async_rule": Late(np.nan, 6)}, "async_rule", ("Late", "not finite")),
     ({"method": "fed-raa", "async_rule": Late(1e13, 6)}, "async_rule", ("Late", "1e+13")),
