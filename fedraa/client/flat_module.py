@@ -14,7 +14,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import view_as_tensor
-from fedraa.submodels.flat import is_by_piece, locate_parameters
+from fedraa.submodels.flat import is_large, locate_parameters
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of a row of a minibatch that has no sample.
@@ -104,7 +104,7 @@ class FlatModule:
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradient of the loss and store it in the buffer `gradient`."""
-        if is_by_piece(len(self.weights), self.weights.device):
+        if is_large(len(self.weights), self.weights.device):
             self.gradient.zero_()
             # torch leaves Tensor.backward untyped.
             loss.backward()  # type: ignore[no-untyped-call]

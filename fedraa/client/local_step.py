@@ -149,7 +149,7 @@ class LocalStep:
         return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
-        """Return local steps on the same module with a new optimizer, for a second model.
+        """Return local steps on the same module with a new optimizer for a second model.
 
         They use neither SAM nor the server's control variate or momentum.
 

@@ -92,7 +92,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 
 @cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
-    """Return the learning-rate factor as a function of the local step, for a task of `length` steps.
+    """Return the learning-rate factor as a function of the local step in a task of `length` steps.
 
     It is always 1 if the schedule `spec` does not count local steps.
     """

@@ -94,7 +94,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """The rule that each device is available once per period, for the same share of the period.
+    """The rule that each device is available once per period with the same duration.
 
     Attributes:
         share: The share of each period in which a device is available.

@@ -27,7 +27,7 @@ from fedraa.vectors.index_runs import where_of
 
 @dataclass
 class GlobalMomentum(RoundState):
-    """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM, for the gradients of the next round."""
+    """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM in the gradients of the next round."""
 
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(

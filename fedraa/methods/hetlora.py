@@ -23,7 +23,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.slices import Prefix
 
-# Smallest weight of an adapter, for the case that the products B A of all adapters are 0.
+# Smallest weight of an adapter if the products B A of all adapters are 0.
 MIN_WEIGHT = 1e-12
 
 

@@ -229,7 +229,7 @@ class AsyncRule(Stateful, ABC):
         raise AssertionError(f"{type(self).__name__} is no convex mix")
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the bytes of the rule's state, for the memory check before a run."""
+        """Return the bytes of the rule's state. The memory check uses it before a run."""
         return 0
 
 

@@ -71,7 +71,7 @@ class ClientStates(Stateful):
                 row[places[trained]] = values[trained]
 
     def copy_rows(self, clients: Sequence[int]) -> State:
-        """Return copies of the clients' rows, for an evaluation of personal models.
+        """Return copies of the clients' rows. Evaluations of personal models use them.
 
         The key `clients` holds the numbers [n] of the clients that have trained. The key of each buffer holds their
         rows [n, size].

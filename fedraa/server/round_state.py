@@ -100,5 +100,5 @@ class RoundState(Stateful):
         """
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the bytes of the server's state, for a model of `size` parameters."""
+        """Return the bytes of the server's state with a model of `size` parameters."""
         return 0
