@@ -14,7 +14,7 @@ from actors.pool.liveness import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.ray_versions import AnyRef
 from fedraa.config.sections import ProblemOptions
-from fedraa.data import Dealing, Federated, deal_samples
+from fedraa.data import DivisionSettings, Federated, divide_dataset
 from fedraa.data.tree import list_leaves
 from fedraa.engine.build import read_dataset
 from fedraa.errors import InputError
@@ -28,7 +28,7 @@ class DataHost:
     def __init__(self) -> None:
         self._blocks: Blocks | None = None
 
-    def blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
+    def blocks(self, problem: ProblemOptions, dealing: DivisionSettings, wanted: int) -> Blocks:
         """Return the clients' training data. The first call reads the data set on this node.
 
         Args:
@@ -43,8 +43,8 @@ class DataHost:
             self._blocks = self._read_blocks(problem, dealing, wanted)
         return self._blocks
 
-    def _read_blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
-        data = deal_samples(read_dataset(problem), dealing)
+    def _read_blocks(self, problem: ProblemOptions, dealing: DivisionSettings, wanted: int) -> Blocks:
+        data = divide_dataset(read_dataset(problem), dealing)
         if data_checksum(data) != wanted:
             raise InputError(
                 "data_dir",
@@ -66,7 +66,7 @@ class DataHosts:
     """
 
     problem: ProblemOptions
-    dealing: Dealing
+    dealing: DivisionSettings
     fingerprint: int
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _actors: dict[str, Any] = field(default_factory=dict)

@@ -19,10 +19,10 @@ from fedraa.config.section import Section
 from fedraa.config.sections import DEFAULT_ATTACKERS, ClientOptions, DeviceOptions, EvaluationOptions, ProblemOptions
 from fedraa.data import (
     Dataset,
-    Dealing,
+    DivisionSettings,
     FederatedDataset,
     as_dataset,
-    deal_samples,
+    divide_dataset,
     load_dataset,
     make_partitioner,
     make_transforms,
@@ -121,7 +121,7 @@ def build_run(
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment, clients=experiment.client_count, seed=experiment.seed)
     doing(f"dividing the data among {experiment.client_count} clients")
-    data = deal_samples(dataset, make_dealing(experiment, experiment, experiment.seed))
+    data = divide_dataset(dataset, make_dealing(experiment, experiment, experiment.seed))
     able = int((np.diff(data.test_offsets) > 0).sum())
     _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)
     dataset = data.dataset
@@ -309,7 +309,7 @@ def target_check(objective: Objective) -> Targets | None:
     return objective.targets
 
 
-def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> Dealing:
+def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> DivisionSettings:
     """Return the settings for dividing the dataset among the clients.
 
     Args:
@@ -324,7 +324,7 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
     objective = make_objective(problem.objective)
     transforms = make_transforms(problem.transforms, seed=seed)
     check_transforms(transforms, objective)
-    return Dealing(
+    return DivisionSettings(
         partitioner,
         clients.client_count,
         seed,
