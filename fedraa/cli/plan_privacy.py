@@ -9,7 +9,7 @@ from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, no_effect_error
-from fedraa.ledger.participation import NEXT_CLIENT, draw_cohort, needs_view
+from fedraa.ledger.participation import NEXT_CLIENT, draw_cohort, needs_observations
 from fedraa.privacy.accountant import (
     find_gaussian_noise,
     find_poisson_noise,
@@ -85,7 +85,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
             return bound
         # In the worst case, as many updates of a client as possible are in one released model.
         return min(bound, terms.per_release) * bound
-    if participation is not None and needs_view(participation):
+    if participation is not None and needs_observations(participation):
         return None
     if participation is not None:
         return largest_squared(draw_cohort(participation, clients, round, seed) for round in range(steps))

@@ -327,9 +327,9 @@ class Rules:
     def _round_selector(self) -> ClientSelector:
         """Return the selector of the cohorts. In place of a custom one, it repeats the logged cohorts."""
         policy = self.method["submodel"]
-        alone = 0
+        single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
-            alone = policy["initial"]
+            single_client_rounds = policy["initial"]
         if self.is_custom("schedule", "participation"):
             return LoggedSelector(self.directory, self.clients)
         return make_round_selector(
@@ -338,7 +338,7 @@ class Rules:
             clients=self.clients,
             seed=self.experiment.seed,
             over_selection=self.method["schedule"].get("over_selection", 1.0),
-            alone=alone,
+            single_client_rounds=single_client_rounds,
         )
 
     @cached_property
