@@ -23,7 +23,7 @@ class RunOptions:
         seeds: The seeds of every cell of the table (default: the seeds of the study).
         jobs: The number of runs at the same time (default: one per core).
         terms: The source of all hyperparameters, as in `fedraa compare` (default: those of the study).
-        tuned: The file that `fedraa tune` wrote, for the terms `tuned`. For the study `race`, the tuned values of an
+        tuned: The file that `fedraa tune` wrote, with the terms `tuned`. For the study `race`, the tuned values of an
             earlier study.
         setting: The settings of the study `race` (default: all).
         methods: The methods of the study `race` (default: all).
