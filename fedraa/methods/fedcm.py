@@ -29,7 +29,7 @@ from fedraa.vectors.index_runs import where_of
 class GlobalMomentum(RoundState):
     """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM in the gradients of the next round."""
 
-    keeps: ClassVar[str] = "Delta [d]"
+    keeps: ClassVar[str] = "D [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "momentum": "the server divides deltas by lr * steps, and local momentum makes them longer in every round",
