@@ -40,6 +40,7 @@ RECIPES: dict[str, Recipe] = {
         ramfed.ramfed_coverage,
         ramfed.ramfed_schedule,
         ramfed.ramfed_rounds,
+        ramfed.ramfed_participation,
         subdismo.subdismo_table1,
         subdismo.subdismo_forms,
         subdismo.subdismo_radius,

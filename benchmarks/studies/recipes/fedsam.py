@@ -66,7 +66,7 @@ FLATNESS = (
 )
 SMALL = (
     "These runs have 20 clients, one or two epochs and a small model instead of the paper's 100 clients, ten epochs "
-    "and models. ρ is 0.05, because 0.5 is a large step for such a small model.",
+    "and models. ρ is 0.05, and in the paper 0.5.",
 )
 STAND_INS = {
     "mnist": "The data are MNIST instead of EMNIST, and the model is an MLP instead of a CNN.",
