@@ -319,7 +319,7 @@ def fedsam_momentum(scale: Scale) -> Study:
         "fedsam_momentum",
         "Momentum β by data partition and number of rounds (FedSAM, Figure 3 d)",
         cells,
-        (CLIENT_MEAN, CLIENT_STD, to_target({**TARGETS, "digits": 0.95}, "step")),
+        (CLIENT_MEAN, to_target({**TARGETS, "digits": 0.95}, "step")),
         reference="β = 1",
         notes=(
             CURVES,
