@@ -14,7 +14,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import view_as_tensor
-from fedraa.submodels.flat import is_by_piece, locate_parameters
+from fedraa.submodels.flat import is_large, locate_parameters
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of a row of a minibatch that has no sample.
@@ -108,7 +108,7 @@ class FlatModule:
         For small models, PyTorch allocates the gradients, which are then copied into the buffer. For large models,
         PyTorch adds the gradients to zeros in the buffer, which is slower but needs no second buffer.
         """
-        if is_by_piece(len(self.weights), self.weights.device):
+        if is_large(len(self.weights), self.weights.device):
             self.gradient.zero_()
             # torch leaves Tensor.backward untyped.
             loss.backward()  # type: ignore[no-untyped-call]
