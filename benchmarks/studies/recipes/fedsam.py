@@ -295,7 +295,7 @@ def fedsam_beta(scale: Scale) -> Study:
 
 
 def fedsam_momentum(scale: Scale) -> Study:
-    """Compare momentum (beta = 0.1) with no momentum, for two data partitions and two numbers of rounds: Figure 3 d."""
+    """Compare momentum (beta = 0.1) with none, by data partition and number of rounds: Figure 3 d."""
     dataset = scale.pick_value("digits", "cifar10-subset", "cifar10")
     short, long = scale.pick_value((40, 200), (40, 200), (200, 1000))
     cells = []

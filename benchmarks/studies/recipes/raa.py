@@ -316,7 +316,7 @@ def raa_in_flight(scale: Scale) -> Study:
 
 
 def raa_latency(scale: Scale) -> Study:
-    """Vary the number of fragments from 2 to 5 on devices that need a fixed time for every task (latency): Figure 6."""
+    """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {"gre-raa": "gre-raa", "gre-raa, in flight": "gre-raa(in_flight=True)"}
     # The fleets by latency, and the time limit of their runs as a multiple of the limit without latency.

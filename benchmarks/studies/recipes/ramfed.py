@@ -70,7 +70,7 @@ def ramfed_memory(scale: Scale) -> Study:
 
 
 def ramfed_participation(scale: Scale) -> Study:
-    """Compare RAM-Fed and RA-Fed at level L with FedAvg on the full model, if all or few clients join a round."""
+    """Compare RAM-Fed and RA-Fed at level L with FedAvg if all or few clients join a round."""
     rows: dict[str, dict[str, Any]] = {
         "ram-fed L": {"method": "ram-fed", "submodel.level": "L"},
         "ra-fed L": {"method": "ra-fed", "submodel.level": "L"},
