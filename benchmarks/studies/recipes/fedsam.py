@@ -79,7 +79,7 @@ STAND_INS = {
 def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
     """Return an experiment in which each client joins a round with probability 0.2, with equal weights.
 
-    Only the size paper has the paper's 100 clients and 10 local epochs.
+    Only the scale `paper` has the paper's 100 clients and 10 local epochs.
     """
     assert (dataset in STAND_INS) != scale.paper
     common: dict[str, Any] = {"participation": "bernoulli:0.2", "lr": 0.1, "momentum": 0.0, "weights": "uniform"}
