@@ -16,8 +16,11 @@ from benchmarks.studies.metrics import (
 )
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
+from fedraa.aggregation.low_rank import LowRank
+from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
+from fedraa.methods.depthfl import FirstBlocks
 from fedraa.settings.terms import on_terms
 from fedraa.submodels.personal_layers import BATCH_NORM
 
@@ -41,8 +44,15 @@ def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
 
 
 def _methods_of_mlp() -> tuple[str, ...]:
-    """Return the names of the methods that can train an MLP: all but those that need batch norm."""
-    return tuple(name for name, method in list_methods().items() if BATCH_NORM not in method.local.personal_layers)
+    """Return the names of the methods that can train an MLP."""
+    return tuple(name for name, method in list_methods().items() if not _needs_other_model(method))
+
+
+def _needs_other_model(method: Method) -> bool:
+    """Return True if a method needs batch norm, low-rank adapters, or a classifier after each block."""
+    if BATCH_NORM in method.local.personal_layers or isinstance(method.submodel, FirstBlocks):
+        return True
+    return isinstance(getattr(method.update, "aggregator", None), LowRank)
 
 
 def on_equal_terms(experiment: Experiment) -> Experiment:
