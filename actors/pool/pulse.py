@@ -71,6 +71,8 @@ class LivenessProbe:
         # The node and the process id of the actor; None before the first answer.
         self._heard: tuple[str, int] | None = None
         self._slowest = self._silent = 0.0
+        # The time at which the last answered ping was sent, and the idle time in its answer.
+        self._answered_at = self._idle_s = 0.0
         # The CPU seconds of the actor's process at the time when half of the silence bound had passed; None before this
         # time.
         self._used: float | None = None
@@ -99,8 +101,18 @@ class LivenessProbe:
                 return self._silent
         return None
 
+    def idle_seconds(self, since: float) -> float:
+        """Return for how many seconds the actor has been idle since the monotonic time `since`, by its last answer.
+
+        The result is 0 for an actor on another node. Its arguments or its result may still be on the network.
+        """
+        if self._heard is None or self._heard[0] != self._here:
+            return 0.0
+        return max(0.0, min(self._answered_at - since, self._idle_s))
+
     def _send_ping(self) -> None:
         self._ref: AnyRef | None = self._actor.ping.remote()
+        self._sent_at = runtime.monotonic()
         self._restart_silence()
 
     def _restart_silence(self) -> None:
@@ -115,7 +127,9 @@ class LivenessProbe:
         # An error means that the actor is dead. The probe ignores it, because other calls of the actor fail with the
         # same error.
         with suppress(RayError):
-            self._heard = runtime.get(ref)
+            node, process, self._idle_s = runtime.get(ref)
+            self._heard = (node, process)
+            self._answered_at = self._sent_at
         self._ref = None
         self._restart_silence()
 
@@ -150,9 +164,13 @@ class LivenessProbe:
 
 
 @ray.method(concurrency_group=GROUP)
-def ping(self: object) -> tuple[str, int]:
-    """Return the node and the process id of an actor."""
-    return runtime.node_id(), os.getpid()
+def ping(self: object) -> tuple[str, int, float]:
+    """Return the node and the process id of an actor, and for how many seconds it has been idle.
+
+    The last number is 0 if the actor's class has no method `idle_seconds`.
+    """
+    measure: Any = getattr(self, "idle_seconds", float)
+    return runtime.node_id(), os.getpid(), measure()
 
 
 def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:
