@@ -18,9 +18,9 @@ def batch_norm(classes: int) -> nn.Module:
 
 
 def adapters(classes: int) -> nn.Module:
-    """Return a small model with low-rank adapters, for samples of 64 numbers."""
-    layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
-    return fl.lora(layers, rank=4, merge=True)
+    """Return a small model with low-rank adapters, for samples of any shape."""
+    layers = (nn.Flatten(), nn.AdaptiveAvgPool1d(16), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, classes))
+    return fl.lora(nn.Sequential(*layers), rank=4, merge=True)
 
 
 def needed_model(method: str) -> dict[str, Any]:

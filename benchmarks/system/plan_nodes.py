@@ -5,8 +5,6 @@ runs methods with a large model. It writes `benchmarks/results/plan_nodes.csv`: 
 stores of all nodes together, the bytes that the plan states, and the largest number of bytes that were used.
 """
 
-import csv
-import json
 import os
 import secrets
 import signal
@@ -15,9 +13,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import ray
 from rich.console import Console
@@ -27,6 +25,7 @@ from benchmarks.system.compat_checks import free_ports
 from benchmarks.system.footprint import peak_bytes
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import list_descendants
+from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.trials import synthetic_dataset
 from fedraa.cli.plan_cluster import NodeNeeds
 from fedraa.config.experiment import Experiment
@@ -45,6 +44,16 @@ LIMITS: dict[str, dict[str, int]] = {
 }
 
 
+@dataclass(frozen=True)
+class Row:
+    """The size of a part (server, worker, object store of all nodes) in MB, as the plan states it and as measured."""
+
+    method: str
+    part: str
+    stated_mb: float
+    measured_mb: float
+
+
 def main(methods: tuple[str, ...] = tuple(LIMITS), width: int = 4096, clients: int = 8, out: Path = RESULTS) -> None:
     """Run methods on four nodes, write the table and print it.
 
@@ -56,36 +65,31 @@ def main(methods: tuple[str, ...] = tuple(LIMITS), width: int = 4096, clients: i
     """
     refuse_unknown_names("methods", methods, LIMITS)
     code = f"from benchmarks.system.plan_nodes import {measure_methods.__name__} as measure; "
-    code += f"measure({methods!r}, {width}, {clients})"
+    code += f"measure({methods!r}, {width}, {clients}, {str(out)!r})"
+    out.unlink(missing_ok=True)
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:
         # Ray reads these variables only when a process imports it.
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "HOME": name}
-        command = [sys.executable, "-c", code]
-        child = subprocess.run(command, env=os.environ | token, stdout=subprocess.PIPE, text=True, check=True)
-    rows = json.loads(child.stdout.splitlines()[-1])
-    with out.open("w", newline="") as stream:
-        table = csv.DictWriter(stream, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-    Console().print(make_table(rows))
+        subprocess.run([sys.executable, "-c", code], env=os.environ | token, check=True)
+    Console().print(make_table(read_rows(out, Row)))
 
 
-def measure_methods(methods: tuple[str, ...], width: int, clients: int) -> None:
-    """Run methods on four nodes, and print the rows of the table as JSON.
+def measure_methods(methods: tuple[str, ...], width: int, clients: int, out: str) -> None:
+    """Run methods on four nodes, and add rows to the table after each run.
 
     Args:
         methods: The methods.
         width: The number of units in each of the two hidden layers.
         clients: The number of clients.
+        out: The CSV file.
     """
-    rows = []
     with _four_nodes():
         for method in methods:
-            rows += measure_method(method, width, clients)
-    sys.stdout.write("\n" + json.dumps(rows) + "\n")
+            for row in measure_method(method, width, clients):
+                add_row(Path(out), row)
 
 
-def measure_method(method: str, width: int, clients: int) -> list[dict[str, Any]]:
+def measure_method(method: str, width: int, clients: int) -> list[Row]:
     """Run a method on the running cluster. Return a row for the server, for a worker, and for all object stores."""
     dataset = synthetic_dataset(2000)
     experiment = Experiment(
@@ -102,15 +106,7 @@ def measure_method(method: str, width: int, clients: int) -> list[dict[str, Any]
     needs = NodeNeeds.of(build_run(experiment, dataset=dataset), NODES)
     peaks = peak_bytes(experiment, dataset)
     stated = {"server": needs.server, "worker": needs.worker, "object store": NODES * needs.stored + needs.sent}
-    return [
-        {
-            "method": method,
-            "part": part,
-            "stated_mb": round(size / 1e6, 1),
-            "measured_mb": round(peaks[part] / 1e6, 1),
-        }
-        for part, size in stated.items()
-    ]
+    return [Row(method, part, round(size / 1e6, 1), round(peaks[part] / 1e6, 1)) for part, size in stated.items()]
 
 
 @contextmanager
@@ -143,9 +139,9 @@ def _four_nodes() -> Iterator[None]:
             process.wait()
 
 
-def make_table(rows: list[dict[str, Any]]) -> Table:
+def make_table(rows: list[Row]) -> Table:
     """Return a table with a line for each row."""
-    table = Table(*rows[0])
+    table = Table("method", "part", "stated, MB", "measured, MB")
     for row in rows:
-        table.add_row(*map(str, row.values()))
+        table.add_row(row.method, row.part, f"{row.stated_mb:g}", f"{row.measured_mb:g}")
     return table

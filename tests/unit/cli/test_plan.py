@@ -184,9 +184,9 @@ def test_the_nodes_of_a_cluster_need_their_workers_the_data_and_the_tasks(capsys
     needs = NodeNeeds.of(build_run(Experiment(**fields)), 2)
     assert needs.task == model
     assert needs.data == pytest.approx(data, abs=8)
-    # Each worker has two calls.
-    assert needs.stored == needs.data + 2 * 3 * model
-    assert needs.sent == 2 * 2 * model
+    # Each worker has two calls, and one more model is evaluated.
+    assert needs.stored == needs.data + (2 * 3 + 1) * model
+    assert needs.sent == (2 * 2 + 1) * model
     assert told["each"][3:6] == ["MB:", "3", "workers"]
     assert told["network"][3:5] == ["762", "kB"]
 
