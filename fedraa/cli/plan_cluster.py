@@ -6,7 +6,7 @@ from typing import Self
 from fedraa.config.processes import count_workers
 from fedraa.engine.memory_check import PROCESS_BYTES, Need
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.numbers import format_count, format_quantity
 
 # A worker has one call in progress and one waiting call.
@@ -73,7 +73,7 @@ def cluster_lines(spec: RunSpec, nodes: int | None) -> list[str]:
         return []
     experiment = spec.experiment
     if experiment.engine != "ray":
-        raise without_effect("nodes", nodes, f"engine {experiment.engine}", "give --engine ray")
+        raise no_effect_error("nodes", nodes, f"engine {experiment.engine}", "give --engine ray")
     workers = count_workers(experiment, experiment.client_count)
     if not 1 <= nodes <= workers:
         expected = f"from 1 to {workers}, the number of workers"

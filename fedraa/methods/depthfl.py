@@ -42,7 +42,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 @SUBMODEL.register("first-blocks")
 @dataclass(frozen=True)
 class FirstBlocks(WithCapacities):
-    """DepthFL: a client of capacity r trains the first floor(r B) of B blocks, at least one, and their classifiers.
+    """The first floor(r B) of B blocks, at least one, and their classifiers for a client of capacity r (DepthFL).
 
     Attributes:
         capacities: Each client's share of the blocks.
@@ -74,7 +74,7 @@ class FirstBlocks(WithCapacities):
             Assignment(
                 depth,
                 whole,
-                np.repeat([_block_of(name) < depth for name in traced.names], sizes),
+                np.repeat([_block_number(name) < depth for name in traced.names], sizes),
                 mask_by_label=True,
                 work=flops[depth - 1] / flops[-1],
             )
@@ -88,8 +88,7 @@ class FirstBlocks(WithCapacities):
         )
 
 
-def _block_of(name: str) -> int:
-    """Return the number of the block, from 0, to which a tensor of EarlyExits belongs."""
+def _block_number(name: str) -> int:
     return int(name.split(".")[1])
 
 
@@ -106,7 +105,7 @@ class Logits:
 
 @contextmanager
 def exit_logits(model: EarlyExits) -> Iterator[Logits]:
-    """Yield an object that holds the logits of the model's last forward pass."""
+    """Yield an object with the logits of the model's last forward pass."""
     logits = Logits()
     handle = model.register_forward_hook(logits.read)
     try:
@@ -117,7 +116,7 @@ def exit_logits(model: EarlyExits) -> Iterator[Logits]:
 
 @dataclass(frozen=True)
 class SelfDistillation(LocalAlgorithm):
-    """Local training of all classifiers of the client's blocks, each of which also learns from the others (DepthFL).
+    """Local training of all classifiers of a client's blocks, which also learn from each other (DepthFL).
 
     Attributes:
         ramp_up: Number of rounds after which the weight of the distillation is 1.
@@ -135,21 +134,15 @@ class SelfDistillation(LocalAlgorithm):
         weight = self.distillation_weight(run.server_step)
         with exit_logits(model) as logits:
             for inputs, labels in run.minibatches():
-                run.step(inputs, labels, penalty=partial(_add_exits, logits, labels, weight))
+                run.step(inputs, labels, penalty=partial(_exit_losses, logits, labels, weight))
 
     def distillation_weight(self, round: int) -> float:
-        """Return the weight kd of the distillation in this round. Rounds count from 0."""
+        """Return the weight kd of the distillation in a round, from 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 
-def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
-    """Return the sum of the losses of all exits except the deepest, plus the distillation loss between all exits.
-
-    Args:
-        logits: The logits of the exits.
-        labels: Labels [b].
-        weight: Weight of the distillation.
-    """
+def _exit_losses(logits: Logits, labels: Tensor, weight: float) -> Tensor:
+    """Return the losses of all exits except the deepest, plus the distillation loss between all exits."""
     deepest, *others = [values.float() for values in logits.values]
     total = deepest.new_zeros(())
     for values in others:
@@ -168,7 +161,7 @@ def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
 
 @dataclass(frozen=True)
 class DynamicDistillation(DynamicRegularizer, SelfDistillation):
-    """Local training as in SelfDistillation, with the linear and the proximal term of FedDyn."""
+    """SelfDistillation with the linear and the proximal term of FedDyn."""
 
 
 DEPTHFL = register(

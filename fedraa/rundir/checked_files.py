@@ -1,4 +1,4 @@
-"""Readers of summary.json and evals.csv, which check the content. Their errors name the damaged file."""
+"""Read summary.json and evals.csv and check their content. Errors name the damaged file."""
 
 import io
 import json
@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedraa.errors import InputError, short_text
 from fedraa.objectives import MetricSpec
-from fedraa.reading import content
-from fedraa.rundir.clients_file import whole_lines
+from fedraa.reading import read_regular_file
+from fedraa.rundir.clients_file import drop_incomplete_line
 from fedraa.rundir.event_log import TIMES
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class Totals(BaseModel):
 
 
 def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
-    """Return the totals in summary.json of a run with these metrics. Raise InputError if the file is damaged.
+    """Return the content of a run's summary.json. A metric that is null in the file is NaN in the result.
 
-    A metric that is not finite is null in the file and NaN in the result.
+    Raises InputError if the file is damaged.
     """
     try:
-        summary = json.loads(content(path))
+        summary = json.loads(read_regular_file(path))
         Totals.model_validate(summary)
     except OSError as error:
         raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
@@ -78,13 +78,16 @@ def with_nan(totals: Mapping[str, Any], metric_spec: MetricSpec) -> dict[str, An
 
 
 def read_evals(path: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
-    """Return the table of evaluations without an incomplete last row. Raise InputError if the file is damaged."""
+    """Return the table of evaluations without an incomplete last row.
+
+    Raises InputError if the file is damaged.
+    """
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     columns = (*TIMES, *metric_spec.columns)
     try:
-        text = whole_lines(content(path).decode()) or ",".join(columns)
+        text = drop_incomplete_line(read_regular_file(path).decode()) or ",".join(columns)
         frame = pd.read_csv(io.StringIO(text), index_col=False)
         if tuple(frame.columns[: len(columns)]) != columns:
             raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))

@@ -1,4 +1,4 @@
-"""The totals of a run: for summary.json, and for reports about runs that have not ended."""
+"""The totals of a run, for summary.json and for reports."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,9 @@ def summarise_run(history: History) -> dict[str, object]:
 
 
 def summarise_unfinished(history: History) -> dict[str, object]:
-    """Return the totals of a run that has not ended. `reason` is the state of the run, and there is no model digest.
+    """Return the totals of a run that has not ended.
+
+    `reason` is the state of the run, and there is no model digest.
 
     Raises InputError if the run has no evaluation yet.
     """
@@ -37,13 +39,7 @@ def summarise_unfinished(history: History) -> dict[str, object]:
 
 
 def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[str, object]:
-    """Return the totals of a run. A metric that is not finite is None, because JSON has neither infinity nor NaN.
-
-    Args:
-        history: The run.
-        stats: The totals of its log.
-        end: The `end` event, or the same fields for a run that has not ended.
-    """
+    """Return the totals of a run. `end` has the fields of an `end` event. A metric that is not finite is None."""
     evals = history.evals
     metric_spec = history.metric_spec
     totals = {"method": history.config["experiment"]["method"], "reason": end["reason"]}

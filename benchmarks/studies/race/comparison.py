@@ -10,7 +10,7 @@ from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant
-from fedraa.report.statistics import half_interval95, mean_or_nan
+from fedraa.report.statistics import half_width95, mean_or_nan
 
 WITHIN_NOISE = "within the noise"
 
@@ -48,7 +48,7 @@ class Comparison:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the geometric mean of rival time / our time; None for fewer than two seeds."""
-        half = half_interval95(self.log_ratios)
+        half = half_width95(self.log_ratios)
         if half is None:
             return None
         middle = mean_or_nan(self.log_ratios)
