@@ -96,12 +96,12 @@ class ShardActor(Shard):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CutOnShards(RemoteBuffer):
-    """The parameters of a fragment on server shards, as references.
+    """The parameters of a fragment, each piece of which is on a server shard.
 
     Attributes:
-        fragment: The fragment.
-        route: The reference of the Route.
-        cuts: For each shard, the reference of a list with the reference of the shard's piece.
+        fragment: The number of the fragment.
+        route: Ray reference to the Route, which says which shard has which parameters.
+        cuts: A Ray reference per shard, to a list with the reference to the shard's piece.
     """
 
     fragment: int
