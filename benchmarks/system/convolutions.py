@@ -154,9 +154,9 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def format_page(rows: Sequence[dict[str, str]]) -> str:
-    """Return a Markdown page with one table per search.
+    """Return a Markdown page with a table for each searched machine and version.
 
-    A table has the number of failed cases for each value of each property.
+    A table counts the convolutions that failed, by each setting of the convolution, such as its stride.
     """
     parts = ["# Convolutions that overwrite memory", "", (__doc__ or "\n\n" * 2).split("\n\n")[2].strip(), ""]
     searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)

@@ -20,7 +20,7 @@ Graph = Mapping[str, set[str]]
 """A mapping from each node to the nodes that it imports."""
 
 
-# This name has no other meaning in the code.
+# Files that contain this name are files of the method, because the name has no other meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 

@@ -26,7 +26,8 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# A cosine over time or passes ends at this share of its length, so that the factor stays above 0.
+# The last step of a cosine schedule over time or passes counts as at this fraction of the schedule. The factor thus
+# stays above 0.
 COSINE_END = 0.99
 
 

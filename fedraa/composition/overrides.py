@@ -82,9 +82,13 @@ def find_path(method: Any, name: str) -> str | None:
 
 
 def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[str]:
-    """Return the shortcuts and paths in `values` that the method does not have.
+    """Return the keys of `values` that name no field of the method.
 
-    Components in `values` are set first, because they may bring further fields.
+    Components in `values` are set first, because a component may have fields that the method did not have.
+
+    Args:
+        method: The method.
+        values: Values by shortcut, such as `lr`, or by path, such as `local.lr`.
     """
     foreign = set()
     for key in sorted(values, key=_sort_key):

@@ -79,9 +79,9 @@ _RULES = (
 
 
 def refuse_without_effect(experiment: Any) -> None:
-    """Raise InputError for the first field without effect because of other fields.
+    """Raise InputError for a field that has no effect because of the value of another field.
 
-    Effects of the method, the data and the model are checked later.
+    Fields that have no effect because of the method, the data or the model are checked later.
     """
     for rule in _RULES:
         value = getattr(experiment, rule.field)

@@ -40,9 +40,7 @@ from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import (
     check_runnable,
     warn_of_many_attackers,
-    warn_of_no_adapters,
     warn_of_no_evaluation,
-    warn_of_no_exits,
     warn_of_small_shards,
 )
 from fedraa.engine.process_guard import exclusive_process
@@ -223,8 +221,6 @@ def build_run(
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
-            *warn_of_no_adapters(spec),
-            *warn_of_no_exits(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),
         )

@@ -38,7 +38,7 @@ class PendingEvaluation(Protocol):
 
     @property
     def kept(self) -> State:
-        """The kept values of clients with personal models at the evaluation's start; read-only."""
+        """The values that clients keep between tasks for personal models, when the evaluation started; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
         """Return the evaluation, or None if it takes longer than `timeout` seconds."""

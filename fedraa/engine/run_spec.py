@@ -173,7 +173,7 @@ class RunSpec:
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
-        """The cost of each submodel shape that is known before the start."""
+        """The cost of the whole model, and of each submodel that the method fixes before the start."""
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 

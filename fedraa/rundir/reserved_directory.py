@@ -14,7 +14,8 @@ from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
 # A run creates these files before its first event. They are empty at first.
 STARTED = (EVENTS, EVALS, CLIENTS)
-# Another process may reserve and release the directory at the same time.
+# Number of failures to create a directory after which the error is raised. A single failure may come from another
+# process, which reserved and removed the directory at this moment.
 MAX_ATTEMPTS = 3
 
 

@@ -37,7 +37,7 @@ UNCERTAINTY = 0.1
 
 
 def exploration_at(step: int, first: float, decay: float, least: float) -> float:
-    """Return the share of explored clients after `step` steps.
+    """Return the fraction of a round's clients that are chosen at random among clients without a loss so far.
 
     Args:
         step: Number of steps.

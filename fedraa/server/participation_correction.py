@@ -43,7 +43,7 @@ def planned_balances(
     power: float,
     at_a_time: int | None = None,
 ) -> Floats:
-    """Return the factors c_n [N] of all clients that follow from the current costs.
+    """Return the factor of each client [N], computed from the current costs of its tasks.
 
     Args:
         costs: The costs of tasks.

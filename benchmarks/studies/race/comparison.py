@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def faster(self) -> str:
-        """The name of the faster method, or WITHIN_NOISE if the interval contains 1."""
+        """The name of the faster method, or WITHIN_NOISE if the interval of the time ratio contains 1."""
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return WITHIN_NOISE
         return OURS if self.interval[0] > 1 else self.rival

@@ -84,11 +84,11 @@ class DoG(LocalOptimizer):
             tensor.sub_(change.mul_(length))
 
     def _term(self, radius: Tensor, norm: Tensor) -> Tensor:
-        """Return the summand of G or v for a gradient with the norm `norm`."""
+        """Return what a step adds to the sum of squared gradient norms. DoWG weights it by the squared radius."""
         return norm.square()
 
     def _step(self, radius: Tensor) -> Tensor:
-        """Return the numerator of the learning rate: r for DoG, r^2 for DoWG."""
+        """Return the numerator of the learning rate: the radius for DoG, its square for DoWG."""
         return radius
 
 

@@ -39,7 +39,7 @@ class LeafSplit:
 
     @property
     def owners(self) -> list[str]:
-        """Return the user of every sample, [samples]."""
+        """Return the name of each sample's user."""
         owners: list[str] = np.repeat(self.users, [len(y) for y in self.y]).tolist()
         return owners
 
