@@ -35,7 +35,7 @@ Verdict = str | None
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
-    """Check, within seconds, that a component meets the requirements on which fedraa's runs rely.
+    """Check, within seconds, that a component or a method meets the requirements on which fedraa's runs rely.
 
         fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
@@ -48,7 +48,8 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
     failure.
 
     Args:
-        part: The component in any form: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
+        part: The component in any form: an object, a class, a function, a Method, or text such as
+            "my_ext:Trim(share=0.1)".
         as_: The kind of the component, such as "staleness", if it cannot be inferred, for example for a function.
         ray: True to also run the component on Ray.
 

@@ -185,8 +185,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/round_server.py",
         (
-            "follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))",
-            "follower.close(self.params, delta, moved, self._lr_steps)",
+            "scale = self._lr_steps / max(1, self.ledger.reported)",
+            "scale = self._lr_steps",
             TERMS,
         ),
         (
