@@ -38,6 +38,7 @@ class GlobalMomentum(RoundState):
     )
     momentum: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1)
+    state_fields: ClassVar[tuple[str, ...]] = ("_momentum",)
 
     def start(self, run: RoundStateContext) -> None:
         self._momentum = np.zeros(run.size, np.float32)
@@ -60,11 +61,8 @@ class GlobalMomentum(RoundState):
     def memory(self, size: int, clients: int) -> int:
         return 8 * size
 
-    def state(self) -> State:
-        return {"momentum": self._momentum}
-
     def restore(self, state: State) -> None:
-        self._momentum[:] = state["momentum"]
+        super().restore(state)
         self._whole = None
 
 

@@ -28,6 +28,7 @@ from fedraa.objectives import Objective, make_objective
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
@@ -128,9 +129,12 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
     return fields
 
 
-def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return the small experiment for an aggregator, with adapters if it averages them."""
-    if isinstance(part, LowRank):
+def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
+    """Return the small experiment for an aggregator or a method, with adapters if it averages them."""
+    aggregator = part
+    if isinstance(part, Method) and isinstance(part.update, Mean):
+        aggregator = part.update.resolve_aggregator()
+    if isinstance(aggregator, LowRank):
         return SmallExperiment(experiment(part), make_vectors(), adapter_model)
     return SmallExperiment(experiment(part), make_vectors())
 
@@ -151,14 +155,13 @@ def _policy_fields(part: Any) -> dict[str, Any]:
             if type(method.submodel) is type(part) and method.asynchronous == part.scheduled:
                 base = method
                 break
-    limit = {"updates": ARRIVALS} if base.asynchronous else {"rounds": ROUNDS}
-    model = {"model": "mlp-exits", "hidden": (12, 12)} if isinstance(part, FirstBlocks) else {}
-    return {"method": replace(base, submodel=part), **limit, **model}
+    return _method_fields(replace(base, submodel=part))
 
 
 def _method_fields(part: Any) -> dict[str, Any]:
     limit = {"updates": max(1, ARRIVALS // part.update.per_step)} if part.asynchronous else {"rounds": ROUNDS}
-    return {"method": part, **limit}
+    model = {"model": "mlp-exits", "hidden": (12, 12)} if isinstance(part.submodel, FirstBlocks) else {}
+    return {"method": part, **limit, **model}
 
 
 def _list_fields(field: str) -> Fields:
@@ -204,7 +207,7 @@ _LIST = (
         server_testers.AggregatorTester,
         "covered",
         _aggregator_fields,
-        experiment_maker=_try_aggregator,
+        experiment_maker=_try_with_adapters,
     ),
     Kind(
         "server-optimizer",
@@ -299,6 +302,7 @@ _LIST = (
         "scaffold",
         _method_fields,
         maker=find_method,
+        experiment_maker=_try_with_adapters,
         usual_asynchronous="fedasync",
     ),
 )

@@ -15,8 +15,8 @@ from fedraa.testing import kit
 from fedraa.testing.kit import MEMORY, PROCESS, STATE
 from fedraa.testing.tester import COVERED, GIVEN
 
-# One method with a round state, and one with an update rule.
-FAST = ("scaffold", "fedbuff")
+# Two methods with a round state, one with an update rule, and two that need another model.
+FAST = ("scaffold", "mimelite", "fedbuff", "flora", "depthfl-feddyn")
 
 
 @pytest.fixture
