@@ -1,6 +1,7 @@
 """A rule that sets the number of local steps of each task from the costs of sending and computing.
 
-By default tasks are short, but long enough that sending takes at most about half of their time.
+By default tasks are short, but long enough that sending takes at most about half of their time. Tasks are even shorter
+if the labels of clients differ, because the local optima of such clients are far apart.
 """
 
 import re
@@ -13,8 +14,10 @@ from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-# Default of `AutoSteps.minimum`.
-SHORT = 10
+# Default of `AutoSteps.minimum` if all clients have the same label frequencies.
+SHORT = 15
+# The default is at least this number, because an adaptive learning rate compares the two halves of a task.
+SHORTEST = 2
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,8 @@ class AutoSteps:
     continues the client's pass over its data after the last minibatch of the previous task.
 
     Attributes:
-        minimum: The smallest number of local steps. None means 10, but at most one pass over the client's data, because
-            longer tasks on few samples only delay their updates.
+        minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels, but at most
+            one pass over the client's data, because longer tasks on few samples only delay their updates.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 
@@ -50,18 +53,24 @@ class AutoSteps:
             return cls(kappa=kappa)
         return cls(int(match["minimum"]), kappa)
 
-    def minimum_steps(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the smallest number of local steps of a task. `whole` is the number of minibatches of a pass."""
+    def minimum_steps(self, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:
+        """Return the smallest number of local steps of a task.
+
+        Args:
+            whole: Number of minibatches in one pass over the client's data.
+            overlap: The overlap of the clients' labels, which `measure_label_overlap` returns.
+        """
         if self.minimum is None:
-            return np.minimum(SHORT, whole)
+            return np.minimum(max(SHORTEST, round(SHORT * overlap)), whole)
         return np.full_like(whole, self.minimum)
 
-    def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:
         """Return the number of local steps H for arrays of tasks.
 
         Args:
             move: Time to send the fragment to the client and back.
             step: Time of one minibatch, in the same unit.
             whole: Number of minibatches in one pass over the client's data.
+            overlap: The overlap of the clients' labels.
         """
-        return np.maximum(self.minimum_steps(whole), np.rint(self.kappa * move / step)).astype(np.int64)
+        return np.maximum(self.minimum_steps(whole, overlap), np.rint(self.kappa * move / step)).astype(np.int64)

@@ -11,7 +11,7 @@ from fedraa.submodels.flat import locate_parameters
 # The rate falls if a task changes a weight matrix by more than its own norm.
 LARGEST_CHANGE = 1.0
 # The rate does not fall because of cosines if a task changes every weight matrix by less than this share of its norm.
-SMALLEST_CHANGE = 0.1
+SMALLEST_CHANGE = 0.05
 
 
 class HalfwayCosine:

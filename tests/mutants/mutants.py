@@ -317,7 +317,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/auto_steps.py",
         ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
-        ("SHORT = 10", "SHORT = 20", AUTO),
+        ("SHORT = 15", "SHORT = 20", AUTO),
         ("np.minimum(SHORT, whole)", "np.maximum(SHORT, whole)", AUTO),
     ),
     *_in(
