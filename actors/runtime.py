@@ -1,7 +1,7 @@
-"""Ray's functions, the clock and the locks that the modules of `actors` use. Tests replace them by a simulation.
+"""Ray's functions, the clock and the locks that `actors` uses. Tests replace them by a simulation.
 
-The executor, the liveness probes, the follower, the relay and the placement of actors call, for example,
-`runtime.wait(...)`. They never call Ray, `time` or `threading` directly.
+The executor, the liveness probes, the follower, the relay and the placement call only `runtime.wait(...)` and so on,
+never Ray, `time` or `threading`.
 """
 
 from threading import Condition, Lock

@@ -57,7 +57,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
 }
 
 
-# Error messages suggest flags of these functions and classes. The flags of `run` are the fields of RunOptions.
+# Error messages suggest flags of these functions. The flags of `run` are the fields of RunOptions.
 FLAGS = COMMANDS | {"run": RunOptions}
 
 

@@ -1,7 +1,6 @@
-"""Schedulers. A scheduler chooses the fragment of the model that a client trains next.
+"""Schedulers, which choose the fragment of the model that a client trains next.
 
-For its choice it may use the time that a task with each fragment costs, and the fragments' past updates and training
-losses.
+A scheduler may use the time of a task with each fragment, and the fragments' past updates and training losses.
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,7 @@ from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
 @dataclass
 class Random(Scheduler):
-    """A scheduler that chooses a random fragment among all that fit in the device's memory (Random Fed-RAA)."""
+    """A scheduler that chooses a random fragment that fits in the device's memory (Random Fed-RAA)."""
 
     bounded: ClassVar[bool] = False
 
@@ -22,10 +22,7 @@ class Random(Scheduler):
 
 @dataclass
 class MinimumPriority(Scheduler):
-    """A scheduler that chooses the least updated of all fragments that fit in the device's memory (MP-RAA).
-
-    It is the scheduler Gre-RAA without the delay bound.
-    """
+    """A scheduler that chooses the least updated fragment that fits in the device's memory (MP-RAA)."""
 
     bounded: ClassVar[bool] = False
 
@@ -35,10 +32,7 @@ class MinimumPriority(Scheduler):
 
 @dataclass
 class Offline(Scheduler):
-    """A scheduler with a fixed assignment of fragments to clients, which `offline_sets` computes from the costs.
-
-    A client with several fragments trains them in turn, and after the last one begins again with the first.
-    """
+    """A scheduler that gives each client its fragments of `offline_sets` in turn."""
 
     bounded: ClassVar[bool] = False
 
@@ -50,10 +44,10 @@ class Offline(Scheduler):
         return int(owned[view.turn % len(owned)])
 
     def state(self) -> dict[str, Any]:
-        # `plan` computes each client's fragments from the costs, so a checkpoint does not store them.
+        # `plan` computes the fragments again after a resume.
         return {}
 
 
 def _holdable_fragments(view: SchedulingContext) -> Ints:
-    """Return the fragments that fit in the device's memory. The cost of any other fragment is infinite."""
+    """Return the fragments that fit in the device's memory. Their costs are finite."""
     return np.flatnonzero(np.isfinite(view.costs))

@@ -21,13 +21,13 @@ class SchedulingContext:
         client: The idle client, from 0.
         turn: Number of earlier tasks of this client.
         now: Time on the run's clock, in time units.
-        feasible: Fragments that this client can train within the delay bound, ascending; at most M.
-        costs: Modelled duration of a task of this client on each fragment, in time units. It is infinite if the
-            fragment does not fit in the device's memory.
+        feasible: Fragments that this client can train within the delay bound, ascending.
+        costs: Duration of a task of this client on each fragment, in time units; infinite if the fragment does not fit
+            in the device's memory.
         bound: The delay bound K, in time units.
-        counts: Number of applied updates of each fragment, q(j) in the paper. In a synchronous method, tasks that were
-            already assigned in the current round also count.
-        sent: Number of tasks that were sent for each fragment, including tasks in flight and excluding dropped tasks.
+        counts: Number of applied updates of each fragment, q(j) in the paper. In a synchronous method, the current
+            round's tasks also count.
+        sent: Number of tasks that were sent for each fragment, without dropped tasks.
         staleness: Staleness of the last applied update of each fragment; 0 before the first update.
         losses: Mean training loss of the last applied update of each fragment; infinite before the first update.
     """
@@ -53,12 +53,12 @@ class Scheduler(ABC):
             def choose(self, view, rng):
                 return max(view.feasible, key=view.losses.__getitem__)
 
-    A checkpoint holds all attributes of the scheduler: `state` returns them, and `restore` sets them. Override both
-    methods if an attribute is not a number, text, list, dict with text keys or NumPy array.
+    A checkpoint holds all attributes: `state` returns them, and `restore` sets them. Override both methods if an
+    attribute is not a number, text, list, dict with text keys or NumPy array.
 
     Attributes:
-        bounded: True if the scheduler chooses only from `view.feasible`. If a client then has no feasible fragment, the
-            run raises an error before it starts.
+        bounded: True if the scheduler chooses only from `view.feasible`. A client without feasible fragments is then an
+            error before the run.
     """
 
     bounded: ClassVar[bool] = True
@@ -67,12 +67,11 @@ class Scheduler(ABC):
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
         """Return the index of the chosen fragment, from 0 to M - 1.
 
-        The fragment must fit in the device's memory, so its entry of `view.costs` must be finite. Draw random numbers
-        only from `rng`, so that the run can be repeated.
+        Its entry of `view.costs` must be finite. Draw random numbers only from `rng`, so that the run can be repeated.
         """
 
     def plan(self, costs: Costs, bound: float) -> None:
-        """Prepare for later choices. The server calls `plan` before the first choice, and whenever the costs change.
+        """Prepare for later choices, before the first choice and whenever the costs change.
 
         Args:
             costs: The cost of a task of client n on fragment j [N, M], in time units.

@@ -1,4 +1,4 @@
-"""The scheduler of one run together with its inputs (the costs and the delay bound) and the checks of its choices."""
+"""The scheduler of one run with its inputs (costs and delay bound) and the checks of its choices."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -10,14 +10,12 @@ import numpy.typing as npt
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
-# A fragment is feasible if its cost is at most (1 + TOLERANCE) * K, where K is the delay bound. Because of the
-# tolerance, one sample more or less does not change a client's feasible fragments, and rounding errors do not exclude a
-# fragment that costs K.
+# With this tolerance, one sample more or less does not change a client's feasible fragments.
 TOLERANCE = 0.01
 
 
 class WrongChoice(ValueError):
-    """A scheduler returned an object that is no fragment, or a fragment that does not fit in the device's memory.
+    """A scheduler returned no fragment, or a fragment that does not fit in the device's memory.
 
     Attributes:
         problem: A sentence that names the scheduler and its choice.
@@ -31,7 +29,6 @@ class WrongChoice(ValueError):
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a read-only view of the array."""
     shown = array.view()
     shown.flags.writeable = False
     return shown
@@ -39,10 +36,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class FragmentStats:
-    """Statistics of the M fragments. The server updates the arrays, which have one entry per fragment.
-
-    The fields of the same names in `SchedulingContext` are read-only views of these arrays, and are documented there.
-    """
+    """Statistics of the M fragments, which the server updates. `SchedulingContext` documents the arrays [M]."""
 
     counts: Ints
     sent: Ints
@@ -57,11 +51,9 @@ class FragmentStats:
 
 
 def count_once(counts: Ints, before: Ints) -> None:
-    """Count one update in this round for each trained fragment, no matter how many clients trained it.
+    """Count one update per trained fragment in a round, regardless of the number of its clients.
 
-    The server calls the function at the end of a round.
-
-    Both arrays are changed in place.
+    The server calls the function at the end of a round. Both arrays are changed in place.
 
     Args:
         counts: Number of updates of each fragment [M], to which each task of the round has added 1.
@@ -73,14 +65,17 @@ def count_once(counts: Ints, before: Ints) -> None:
 
 @dataclass(eq=False)
 class SchedulerRunner:
-    """A scheduler and the inputs of its choices: the costs [N, M] and the delay bound K, both in time units."""
+    """A scheduler and the inputs of its choices, in time units: the costs [N, M] and the delay bound K."""
 
     scheduler: Scheduler
     costs: Costs = field(init=False)
     bound: float = field(init=False)
 
     def plan(self, costs: Costs, bound: float | None) -> None:
-        """Set the costs [N, M] and the delay bound for later choices. If `bound` is None, compute it from the costs."""
+        """Set the costs [N, M] and the delay bound for later choices.
+
+        The default bound is computed from the costs.
+        """
         self.costs = costs
         self.bound = delay_bound(costs) if bound is None else bound
         self.scheduler.plan(self.costs, self.bound)
@@ -105,7 +100,7 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
-        If the scheduler is bounded and the client has no feasible fragment, the client gets its cheapest fragment.
+        A client without a feasible fragment gets its cheapest fragment if the scheduler is bounded.
 
         Args:
             client: The idle client, from 0.
@@ -116,12 +111,10 @@ class SchedulerRunner:
             rng: The random generator of this choice.
 
         Raises:
-            WrongChoice: The scheduler returned an object that is no fragment, or a fragment that does not fit in the
-                device's memory.
+            WrongChoice: The scheduler returned no fragment, or a fragment that does not fit in the device's memory.
         """
         if self.scheduler.bounded and not feasible.size:
-            # On the wall clock, costs are learned from measured times. They may grow until all fragments of a client
-            # exceed a bound that the user set.
+            # On the wall clock, measured costs of all fragments may grow beyond the user's bound.
             return int(self.costs[client].argmin())
         context = SchedulingContext(
             client,

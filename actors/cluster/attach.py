@@ -1,4 +1,4 @@
-"""Functions that join a running Ray cluster. If the cluster cannot be joined, they raise an error within seconds."""
+"""Joining a running Ray cluster. If it cannot be joined, an error is raised within seconds."""
 
 import logging
 import os
@@ -15,10 +15,9 @@ from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# Texts that occur in Ray's errors when the head node is busy. The head starts one process for each connection with
-# `ray://`. This process took longer than 30 s to start, or did not answer. A second attempt may succeed.
+# A busy head node causes errors with these texts. A second attempt may succeed.
 TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
-# The permission bits of a file for users other than its owner.
+# The permission bits of users other than a file's owner.
 OTHER_USERS = 0o077
 
 logger = logging.getLogger(__name__)
@@ -31,8 +30,7 @@ def join_cluster(address: str) -> None:
         address: `auto`, HOST:PORT or ray://HOST:PORT.
 
     Raises:
-        InputError: No cluster answers, the cluster does not accept this machine's token, or the versions of Ray or
-            Python differ between the cluster and this machine.
+        InputError: No cluster answers, it rejects this machine's token, or it has another version of Ray or Python.
     """
     check_reachable(address)
     token = find_open_token()
@@ -47,11 +45,11 @@ def join_cluster(address: str) -> None:
                 ray.init(
                     address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=make_runtime_env()
                 )
-            # `ray.init` does not apply its `logging_level` to this logger.
+            # `ray.init` does not set this logger's level.
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
-            # `ray.init` may have failed halfway. `ray.shutdown` can then raise any exception.
+            # After half of `ray.init`, `ray.shutdown` can raise any exception.
             with suppress(Exception):
                 ray.shutdown()
             if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
@@ -59,7 +57,7 @@ def join_cluster(address: str) -> None:
 
 
 def find_open_token() -> Path | None:
-    """Return the path of the file with the Ray token if other users can read this file, otherwise None.
+    """Return the path of the file with the Ray token if other users can read the file.
 
     A user with the token could run any code on the cluster.
     """
@@ -74,7 +72,7 @@ def find_open_token() -> Path | None:
 def make_runtime_env() -> dict[str, Any]:
     """Return the runtime environment with which Ray sends the code of fedraa to all nodes.
 
-    It is empty in a submitted job, because its nodes already have the code.
+    It is empty in a submitted job, because its nodes have the code.
     """
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}
@@ -87,7 +85,7 @@ def package_folders() -> list[str]:
 
 
 def _join_error(address: str, text: str) -> InputError:
-    """Convert the text of Ray's error about a cluster that cannot be joined into an InputError."""
+    """Return an InputError for Ray's error `text` about a cluster that cannot be joined."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         remote, local = (f"Ray {ray_version} and Python {python}" for ray_version, python in versions)

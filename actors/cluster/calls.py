@@ -1,4 +1,4 @@
-"""Remote calls of functions on the nodes of a Ray cluster. They serve work with many short runs, such as tuning.
+"""Remote calls of functions on the nodes of a Ray cluster, for work with many short runs such as tuning.
 
 Each call takes one CPU.
 """
@@ -21,16 +21,15 @@ Submit = Callable[..., Future[Any]]
 
 @contextmanager
 def open_calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
-    """Join a cluster for the `with` block, and yield a function that calls other functions on the cluster's nodes.
+    """Join a cluster in the block, and yield a function that calls other functions on its nodes.
 
-    The yielded function is used like `Executor.submit` of concurrent.futures: submit(function, *arguments) returns a
-    future. If a node dies, Ray repeats its calls on another node. The future raises the exception of the called
-    function, or RunFailed if Ray could not finish the call.
+    The yielded function works like `Executor.submit` of concurrent.futures. If a node dies, Ray repeats its calls
+    elsewhere. The future raises the called function's exception, or RunFailed if Ray could not finish the call.
 
     Args:
         options: The options of the cluster.
         clients: The number of clients of a run.
-        parts: Objects that the calls need. The user's modules that define these objects are sent to the nodes.
+        parts: Objects that the calls need. The user's modules that define them are sent to the nodes.
     """
     with provide_cluster(options, clients):
         carry_by_value(parts)
@@ -43,7 +42,7 @@ def _call_function(function: Callable[..., object], *args: object) -> object:
 
 
 def _translate_errors(call: Future[Any]) -> Future[Any]:
-    """Return a future with the same result as `call`. It raises errors of fedraa instead of errors of Ray."""
+    """Return a future with the result of `call` that raises fedraa's errors instead of Ray's."""
     answer: Future[Any] = Future()
 
     def copy_outcome(ended: Future[Any]) -> None:
@@ -51,7 +50,7 @@ def _translate_errors(call: Future[Any]) -> Future[Any]:
             answer.set_result(ended.result())
         except RayTaskError as error:
             answer.set_exception(error.cause or error)
-        # Any other error comes from Ray and means that the function could not be called.
+        # Ray could not call the function.
         except (Exception, CancelledError) as error:
             answer.set_exception(
                 RunFailed("cluster", f"a node was lost: {error}", hint="run the same command again to continue")

@@ -22,7 +22,7 @@ from actors.cluster.own_parts import carry_by_value, refuse_unsendable
 from actors.cluster.placement import find_node, group_of, has_resources, make_worker_groups, server_options
 from actors.cluster.run_dir_sync import RunDirSync, register_writer
 from actors.pool.data_host import data_checksum
-from actors.pool.pulse import Heartbeat, actor_class
+from actors.pool.liveness import Heartbeat, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.pool.shared_source import SharedSource
 from actors.ray_versions import hidden_worker_logs
@@ -42,13 +42,12 @@ from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
-# The run fails after the server has died this number of times without a new checkpoint between the deaths.
+# The run fails after this number of deaths of the server without a new checkpoint.
 MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
-# If the cluster is lost, its server may still live and write a checkpoint. The driver waits for the server's end at
-# most this number of seconds.
-LEAVE_SECONDS = 5.0
-# If an actor need not wait for resources, it must send its first answer within this number of seconds.
+# The server of a lost cluster gets this time to write a checkpoint.
+LOST_SERVER_SECONDS = 5.0
+# An actor that need not wait for resources must answer within this time.
 START_SECONDS = 50.0
 
 logger = logging.getLogger(__name__)
@@ -57,14 +56,14 @@ logger = logging.getLogger(__name__)
 def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, restarts: int = 0) -> bool:
     """Run or resume an experiment on Ray. Return True if the run reached its end.
 
-    If the server dies, freezes or loses a shard, it is restarted from the last checkpoint.
+    A server that dies, freezes or loses a shard is restarted from the last checkpoint.
 
     Args:
         spec: The run.
         directory: The run directory.
         callbacks: The user's callbacks, which are called in this process.
         resume: True if the run continues from a checkpoint.
-        restarts: The maximum number of new private clusters. Each replaces a private cluster that was lost.
+        restarts: The maximum number of new private clusters after a private cluster was lost.
 
     Raises:
         RunFailed: The run failed. The error message has the command that resumes the run.
@@ -88,7 +87,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                     stop.honoured(),
                     stop_on_sigterm(stop.set),
                 ):
-                    return _on_cluster(spec, directory, callbacks, resume, stop)
+                    return _run_on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
                     raise _stop_error(spec, directory) from None
@@ -100,18 +99,10 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                 logger.warning("%s; the run resumes on a new cluster; restarts left: %d", lost, restarts)
 
 
-def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
-    """Run an experiment on the cluster that this process has joined. Return True if the run reached its end.
+def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
+    """Run an experiment on the joined cluster. Return True if the run reached its end.
 
-    If the server actor runs on another node, it writes the run directory on that node. The files are then copied to
-    this node.
-
-    Args:
-        spec: The run.
-        directory: The run directory on this node.
-        callbacks: The user's callbacks.
-        resume: True if the run continues from a checkpoint.
-        stop: The user's request to stop the run.
+    A server on another node writes the run directory there, and the files are copied to this node.
     """
     experiment = spec.experiment
     attached = cluster_address(experiment)
@@ -132,8 +123,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     last = None
     with register_writer(directory) if elsewhere else nullcontext():
         while True:
-            # The option `server_node` may name a resource instead of a node. If the server's node is lost, another node
-            # may have the same resource.
+            # `server_node` may name a resource, which another node may also have.
             if experiment.server_node and deaths:
                 node = _find_node_again(experiment.server_node, spec, directory)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
@@ -175,10 +165,10 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
 
 
 def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:
-    """Return the node on which a dead server is restarted. Raise RunFailed if no node of the cluster matches any more.
+    """Return the node on which a dead server is restarted. Raise RunFailed if no node matches.
 
     Args:
-        wanted: The option `server_node`: the id, address or name of the node, or a resource that it has.
+        wanted: The option `server_node`: a node's id, address, name or resource.
         spec: The run.
         directory: The run directory.
     """
@@ -190,17 +180,16 @@ def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, A
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
-    """Raise an error unless the server or a shard has died, in which case a restart of the server can help.
+    """Raise an error unless the server or a shard has died, so that a restart can help.
 
     Args:
-        error: The error of the run.
+        error: The error of the run, which is raised if no other error below applies.
         watch: The health check of the cluster.
         node: The name of the server's node.
 
     Raises:
         ClusterLost: The cluster is lost.
-        InputError: The node cannot run the server, because a Python package is not installed on it.
-        Exception: The cause is none of these; then the function raises `error` itself.
+        InputError: A Python package is not installed on the server's node.
     """
     lost = watch.confirm_lost()
     if lost is not None:
@@ -213,34 +202,26 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
 
 
 def with_shared_source(spec: RunSpec) -> RunSpec:
-    """Return a copy of the run with its data source in Ray's object store. Without a source, return the run itself."""
+    """Return the run with its data source, if any, in Ray's object store."""
     if spec.data.source is None:
         return spec
     return replace(spec, data=replace(spec.data, source=SharedSource(runtime.put(spec.data.source))))
 
 
 def _await_release(server: Any, directory: Path) -> None:
-    """Ask the server of a lost cluster to stop, and wait until the server no longer writes to the run directory.
+    """Ask the server of a lost cluster to stop, and wait until it has left the run directory.
 
-    The server actor may live longer than the cluster. The server must end before another process resumes the run in the
-    same directory.
+    The server actor may outlive the cluster. It must end before another process resumes the run.
     """
-    # Because the cluster is lost, a call of the server can raise any exception.
+    # A call in a lost cluster can raise any exception.
     with suppress(Exception):
         server.stop.remote()
-        give_up = time.monotonic() + LEAVE_SECONDS
+        give_up = time.monotonic() + LOST_SERVER_SECONDS
         while is_written(directory / EVENTS) and time.monotonic() < give_up:
             time.sleep(CHECK_SECONDS)
 
 
 def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
-    """Return the server's inputs other than the run, such as the worker groups and the data blocks.
-
-    Args:
-        spec: The run.
-        directory: The run directory.
-        callbacks: The user's callbacks.
-    """
     experiment = spec.experiment
     data = spec.data
     checksum = None
@@ -257,7 +238,7 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
         group_of=group_of(requested, experiment, experiment.client_count),
         driver=this_process(),
         description=describe_run(spec, "eval" in callbacks.blocking),
-        # Ray accepts only UTF-8 in names of actors, but a path may have other bytes.
+        # Ray accepts only UTF-8 in names of actors. A path may have other bytes.
         label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
         fingerprint=checksum,
         audience=Audience(callbacks.subscribed, callbacks.blocking),
@@ -266,7 +247,6 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
 
 
 def _death_text(error: Exception) -> str:
-    """Return a description of the server's failure."""
     if isinstance(error, ServerFroze):
         return str(error)
     if isinstance(error, ShardDied):
@@ -277,14 +257,13 @@ def _death_text(error: Exception) -> str:
 
 
 def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """Return the exception for a run that the user stopped before the server could write a new checkpoint."""
+    """Return the exception for a run that the user stopped before the server wrote a checkpoint."""
     if (directory / CONFIG).exists():
         return Interrupted(f"stopped at the last checkpoint; resume with: {resume_command(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 
 def _find_import_error(text: str) -> str | None:
-    """Return a description of the import error in the text of a Ray error, or None if it has no import error."""
     for line in reversed(text.splitlines()):
         if line.strip().startswith(("ModuleNotFoundError", "ImportError")):
             return f"cannot run fedraa ({line.strip()})"
@@ -293,10 +272,10 @@ def _find_import_error(text: str) -> str | None:
 
 @contextmanager
 def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
-    """Join a Ray cluster for the `with` block.
+    """Join a Ray cluster in the block.
 
-    If this process has already joined a cluster, this cluster is used. Otherwise it is the cluster at the option
-    `address` or, without this option, a new private cluster.
+    This is the cluster that the process has already joined, the cluster at the option `address`, or a new private
+    cluster.
     """
     address = cluster_address(options)
     if is_joined():

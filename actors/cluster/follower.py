@@ -1,7 +1,4 @@
-"""The driver's side of a run on Ray.
-
-It passes the server's events to the callbacks, checks that the server is alive, and passes on requests to stop.
-"""
+"""The driver's loop during a run on Ray: events for the callbacks, health checks, and stop requests."""
 
 import logging
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from ray.exceptions import RayTaskError
 from actors import runtime
 from actors.cluster.processes import load_factor
 from actors.cluster.run_dir_sync import RunDirSync
-from actors.pool.pulse import LivenessProbe
+from actors.pool.liveness import LivenessProbe
 from actors.ray_versions import AnyRef
 from actors.server.parameter_server import Setting
 from fedraa.callbacks import Event, Progress
@@ -20,35 +17,32 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.engine.stop_signals import Stop
 from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 
-# The server may collect events for this number of seconds before it answers the driver's request for events. If the run
-# waits for a callback, the server answers at once.
+# The server collects events for at most this time before it answers a request for events.
 LISTEN_SECONDS = 0.2
-# Seconds between two health checks while the driver waits for an answer.
+# Between two health checks, while the driver waits for an answer.
 CHECK_SECONDS = 0.2
-# If the server runs on another node, its new files are copied to this node once in this number of seconds.
+# Between two copies of new files from the server's node.
 PULL_SECONDS = 2.0
-# If some workers have not started after this number of seconds (multiplied by the load of the machine), the driver
-# warns that they wait for resources.
-PATIENCE_SECONDS = 20.0
-# Maximum seconds that a server may take to end after a stop request. The time of writing a checkpoint does not count.
+# The driver warns after this time, times the machine's load, if workers wait for resources.
+START_WARNING_SECONDS = 20.0
+# The time in which a server must end after a stop request, without the time of writing a checkpoint.
 STOP_SECONDS = 4.0
-# The driver asks the server if it is writing a checkpoint, and waits at most this number of seconds for the answer.
-SAVING_SECONDS = 0.5
+# The time limit of the server's answer to `is_saving`.
+IS_SAVING_TIMEOUT_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
 
 
 class HealthMonitor(Protocol):
-    """A health check of the processes without which a cluster cannot work. The driver calls the check regularly."""
+    """A health check of the processes that a cluster needs. The driver calls it regularly."""
 
     def lost(self) -> str | None:
-        """Return the reason if the cluster is lost, otherwise None."""
+        """Return why the cluster is lost, or None."""
 
     def confirm_lost(self) -> str | None:
-        """Check until the result is certain. Return the reason if the cluster is lost, otherwise None.
+        """Check until the result is certain. Return why the cluster is lost, or None.
 
-        The driver calls this method when the server or a shard has failed, because the loss of the cluster may be the
-        cause.
+        The driver calls this method after a failure of the server or a shard.
         """
 
 
@@ -66,14 +60,14 @@ class ServerStuck(Exception):
 
 @dataclass
 class Follower:
-    """The loop of the driver, which passes events of a server to the callbacks until the run ends.
+    """The driver's loop, which passes the server's events to the callbacks until the run ends.
 
     Attributes:
         server: The server actor.
         setting: The server's inputs other than the run.
         callbacks: The user's callbacks.
         stop: The user's request to stop the run.
-        sync: The copy of the run directory on this node, if the server runs on another node; otherwise None.
+        sync: The copy of the run directory on this node, if the server runs on another node.
         watch: The health check of the cluster.
     """
 
@@ -83,9 +77,8 @@ class Follower:
     stop: Stop
     sync: RunDirSync | None
     watch: HealthMonitor
-    # The monotonic time of the stop request.
-    _stop_at: float | None = None
-    # The name of the callback that asked to end the run at the last event.
+    _stopped_at: float | None = None
+    # The callback that asked to end the run at the last event.
     _asking: str | None = None
     # The number of calls of `take_events`.
     _number: int = 0
@@ -95,7 +88,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._began = runtime.monotonic()
-        self._pulse = LivenessProbe(self.server, self.setting.heartbeat)
+        self._probe = LivenessProbe(self.server, self.setting.heartbeat)
 
     def follow(self, resume: bool) -> bool:
         """Let the server start or resume the run. Return True if the run reached its end.
@@ -107,8 +100,8 @@ class Follower:
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
-        # The server has ended, so it can no longer exceed the time limit after a stop request.
-        self._stop_at = None
+        # The time limit after a stop request no longer applies.
+        self._stopped_at = None
         try:
             self._exchange_events()
             ended = bool(runtime.get(end))
@@ -123,10 +116,7 @@ class Follower:
         return ended
 
     def _exchange_events(self) -> None:
-        """Send the callbacks' answers to the server, then fetch new events and call the callbacks with them.
-
-        The answers belong to the previous events. The run may wait for them.
-        """
+        """Send the callbacks' answers to the previous events, then call the callbacks with new events."""
         self._tell_to_stop()
         self._number += 1
         batch = self.server.take_events.remote(self._number, self._asking, LISTEN_SECONDS)
@@ -145,39 +135,43 @@ class Follower:
         setting = self.setting
         requested = sum(group.workers for group in setting.groups)
         waits = setting.heartbeat.starts is None and started < requested and not self._warned
-        if waits and runtime.monotonic() - self._began > PATIENCE_SECONDS * load_factor():
+        if waits and runtime.monotonic() - self._began > START_WARNING_SECONDS * load_factor():
             self._warned = True
             needs = " or ".join(sorted({_resource_text(group.needs) for group in setting.groups}))
             logger.warning("%d of %d workers have started; each of the others waits for %s", started, requested, needs)
 
     def _await_answer(self, ref: AnyRef) -> Any:
-        """Wait for the server's answer to a call and return it. Raise an error if the server or the cluster fails."""
+        """Wait for an answer of the server. Raise an error if the server or the cluster fails."""
         self._check_health()
         while not runtime.wait([ref], timeout=CHECK_SECONDS)[0]:
             self._check_health()
         return runtime.get(ref)
 
     def _check_health(self) -> None:
-        """Raise an error if the cluster is lost, or if the server is frozen or does not end after a stop request."""
+        """Raise an error if the cluster is lost, or the server is frozen or does not stop."""
         self._tell_to_stop()
         lost = self.watch.lost()
         if lost is not None:
             raise ClusterLost(lost)
-        silence = self._pulse.silent_seconds()
+        silence = self._probe.silent_seconds()
         if silence is not None:
             raise ServerFroze(f"the server froze: no sign of life for {silence:.3g} s")
-        if self._stop_at is not None and runtime.monotonic() > self._stop_at + STOP_SECONDS and not self._is_saving():
+        if (
+            self._stopped_at is not None
+            and runtime.monotonic() > self._stopped_at + STOP_SECONDS
+            and not self._is_saving()
+        ):
             raise ServerStuck
 
     def _tell_to_stop(self) -> None:
-        if self.stop.is_set() and self._stop_at is None:
+        if self.stop.is_set() and self._stopped_at is None:
             self.server.stop.remote()
-            self._stop_at = runtime.monotonic()
+            self._stopped_at = runtime.monotonic()
 
     def _is_saving(self) -> bool:
-        """Ask the server if it is writing a checkpoint. Return False if it does not answer within `SAVING_SECONDS`."""
+        """Return True if the server answers in time that it is writing a checkpoint."""
         saving = self.server.is_saving.remote()
-        return bool(runtime.wait([saving], timeout=SAVING_SECONDS)[0]) and bool(runtime.get(saving))
+        return bool(runtime.wait([saving], timeout=IS_SAVING_TIMEOUT_SECONDS)[0]) and bool(runtime.get(saving))
 
     def _deliver_events(self, events: list[Event], progress: Progress | None) -> None:
         if self._raised is None:
@@ -187,10 +181,10 @@ class Follower:
                 self.callbacks.progress(progress)
 
     def _copy_changes(self) -> None:
-        """Copy new and changed files of the run from the server's node to this node.
+        """Copy new and changed files of the run from the server's node.
 
-        The caller waits for the first step of the run before it copies files. Before this step, a resumed run removes
-        the lines after the checkpoint from its log.
+        Before its first step, a resumed run removes the lines after the checkpoint from its log, so this method is
+        called later.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))

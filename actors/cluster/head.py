@@ -9,18 +9,15 @@ from actors.ray_versions import AuthenticationError, head_request, resolve_addre
 from fedraa.errors import InputError
 
 CLIENT = "ray://"
-# With this address, Ray looks for a cluster on this machine.
+# Ray looks for a cluster on this machine.
 AUTO = "auto"
 MAX_PORT = 65535
 ANSWER_SECONDS = 5.0
-# Seconds between two requests to the head node.
-ASK_SECONDS = 2.0
-# The silence of the head is the time without an answer. One interval between two checks adds at most this number of
-# seconds to it. If this process pauses for longer, it sends no requests, so the pause does not show that the head is
-# silent.
+REQUEST_INTERVAL_SECONDS = 2.0
+# A pause of this process adds at most this time to the head's silence, because it sends no requests.
 MAX_COUNTED_SECONDS = 2.0
-# The cluster counts as lost if its head refuses connections for `GONE_SECONDS`, or does not answer for
-# `SILENT_SECONDS`. Both are below 60 s, after which Ray itself would end this process with its own error.
+# A head that refuses connections for GONE_SECONDS, or is silent for SILENT_SECONDS, is lost. Ray would end this process
+# after 60 s.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
 TOKEN = (
@@ -54,7 +51,7 @@ class Head:
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
 
     def ask(self) -> Any:
-        """Send a request to the head node and return a future of its answer."""
+        """Send a request to the head node, and return a future of its answer."""
         return self._call.future(self._request, timeout=ANSWER_SECONDS, metadata=self._header)
 
     def close(self) -> None:
@@ -62,7 +59,7 @@ class Head:
 
 
 def check_reachable(address: str) -> None:
-    """Raise InputError if no cluster answers at the address, or if the cluster does not accept this machine's token."""
+    """Raise InputError if no cluster answers at the address or it rejects this machine's token."""
     head = Head(address)
     try:
         head.ask().result()
@@ -77,17 +74,17 @@ def check_reachable(address: str) -> None:
 
 
 class HeadWatch:
-    """A HealthMonitor that sends requests to the head node of a cluster that this process has joined."""
+    """A HealthMonitor of the head node of a cluster that this process has joined."""
 
     def __init__(self, address: str) -> None:
         self._head = Head(address)
         self._silent = 0.0
         self._bound = SILENT_SECONDS
         self._looked = time.monotonic()
-        self._ask_again(self._looked)
+        self._send_request(self._looked)
 
     def lost(self) -> str | None:
-        """Return the cause if the head is lost, otherwise None."""
+        """Return why the head is lost, or None."""
         if self._silent > self._bound:
             return f"the head of the Ray cluster at {self._head.address} does not answer"
         now = time.monotonic()
@@ -99,18 +96,17 @@ class HeadWatch:
                 self._silent = 0.0
             elif self._question.code() == grpc.StatusCode.UNAVAILABLE:
                 self._bound = GONE_SECONDS
-            if now > self._asked + ASK_SECONDS:
-                self._ask_again(now)
+            if now > self._asked + REQUEST_INTERVAL_SECONDS:
+                self._send_request(now)
         return None
 
-    def _ask_again(self, now: float) -> None:
-        """Send the next request."""
+    def _send_request(self, now: float) -> None:
         self._asked = now
         self._question = self._head.ask()
 
     def confirm_lost(self) -> str | None:
-        """Send a new request and wait for the answer. Return the cause if the head is lost, otherwise None."""
-        self._ask_again(time.monotonic())
+        """Send a new request and wait for the answer. Return why the head is lost, or None."""
+        self._send_request(time.monotonic())
         lost = self.lost()
         while lost is None and (self._silent or not self._question.done()):
             time.sleep(0.1)

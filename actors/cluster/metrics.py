@@ -11,7 +11,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from fedraa.callbacks import Callback, Event, Progress
 from fedraa.ledger.bad_clients import RETRY
 
-# The bounds between the buckets of the histogram of staleness, in steps.
+# The bounds of the histogram's buckets, in steps.
 STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]
 SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
 NAMES = {
@@ -32,7 +32,7 @@ class Metrics(Callback):
     """A callback in the server's process that updates the metrics of a run.
 
     Args:
-        run: The name of the run. It becomes the value of the tag `run`, by which users select one run of a cluster.
+        run: The name of the run, which becomes the tag `run`.
     """
 
     blocking = False
@@ -65,7 +65,6 @@ class Metrics(Callback):
         self._count_bytes("down", event)
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        # Not every objective has an accuracy.
         if "accuracy" in metrics:
             self._accuracy.set(metrics["accuracy"])
 
@@ -99,12 +98,12 @@ class Metrics(Callback):
 
 
 def write_json_line(event: str, /, **fields: object) -> None:
-    """Write one JSON line to the server's log, with the time in seconds since 1970, the event and the fields."""
+    """Write a JSON line to the server's log: time in seconds since 1970, event and fields."""
     logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
 
 
 def log_as_lines() -> None:
-    """Let this actor's log file contain its JSON lines without a prefix, so that programs can read them."""
+    """Write JSON lines into this actor's log file without a prefix, so that programs can read them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     own = logging.getLogger(__name__)

@@ -1,7 +1,4 @@
-"""Functions that list, stop and fetch the runs of a cluster from any process.
-
-They find a run by the name of its server actor.
-"""
+"""Commands that list, stop and fetch the runs of a cluster, which they find by the names of server actors."""
 
 import os
 from collections.abc import Iterator
@@ -21,18 +18,17 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG
 
 NAMESPACE = "fedraa"
-# A resource that every head node has.
-HEAD = "node:__internal_head__"
+HEAD_RESOURCE = "node:__internal_head__"
 ANSWER_SECONDS = 10.0
 
 
 def server_name(label: str) -> str:
-    """Return a unique name for a new server actor. Even an earlier server of the same run has a different name."""
+    """Return a unique name for a new server actor, even among the servers of one run."""
     return f"{label}#{uuid4().hex[:12]}"
 
 
 def list_runs(address: str) -> list[tuple[str, Progress | None, int]]:
-    """Return the label MACHINE:DIRECTORY, the progress and the number of started workers of each run of a cluster."""
+    """Return the label MACHINE:DIRECTORY, the progress and the number of started workers of each run."""
     join_cluster(address)
     try:
         return [(label, *ray.get(server.look.remote())) for label, server in _find_servers()]
@@ -77,7 +73,7 @@ def fetch_run(run: Path, node: str | None, address: str, out: Path) -> None:
         raise InputError("out", f"{out} is not empty", hint="choose a directory that is new or empty")
     join_cluster(address)
     try:
-        on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)
+        on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD_RESOURCE)["NodeID"], soft=False)
         read = ray.remote(_read_files).options(num_cpus=0, scheduling_strategy=on_node)
         files = ray.get(read.remote(run))
         if CONFIG not in files:

@@ -1,8 +1,7 @@
 """A private Ray cluster on this machine.
 
-The cluster listens only on loopback. Its files are in a folder that only this user can enter. It requires a random
-token, which exists only in the environment of its processes. If the cluster does not start, fedraa tries again. When
-the cluster ends, its processes are killed and its files removed.
+The cluster listens only on loopback, has its files in a folder of this user, and requires a random token. Its processes
+and files are removed at its end.
 """
 
 import logging
@@ -34,17 +33,14 @@ from actors.ray_versions import (
 from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts
 from fedraa.errors import RunFailed
 
-# The maximum number of attempts to start Ray is this number plus the machine's load per core (rounded down, at least
-# 1), but never more than `MAX_ATTEMPTS`.
+# Ray gets BASE_ATTEMPTS attempts to start plus the machine's load per core, but at most MAX_ATTEMPTS.
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
-# Seconds between two attempts to start Ray.
-PAUSE_SECONDS = 2.0
-# The cluster counts as lost if its raylet or its GCS is stopped (for example by SIGSTOP) for this number of seconds.
+RETRY_PAUSE_SECONDS = 2.0
+# A cluster is lost if its raylet or GCS is stopped, for example by SIGSTOP, for this time.
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
-# The name of a module that Ray imports in new worker processes. The driver does not import it, because the import is
-# slow.
+# Ray imports this module in new worker processes. The import would be slow in the driver.
 PRELOADED = "actors.worker.preload"
 RAYLET_DIED = str(
     RunFailed("engine", "Ray's raylet died while this process registered with it", hint="run the same command again")
@@ -53,29 +49,28 @@ TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
-# The cluster that `prestart_cluster` has started, until `own_cluster` takes it; empty if there is no such cluster.
-_begun: list[ExitStack] = []
+# The prestarted cluster, until `own_cluster` takes it.
+_prestarted: list[ExitStack] = []
 
 
 @contextmanager
 def prestart_cluster(cpus: int) -> Iterator[None]:
-    """Start a private cluster early, for the next call of `own_cluster`.
+    """Start a private cluster early, for a call of `own_cluster` in the block.
 
-    The processes of the cluster import the modules of workers while this process prepares the run. If the `with` block
-    does not call `own_cluster`, the cluster ends with the block.
+    Its processes import the modules of workers while this process prepares the run.
     """
     with ExitStack() as waiting:
         waiting.enter_context(_start_cluster(cpus))
-        _begun.append(waiting)
+        _prestarted.append(waiting)
         try:
             yield
         finally:
-            _begun.clear()
+            _prestarted.clear()
 
 
 @contextmanager
 def own_cluster(cpus: int) -> Iterator[None]:
-    """Provide a private Ray cluster for the `with` block: the one that `prestart_cluster` has started, or a new one.
+    """Provide a private Ray cluster in the block: the prestarted cluster, or a new one.
 
     Args:
         cpus: The number of CPUs that a new cluster declares.
@@ -83,20 +78,20 @@ def own_cluster(cpus: int) -> Iterator[None]:
     Raises:
         RunFailed: The cluster did not start in several attempts.
     """
-    with _begun.pop() if _begun else _start_cluster(cpus):
+    with _prestarted.pop() if _prestarted else _start_cluster(cpus):
         yield
 
 
 def is_joined() -> bool:
-    """Return True if this process has joined a cluster. A cluster that is only prestarted does not count."""
-    return ray.is_initialized() and not _begun
+    """Return True if this process has joined a cluster. A prestarted cluster does not count."""
+    return ray.is_initialized() and not _prestarted
 
 
 @contextmanager
 def _start_cluster(cpus: int) -> Iterator[None]:
     with _own_token(), hidden_worker_logs():
         for attempt in count(1):
-            with own_folder() as folder, _ended_in(folder):
+            with own_folder() as folder, _shut_down_after(folder):
                 wrong = _start_ray(folder, cpus)
                 if wrong is None:
                     yield
@@ -109,7 +104,7 @@ def _start_cluster(cpus: int) -> Iterator[None]:
                     hint="try again when the machine is less busy, or choose --engine local",
                 )
             logger.warning("Ray did not start: %s; next attempt: %d of %d", wrong, attempt + 1, attempts)
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(RETRY_PAUSE_SECONDS)
 
 
 def is_private_cluster() -> bool:
@@ -125,7 +120,7 @@ class ClusterWatch:
         self._stopped: dict[int, float] = {}
 
     def lost(self) -> str | None:
-        """Return the reason if the raylet or the GCS died or froze, otherwise None."""
+        """Return why the raylet or the GCS is lost, or None."""
         for kind, name in CENTRAL_PROCESSES.items():
             for process in started_processes(kind):
                 if process.poll() is not None:
@@ -146,10 +141,9 @@ class ClusterWatch:
 
 
 def _start_ray(folder: Path, cpus: int) -> str | None:
-    """Start Ray. Return None, or the first line of the error if the start fails.
+    """Start Ray. Return the first line of the error if the start fails.
 
-    Ctrl-C is deferred until Ray has started. An interruption while this process connects to Ray would cause a
-    segmentation fault.
+    Ctrl-C is deferred, because an interruption in the start causes a segmentation fault.
     """
     try:
         with (
@@ -166,32 +160,29 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
                 include_dashboard=False,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                # Ray makes its folder readable for all users, so the folder is created inside a private folder.
+                # Other users can read Ray's own folder, so it is inside a private folder.
                 _temp_dir=str(folder / "ray"),
-                # Ray's hook for `uv run` requests a runtime environment. Ray's agents would create it, but this cluster
-                # has no agents.
+                # Ray's hook for `uv run` would request an environment from Ray's agents, which this cluster lacks.
                 _skip_env_hook=True,
                 _system_config={"preload_python_modules": [PRELOADED]},
             )
-    # A failed start of Ray can raise any exception.
     except Exception as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     return None
 
 
 @contextmanager
-def _ended_in(folder: Path) -> Iterator[None]:
-    """Shut Ray down at the end of the block, even if some processes of Ray did not start or have died."""
+def _shut_down_after(folder: Path) -> Iterator[None]:
+    """Shut Ray down at the end of the block, even if processes of Ray did not start or have died."""
     watch = ClusterWatch()
     try:
         yield
     finally:
         with ignore_interrupts():
-            # If Ray did not start or is lost, a regular shutdown would wait for processes that cannot answer. Therefore
-            # all processes are killed before.
+            # A regular shutdown would wait for processes that cannot answer.
             if not ray.is_initialized() or watch.lost():
                 kill_all_of(folder)
-            # If a process of Ray is dead, `ray.shutdown` can raise any exception.
+            # With dead processes, `ray.shutdown` can raise any exception.
             with suppress(Exception):
                 ray.shutdown()
             kill_all_of(folder)
@@ -199,7 +190,7 @@ def _ended_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Set a random token for this cluster during the block, unless the environment has a token or disables tokens."""
+    """Set a random token in the block, unless the environment has a token or disables tokens."""
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return

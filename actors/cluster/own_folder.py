@@ -1,7 +1,7 @@
-"""A temporary folder that no other user can enter. It is removed when the process that owns it ends.
+"""A temporary folder that only this user can enter. It is removed when its owner, a process, ends.
 
-While the owner lives, it locks a file in the folder. If the owner is killed, the folder stays, but the lock is
-released. The next process that calls `own_folder` removes the abandoned folder, and kills processes that still use it.
+The owner locks a file in the folder. If the owner is killed, the next call of `own_folder` removes the abandoned
+folder, and kills processes that still use it.
 """
 
 import fcntl
@@ -16,10 +16,9 @@ from pathlib import Path
 from actors.cluster.processes import kill_all_of
 
 PREFIX = "fedraa-"
-# The name of the file that the owner locks while it lives.
+# The owner locks this file while it lives.
 OWNER = "owner"
-# The path of a Unix socket may have 107 characters. Ray's paths inside the folder need up to 80 of them, and the name
-# of the folder needs 16.
+# A Unix socket's path has at most 107 characters. Ray's paths in the folder need 80, the folder's name 16.
 MAX_PARENT_LENGTH = 107 - 80 - 16
 
 
@@ -36,7 +35,7 @@ def own_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     with (folder / f"{OWNER}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # The file gets its final name only after it is locked, so that no other process finds it unlocked.
+        # Under its final name, no other process finds the file unlocked.
         (folder / f"{OWNER}.new").rename(folder / OWNER)
         try:
             yield folder
@@ -50,16 +49,16 @@ def is_own(folder: Path) -> bool:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the abandoned folders of this user below `parent`."""
+    """Remove this user's abandoned folders below `parent`."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             about = folder.lstat()
             if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
-                _remove_if_left(folder)
+                _remove_if_abandoned(folder)
 
 
-def _remove_if_left(folder: Path) -> None:
-    """Remove a folder if its owner is dead. Raise OSError if the owner lives or the folder has no lock file."""
+def _remove_if_abandoned(folder: Path) -> None:
+    """Remove a folder if its owner is dead. Raise OSError if the owner lives or the lock file is missing."""
     with (folder / OWNER).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kill_all_of(folder)

@@ -1,8 +1,7 @@
 """Transfer of the user's classes and functions to the processes of a cluster.
 
-Classes and functions that a script or a notebook defines are always pickled by value. The user's modules are pickled by
-reference on a private cluster, because its processes import them from the same folders as the driver. On another
-cluster the modules are pickled by value, because its nodes do not have them.
+A private cluster imports the user's modules from the driver's folders. Another cluster lacks them, so they are pickled
+by value, like the classes and functions of scripts and notebooks.
 """
 
 import io
@@ -24,7 +23,6 @@ from fedraa.errors import InputError, short_text
 if TYPE_CHECKING:
     from fedraa.engine.run_spec import RunSpec
 
-# cloudpickle has no type hints.
 registry: Any = cloudpickle
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
@@ -32,7 +30,7 @@ PATH = "PYTHONPATH"
 
 
 def refuse_unsendable(spec: "RunSpec") -> None:
-    """Raise InputError if a component of the run cannot be pickled. The error names the component."""
+    """Raise InputError, with the component's name, if a component of the run cannot be pickled."""
     wrong = _pickling_error(spec)
     if wrong is None:
         return
@@ -46,27 +44,24 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     raise InputError(
         name,
         f"{component} cannot be sent to Ray's processes: {wrong}",
-        hint="create attributes that cannot be pickled only when they are first used, or choose --engine local",
+        hint="create such attributes on their first use, or choose --engine local",
     )
 
 
 def _pickling_error(part: object) -> str | None:
-    """Return the reason if an object cannot be pickled, otherwise None."""
+    """Return why an object cannot be pickled, or None."""
     try:
         pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         pickler.dump(part)
-    # The user's component can raise any exception.
     except Exception as error:
         return str(error) or type(error).__name__
     return None
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """Register the user's modules that some objects need, so that they are pickled by value from now on.
+    """Make Ray pickle by value, from now on, the user's modules that some objects need.
 
-    The nodes of the cluster then need not have these modules.
-
-    Raises InputError if the objects cannot be pickled.
+    The nodes of a cluster then need not have these modules. Raises InputError if the objects cannot be pickled.
     """
     parts = list(parts)
     while True:
@@ -79,14 +74,14 @@ def carry_by_value(parts: Iterable[object]) -> None:
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
         if not new:
             return
-        # The next pass of the loop finds further modules that these modules use.
+        # The next pass finds the modules that these modules use.
         for name in new:
             registry.register_pickle_by_value(finder.modules[name])
 
 
 @contextmanager
 def share_import_paths() -> Iterator[None]:
-    """Set PYTHONPATH in the block, so that child processes find the user's modules in the same folders."""
+    """Set PYTHONPATH in the block, so that child processes find the user's modules."""
     before = os.environ.get(PATH)
     folders = [Path(entry).resolve() for entry in sys.path]
     of_user = [str(folder) for folder in folders if folder.is_dir() and not _is_installed(folder)]
@@ -101,10 +96,10 @@ def share_import_paths() -> Iterator[None]:
 
 
 class _Finder(cloudpickle.CloudPickler):
-    """A pickler that finds the user's modules that would be pickled by reference. Its output is discarded.
+    """A pickler that finds the user's modules that would be pickled by reference.
 
     Attributes:
-        modules: The user's modules that were found, by name.
+        modules: The modules by name.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -122,9 +117,9 @@ class _Finder(cloudpickle.CloudPickler):
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Return True if a module is the user's own code: it is neither part of an installed package nor of fedraa.
+    """Return True if a module is the user's own code.
 
-    `__main__` does not count, because it is always pickled by value.
+    Installed packages and fedraa are not. `__main__` does not count, because it is always pickled by value.
     """
     root = module.__name__.partition(".")[0]
     file = getattr(module, "__file__", None)

@@ -16,14 +16,14 @@ from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError
 from fedraa.messages import Index
 
-# Tolerance for rounding errors when sums of GPU fractions are compared.
+# Tolerance for rounding errors of sums of GPU fractions.
 ROUNDING = 1e-6
-# The name of the option of Ray's actors for each built-in resource.
+# Ray's option for each built-in resource.
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of the option `resources`, or one group of equal workers if the option is not set.
+    """Return the worker groups of the option `resources`, or one group without this option.
 
     Args:
         options: The options of the cluster.
@@ -53,7 +53,7 @@ def group_of(groups: Sequence[WorkerGroup], devices: DeviceOptions, clients: int
 
 
 def gpu_share(device: str, count: int) -> float:
-    """Return the fraction of a GPU that each of `count` workers gets: 1 / ceil(count / GPUs), or 0 without GPUs."""
+    """Return the fraction of a GPU that each of `count` workers gets; 0 without GPUs."""
     gpus = int(_total_resource("GPU"))
     if device == "cpu" or not gpus:
         return 0.0
@@ -73,8 +73,7 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 
     Args:
         group: The group of the worker.
-        placement: `pack` (Ray's default) fills half of a node before the next node gets workers; `spread` uses all
-            nodes.
+        placement: `pack` (Ray's default) fills half of a node before the next one; `spread` uses all nodes.
     """
     options: dict[str, Any] = {"num_cpus": 0, "resources": {}}
     for name, amount in group.needs.items():
@@ -88,8 +87,8 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
     """Return the options with which Ray creates the server on a node.
 
-    While one call of the server executes the run, three more calls may run at the same time: the driver's call for
-    events, a repetition of this call, and a call of a command that inspects or stops the run.
+    Beside the call that executes the run, three more calls may run: a request for events, its repetition, and a command
+    that inspects or stops the run.
 
     Args:
         node: The description of the node.
@@ -110,7 +109,7 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
 
 
 def nodes_for_shards(count: int) -> list[str]:
-    """Return the ids of `count` nodes for server shards. A node occurs twice only if the cluster has too few nodes.
+    """Return the ids of `count` nodes for server shards, different ones if possible.
 
     Nodes that declare no CPUs to Ray are used only if all nodes declare none.
     """
@@ -125,7 +124,7 @@ def living_nodes() -> list[dict[str, Any]]:
 
 
 def find_node(wanted: str) -> dict[str, Any]:
-    """Return the first living node with this id, address or name, or with a resource of this name."""
+    """Return the first living node with this id, address, name or resource."""
     nodes = living_nodes()
     for node in nodes:
         if wanted in (node["NodeID"], node["NodeManagerAddress"], node["NodeName"], *node["Resources"]):
@@ -135,5 +134,4 @@ def find_node(wanted: str) -> dict[str, Any]:
 
 
 def _total_resource(resource: str) -> float:
-    """Return the amount of a resource in the whole cluster."""
     return float(runtime.resources().get(resource, 0))

@@ -1,4 +1,4 @@
-"""Information about the processes of this machine, from the file system /proc, which exists only on Linux."""
+"""Information about this machine's processes from /proc, which exists only on Linux."""
 
 import os
 import signal
@@ -8,22 +8,22 @@ from pathlib import Path
 PROC = Path("/proc")
 STDOUT = "1"
 STDERR = "2"
-# Ray gives many of its processes a title in place of the command line. The title begins with these bytes.
+# The first bytes of the title with which Ray replaces the command line of many processes.
 RAYS = b"ray::"
 
 
 def load_factor() -> float:
-    """Return the machine's load average per core, but at least 1. Timeouts are multiplied by this factor."""
+    """Return the machine's load average per core, at least 1. Timeouts are multiplied by it."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def knows_cpu_seconds() -> bool:
-    """Return True if this system has the CPU time of processes in /proc. macOS does not."""
+    """Return True if this system has CPU times in /proc. macOS does not."""
     return (PROC / str(os.getpid()) / "stat").exists()
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time (user and system) of a process in seconds, or 0 if the process has ended."""
+    """Return the CPU seconds (user and system) of a process; 0 if it has ended."""
     fields = _stat_fields(process)
     if fields is None:
         return 0.0
@@ -37,9 +37,9 @@ def is_stopped(process: int) -> bool:
 
 
 def kill_all_of(folder: Path) -> None:
-    """Send SIGKILL to every process that writes its output into the folder or has its path in the command line.
+    """Send SIGKILL to every process with an output file in the folder or the folder in its command line.
 
-    Both are checked, because Ray's processes change their command line after the start.
+    Ray's processes change their command line after the start.
     """
     if not PROC.exists():
         return
@@ -50,11 +50,10 @@ def kill_all_of(folder: Path) -> None:
 
 
 def _is_of(entry: Path, folder: str) -> bool:
-    """Return True if a process has a file of the folder open, or the path of the folder in its command line.
+    """Return True if a process has a file of the folder open, or its path in the command line.
 
-    For most processes only standard output and standard error are checked. For processes with a title of Ray, all open
-    files are checked, because the standard output of Ray's agents is not in the folder. Otherwise agents would live for
-    a minute after their raylet died.
+    All open files of Ray's processes are checked, otherwise only standard output and error. The standard output of
+    Ray's agents is elsewhere.
     """
     try:
         command = (entry / "cmdline").read_bytes()
@@ -71,7 +70,7 @@ def _is_of(entry: Path, folder: str) -> bool:
 
 
 def _stat_fields(process: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat that follow the process name, or None if the process has ended."""
+    """Return the fields of /proc/PID/stat after the process name; None if the process has ended."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

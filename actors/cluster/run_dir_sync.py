@@ -1,7 +1,4 @@
-"""Copying of a run directory to the driver's node if the server runs on another node.
-
-The server writes the run directory on its node, and the driver copies the changes to the user's directory.
-"""
+"""Copies of a run directory from the server's node to the user's directory on the driver's node."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,7 +10,7 @@ from fedraa.rundir.atomic_files import PARTIAL, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, Hold, this_process
 
-# Files to which the server only appends lines. Existing lines never change.
+# The server only appends lines to these files.
 GROWING = (EVENTS, EVALS, CLIENTS)
 Stamp = tuple[int, int]
 """The size of a file in bytes, and the time of its last change in nanoseconds."""
@@ -35,7 +32,7 @@ class Changes:
 
 
 def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a directory. The keys of `files` are relative paths and the values are contents."""
+    """Write files into a directory. `files` has contents by relative path."""
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         with replace_file(directory / name) as stream:
@@ -49,7 +46,7 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
 
     Args:
         directory: The directory.
-        seen: The size and the time of the last change of each file when it was copied last.
+        seen: The size and time of each file at the last copy.
     """
     stamps = _read_stamps(directory)
     whole = {}
@@ -59,12 +56,12 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
             continue
         try:
             whole[name] = (directory / name).read_bytes()
-        # The missing file is an old checkpoint, which the server has removed since the files were listed.
+        # The server has removed an old checkpoint since the files were listed.
         except FileNotFoundError:
             del stamps[name]
     for name in GROWING:
         if name in stamps:
-            start = _size(seen, name)
+            start = _recorded_size(seen, name)
             with (directory / name).open("rb") as stream:
                 stream.seek(start)
                 tails[name] = stream.read()
@@ -77,8 +74,8 @@ class RunDirSync:
     """The user's copy of a run directory.
 
     Attributes:
-        directory: The user's directory, which holds the copy.
-        seen: The size and the time of the last change of each file when it was copied last.
+        directory: The user's directory.
+        seen: The size and time of each file at the last copy.
     """
 
     directory: Path
@@ -89,12 +86,12 @@ class RunDirSync:
         return {name: (self.directory / name).read_bytes() for name in _read_stamps(self.directory)}
 
     def apply(self, new: Changes) -> None:
-        """Write changes to the copy: first the logs, then the checkpoints, and the summary last.
+        """Write changes to the copy: logs first, then checkpoints, and the summary last.
 
-        With this order, the run can be resumed from the copy after an interruption at any point.
+        After an interruption at any point, the run can be resumed from the copy.
         """
         for name, tail in new.tails.items():
-            start = _size(self.seen, name)
+            start = _recorded_size(self.seen, name)
             (self.directory / name).touch()
             with (self.directory / name).open("r+b") as stream:
                 stream.truncate(start)
@@ -110,7 +107,7 @@ class RunDirSync:
 
 @contextmanager
 def register_writer(directory: Path) -> Iterator[None]:
-    """Register this process as the writer of the user's directory during the `with` block."""
+    """Register this process as the writer of the user's directory in the block."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
         hold = Hold(directory, log, this_process())
         try:
@@ -121,14 +118,13 @@ def register_writer(directory: Path) -> Iterator[None]:
                 (directory / EVENTS).unlink()
 
 
-def _size(stamps: Mapping[str, Stamp], name: str) -> int:
-    """Return the recorded size of a file in bytes, or 0 if no size is recorded."""
+def _recorded_size(stamps: Mapping[str, Stamp], name: str) -> int:
     size, _ = stamps.get(name, (0, 0))
     return size
 
 
 def _read_stamps(directory: Path) -> dict[str, Stamp]:
-    """Return the size and the time of the last change of all files, except temporary files and the lock, by path."""
+    """Return the size and time of all files by path, without temporary files and the lock."""
     stamps = {}
     for folder, _, names in os.walk(directory):
         for name in names:

@@ -1,4 +1,4 @@
-"""Submission of a fedraa command to a cluster as a job. The job continues when this machine is switched off."""
+"""Submission of a fedraa command to a cluster as a job, which continues when this machine is switched off."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ from fedraa.errors import InputError, RunFailed
 def submit_command(
     arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]
 ) -> None:
-    """Run a command of fedraa as a job on the head node, with the code of this machine, and show its output.
+    """Run a command of fedraa as a job on the head node, with this machine's code, and show its output.
 
     Args:
         arguments: The command and its options, without `fedraa`.
         address: The address of the cluster's dashboard.
-        working_dir: A folder that is sent to the cluster; None for no folder.
-        say: A function that is called with the output of the job.
+        working_dir: A folder that is sent to the cluster, if any.
+        say: Called with the output of the job.
 
     Raises:
         InputError: No dashboard answers at the address, it requires another token, or the folder is too large.
@@ -46,7 +46,7 @@ def submit_command(
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
     except RuntimeError as error:
-        # The exception's message is the answer of Ray's dashboard.
+        # The message is the answer of Ray's dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow_output(client, job, say))
@@ -56,7 +56,7 @@ def submit_command(
 
 
 def check_size(folder: Path) -> None:
-    """Raise InputError if a folder is too large to be sent with a job. Files that its .gitignore names do not count."""
+    """Raise InputError if a folder is too large for a job. Files in its .gitignore do not count."""
     total = 0
 
     def add_size(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Data hosts of a run with the option `data_on_nodes`: one actor per node reads the data set for the node's workers."""
+"""Data hosts for the option `data_on_nodes`: one actor per node reads the data set for the node's workers."""
 
 import logging
 import socket
@@ -10,11 +10,11 @@ import numpy as np
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors import runtime
-from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
+from actors.pool.liveness import Heartbeat, LivenessProbe, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from actors.ray_versions import AnyRef
 from fedraa.config.sections import ProblemOptions
-from fedraa.data import Dealing, Federated, deal_samples
+from fedraa.data import DivisionSettings, Federated, divide_dataset
 from fedraa.data.tree import list_leaves
 from fedraa.engine.build import read_dataset
 from fedraa.errors import InputError
@@ -28,13 +28,13 @@ class DataHost:
     def __init__(self) -> None:
         self._blocks: Blocks | None = None
 
-    def blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
+    def blocks(self, problem: ProblemOptions, dealing: DivisionSettings, wanted: int) -> Blocks:
         """Return the clients' training data. The first call reads the data set on this node.
 
         Args:
             problem: The options of the data set.
             dealing: The settings with which the data set is dealt to the clients.
-            wanted: The expected checksum. It was computed from the data on the driver's node.
+            wanted: The checksum of the data on the driver's node.
 
         Raises:
             InputError: The data on this node have a different checksum.
@@ -43,13 +43,12 @@ class DataHost:
             self._blocks = self._read_blocks(problem, dealing, wanted)
         return self._blocks
 
-    def _read_blocks(self, problem: ProblemOptions, dealing: Dealing, wanted: int) -> Blocks:
-        data = deal_samples(read_dataset(problem), dealing)
+    def _read_blocks(self, problem: ProblemOptions, dealing: DivisionSettings, wanted: int) -> Blocks:
+        data = divide_dataset(read_dataset(problem), dealing)
         if data_checksum(data) != wanted:
             raise InputError(
                 "data_dir",
-                f"{problem.dataset} in {problem.data_dir} on {socket.gethostname()} differs from that on the driver's "
-                "node",
+                f"{problem.dataset} in {problem.data_dir} differs between {socket.gethostname()} and the driver's node",
                 hint="copy the same files to every node",
             )
         return put_blocks(data)
@@ -57,7 +56,7 @@ class DataHost:
 
 @dataclass
 class DataHosts:
-    """The data hosts of a run, one per node. A host is created when the first worker of its node has started.
+    """The data hosts of a run, one per node. They are created when a node's first worker has started.
 
     Attributes:
         problem: The options of the data set.
@@ -67,34 +66,34 @@ class DataHosts:
     """
 
     problem: ProblemOptions
-    dealing: Dealing
+    dealing: DivisionSettings
     fingerprint: int
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _actors: dict[str, Any] = field(default_factory=dict)
-    _pulses: dict[str, LivenessProbe] = field(default_factory=dict)
+    _probes: dict[str, LivenessProbe] = field(default_factory=dict)
 
     def blocks(self, node: str) -> tuple[Any, AnyRef]:
-        """Return a node's data host, and a reference of the Blocks that the host returns after it has read the data."""
+        """Return a node's data host, and the reference of the Blocks that the host reads."""
         if node not in self._actors:
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=on_node).remote()
-            self._pulses[node] = LivenessProbe(self._actors[node], self.heartbeat)
+            self._probes[node] = LivenessProbe(self._actors[node], self.heartbeat)
         blocks = self._actors[node].blocks.remote(self.problem, self.dealing, self.fingerprint)
         return self._actors[node], blocks
 
     def drop(self, node: str, host: Any) -> None:
-        """Kill the data host of a node because its data were lost. Do nothing if the node already has a newer host.
+        """Kill a node's data host after its data were lost, unless the node has a newer host.
 
-        The next call of `blocks` creates a new host, which reads the data again.
+        The next call of `blocks` creates a new host.
         """
         if self._actors.get(node) is host:
             runtime.kill(self._actors.pop(node))
-            del self._pulses[node]
+            del self._probes[node]
 
     def drop_frozen(self) -> None:
-        """Kill frozen data hosts. If a worker's call waits for such a host, the call fails and is repeated."""
-        for node, pulse in list(self._pulses.items()):
-            silence = pulse.silent_seconds()
+        """Kill frozen data hosts. Calls that wait for them fail and are repeated."""
+        for node, probe in list(self._probes.items()):
+            silence = probe.silent_seconds()
             if silence is not None:
                 logger.warning("data host on node %s: no sign of life for %.3g s; it is replaced", node[:8], silence)
                 self.drop(node, self._actors[node])
@@ -105,7 +104,7 @@ class DataHosts:
 
 
 def data_checksum(data: Federated) -> int:
-    """Return a checksum of the clients' training data. It omits samples that clients read from their own files."""
+    """Return a checksum of the clients' training data, without samples in clients' own files."""
     value = 0
     for array in (*list_leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)

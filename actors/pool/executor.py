@@ -1,4 +1,4 @@
-"""The executor on Ray, which trains tasks and evaluates models on worker actors, and replaces dead workers."""
+"""The executor on Ray: worker actors that train and evaluate, and the replacement of dead workers."""
 
 import logging
 from collections import deque
@@ -24,7 +24,7 @@ from actors.pool.handles import (
     WorkerHandle,
     describe_death,
 )
-from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
+from actors.pool.liveness import Heartbeat, LivenessProbe, actor_class
 from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.ray_versions import AnyRef
@@ -37,9 +37,9 @@ from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
-# Maximum number of unfinished calls of a worker: one in progress, and one that it can begin immediately afterwards.
+# A worker has at most one call in progress and one that waits.
 CALLS_PER_WORKER = 2
-# If a worker dies this number of times without finishing a call, it is not replaced any more.
+# A worker that dies this number of times without finishing a call is not replaced.
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
@@ -49,20 +49,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RayExecutor:
-    """An executor that trains tasks on worker actors. The result of a task does not depend on its worker.
+    """An executor that trains tasks on worker actors.
 
     Responsibilities:
-      - It starts the workers of every worker group. A worker that waits for resources gets no work until it starts.
-      - It puts the tasks of client n into the queue of worker group `group_of[n]`.
-      - It replaces a worker that dies, hangs or freezes. Its call in progress fails; its waiting calls go to other
-        workers.
-      - If a call with several tasks fails, any of them may be the cause. Each task is sent again in a separate call.
-      - After `MAX_DEATHS` such failures a worker is not replaced. A group without a worker raises RunFailed.
+      - It starts the workers of every worker group.
+      - It puts the tasks of client n into the queue of worker group `group_of[n]`. Any of its workers trains them.
+      - It replaces a worker that dies, hangs or freezes. Other workers get its waiting calls.
+      - If a call with several tasks fails, it sends each of them again in a separate call.
+      - It does not replace a worker after `MAX_DEATHS` failures. A group without a worker raises RunFailed.
 
     Args:
-        worker_spec: A reference of the WorkerSpec in the object store.
+        worker_spec: The reference of the WorkerSpec.
         blocks: The clients' training data.
-        evaluation_data: A reference of the evaluation data in the object store.
+        evaluation_data: The reference of the evaluation data.
         groups: The worker groups.
         threads: The number of threads of each worker.
         device: The option `device` of the experiment.
@@ -72,8 +71,8 @@ class RayExecutor:
         worker: The actor class of the workers.
         hang_detector: The time limits of calls.
         hosts: The data hosts, which read the clients' data on every node; None if `blocks` has the data.
-        check: A function that is called after a failure. It raises an error if the cause is not a worker.
-        watch: A function that is called regularly. It raises an error if another actor is frozen.
+        check: Called after a failure. It raises an error if the cause is not a worker.
+        watch: Called regularly. It raises an error if another actor is frozen.
         heartbeat: The bounds of liveness probes.
     """
 
@@ -102,7 +101,7 @@ class RayExecutor:
 
     @classmethod
     def of(cls, spec: RunSpec, **fields: Any) -> Self:
-        """Return the executor of a run and start its workers. `fields` must contain the field `groups`."""
+        """Start the workers of a run and return its executor. `fields` must contain `groups`."""
         experiment = spec.experiment
         if "blocks" not in fields:
             fields["blocks"] = put_blocks(spec.data)
@@ -177,7 +176,7 @@ class RayExecutor:
             self.hosts.close()
 
     def receive(self, give_up: float) -> bool:
-        """Wait until a call of a worker ends, and handle its result or error. Meanwhile, replace workers that hang.
+        """Wait until a call of a worker ends, and handle its result or error. Replace workers that hang.
 
         Return False if no call has ended by the monotonic time `give_up`. Raise RunFailed if a worker group has no
         worker.
@@ -224,7 +223,7 @@ class RayExecutor:
         self._calls[call.ref] = call
 
     def _ready_workers(self, group: int | None = None) -> list[WorkerHandle]:
-        """Return the workers of a group (or of all groups) that are ready for work."""
+        """Return the workers of a group (default: of all groups) that are ready for work."""
         return [
             handle for handle in self._handles.values() if handle.blocks is not None and group in (None, handle.group)
         ]
@@ -253,12 +252,12 @@ class RayExecutor:
                 self._add_call(Call(TRAIN, handle, ref, work=sum(map(self._task_work, tasks)), tasks=tasks))
 
     def _task_work(self, task: Task) -> float:
-        """Return a task's samples times its parameters. Its duration is roughly proportional to this product."""
+        """Return a task's samples times its parameters, which is roughly proportional to its duration."""
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 
     def _end_call(self, call: Call) -> None:
-        """Handle a call that ended with a result, with an error in the called method, or with the worker's death."""
+        """Handle a call that ended with a result, an error of the method, or the worker's death."""
         handle = call.handle
         result = wrong = None
         of_client = False
@@ -271,7 +270,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker has died. Its first call was in progress or has succeeded, so this call is handled first.
+            # The worker has died. Its first call was in progress or has succeeded, so it is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
@@ -287,16 +286,13 @@ class RayExecutor:
         handle.calls.remove(call)
         del self._calls[call.ref]
         if call.kind in STARTUP_CALLS and result is not None:
-            self._ready_or_load(handle, result)
+            self._continue_startup(handle, result)
         self._deliver_outcome(call, result, wrong, of_client=of_client)
 
-    def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Handle the answer to one of a worker's startup calls. After the last startup call, mark the worker as ready.
+    def _continue_startup(self, handle: WorkerHandle, answer: str | Blocks) -> None:
+        """Mark a worker as ready, or first request its data from the data host.
 
-        Args:
-            handle: The worker.
-            answer: The id of the worker's node, or the Blocks that the node's data host has loaded. If the run has data
-                hosts, the Blocks are requested after the id has arrived.
+        `answer` is the id of the worker's node, or the data that the data host has loaded.
         """
         if isinstance(answer, Blocks):
             handle.blocks = answer
@@ -309,7 +305,7 @@ class RayExecutor:
             self._add_call(Call(LOAD, handle, ref))
 
     def _check_time(self, handle: WorkerHandle) -> None:
-        """Replace a worker if its current call exceeds the time limit. Startup calls have no time limit."""
+        """Replace a worker if its current call exceeds the time limit. Startup calls have no limit."""
         if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
             return
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
@@ -317,10 +313,9 @@ class RayExecutor:
             self._replace_worker(handle, f"worker hung: no answer within {bound:.3g} s")
 
     def _check_liveness(self) -> None:
-        """Replace actors that are frozen.
+        """Replace frozen actors.
 
-        Data hosts and server shards are checked before workers, because a worker that waits for them may also be
-        silent.
+        Data hosts and server shards come first, because a worker that waits for them may be silent.
         """
         self._glance_at = runtime.monotonic() + CHECK_SECONDS
         if self.watch is not None:
@@ -328,7 +323,7 @@ class RayExecutor:
         if self.hosts is not None:
             self.hosts.drop_frozen()
         for handle in list(self._handles.values()):
-            silence = handle.pulse.silent_seconds()
+            silence = handle.probe.silent_seconds()
             if silence is not None:
                 if self.check is not None:
                     self.check()
@@ -340,7 +335,7 @@ class RayExecutor:
         Args:
             call: The ended call.
             result: The result of the call if it succeeded.
-            wrong: The error if the call failed, otherwise None.
+            wrong: The error if the call failed.
             of_client: True if the client's data or the user's code for the client may have caused the error.
         """
         worker = call.handle.number
@@ -377,7 +372,7 @@ class RayExecutor:
         self._evaluations.append(pending)
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-        """Kill a dead or unresponsive worker. Start a new one, unless the worker has died `MAX_DEATHS` times."""
+        """Kill a worker, and start a new one unless it has died `MAX_DEATHS` times."""
         runtime.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause

@@ -8,7 +8,7 @@ from typing import Any
 from ray.exceptions import ActorUnavailableError, RayError
 
 from actors import runtime
-from actors.pool.pulse import LivenessProbe
+from actors.pool.liveness import LivenessProbe
 from actors.pool.serializer import Blocks
 from actors.ray_versions import AnyRef
 from fedraa.messages import Evaluation, State, Task, Vector
@@ -17,7 +17,7 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
-# The kinds of calls with which a worker starts, before it trains or evaluates. They have no time limit.
+# These calls precede training and evaluation. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
 
 
@@ -29,7 +29,7 @@ class Call:
         kind: START (the worker starts), LOAD (the worker waits for the data of its node), TRAIN or EVALUATE.
         handle: The worker.
         ref: The reference of the call's result.
-        work: The amount of work. The durations of calls of the same kind are roughly proportional to their work.
+        work: The amount of work, roughly proportional to the duration of calls of this kind.
         tasks: The tasks of a TRAIN call.
         evaluation: The evaluation of an EVALUATE call.
     """
@@ -44,25 +44,25 @@ class Call:
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A worker actor, and the calls that were sent to it and have not ended.
+    """A worker actor, and its calls that have not ended.
 
     Attributes:
         number: The index of the worker.
         group: The index of its worker group.
         actor: The actor.
-        pulse: The liveness probe of the actor.
-        deaths: The number of times that this worker died since it last finished a call.
+        probe: The liveness probe of the actor.
+        deaths: The number of deaths since the worker last finished a call.
         node: The id of its node; empty until the worker has started.
-        blocks: The clients' training data. When they are set, the worker is ready for work.
+        blocks: The clients' training data; None until the worker is ready for work.
         host: The data host of its node, if the run has data hosts.
-        since: The monotonic time since which the first call has been running.
+        since: The monotonic time at which the first call began to run.
         calls: The calls that have not ended, in order.
     """
 
     number: int
     group: int
     actor: Any
-    pulse: LivenessProbe
+    probe: LivenessProbe
     deaths: int
     node: str = ""
     blocks: Blocks | None = None
@@ -72,7 +72,7 @@ class WorkerHandle:
 
 
 def describe_death(call: Call, error: RayError) -> str:
-    """Return a description of a worker's death. A worker that Ray could not reach for many attempts counts as dead."""
+    """Return why a worker died. A worker that Ray could not reach also counts as dead."""
     if isinstance(error, ActorUnavailableError):
         return "worker could not be reached"
     if call.kind not in STARTUP_CALLS:
@@ -101,13 +101,13 @@ class PendingEvaluation:
 
     @property
     def params(self) -> Vector:
-        """Return a view of the parameters in the object store."""
+        """The parameters, as a view of the object store."""
         params: Vector = runtime.get(self.ref)
         return params
 
     @property
     def kept(self) -> State:
-        """Return the values that clients with personal models keep, as views of arrays in the object store."""
+        """The values that clients keep for their personal models, as views of the object store."""
         kept: State = runtime.get(self.kept_ref)
         return kept
 
@@ -120,14 +120,11 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Time limits for calls, computed from the durations of earlier calls of the same kind.
-
-    The durations of calls of one kind are roughly proportional to their amounts of work. The quotient, in seconds per
-    unit of work, is the pace of a call.
+    """Time limits for calls, from the slowest earlier call of the same kind.
 
     Attributes:
-        factor: The limit of a call is this factor times the slowest pace so far times the call's amount of work.
-        min_seconds: The limit is never less than this number of seconds.
+        factor: The limit is this factor times the slowest seconds per unit of work times the call's work.
+        min_seconds: The smallest limit.
         unseen: The limit in seconds if no call of this kind has ended yet.
     """
 
@@ -137,17 +134,11 @@ class HangDetector:
     _paces: dict[str, float] = field(default_factory=dict)
 
     def record_duration(self, kind: str, work: float, seconds: float) -> None:
-        """Record the duration of a call.
-
-        Args:
-            kind: The kind of call.
-            work: The amount of work.
-            seconds: The duration.
-        """
+        """Record the seconds and the amount of work of a call."""
         self._paces[kind] = max(self._paces.get(kind, 0.0), seconds / work)
 
     def bound(self, kind: str, work: float) -> float:
-        """Return the number of seconds after which a call of this kind and amount of work counts as hung."""
+        """Return the seconds after which a call with this amount of work counts as hung."""
         if kind not in self._paces:
             return self.unseen
         return max(self.min_seconds, self.factor * self._paces[kind] * work)

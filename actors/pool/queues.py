@@ -1,4 +1,4 @@
-"""Queues of the tasks that wait for workers. Several short tasks are sent to a worker in one call."""
+"""Queues of the tasks that wait for workers. Several short tasks are sent in one call."""
 
 import heapq
 import math
@@ -6,27 +6,23 @@ from collections.abc import Callable, Iterable
 
 from fedraa.messages import Index, Task
 
-# Maximum predicted seconds of training in a call with several tasks. Longer calls would save little, because the
-# overhead of a call is only milliseconds.
+# Longer calls of several tasks save little, because a call costs only milliseconds.
 GROUP_SECONDS = 0.1
-# Maximum number of bytes in the answer to a call of several tasks.
+# The largest answer to a call of several tasks.
 GROUP_BYTES = 16 * 2**20
 
 
 class Queues:
-    """A queue of tasks for each worker group. The task that is due first comes first.
+    """A queue of tasks for each worker group, ordered by due time.
 
-    Tasks of client n wait in the queue of group `group_of[n]`. If many short tasks wait, several of them are sent in
-    one call. The duration of a task is predicted from the last call: its seconds per unit of work, times the work of
-    the task.
+    Several short tasks are sent in one call. A task's predicted duration is its work times the last call's seconds per
+    unit of work.
 
     Args:
         groups: The number of worker groups.
         group_of: The group of each client; None if there is only one group.
-        work: A function that returns the amount of work of a task. The duration of a task is roughly proportional to
-            it.
-        stack: The number of tasks that a worker trains as one batched computation. If enough tasks wait, a call has at
-            least this number.
+        work: Returns the amount of work of a task, which is roughly proportional to its duration.
+        stack: The number of tasks that a worker trains as one batched computation.
     """
 
     def __init__(self, groups: int, group_of: Index | None, work: Callable[[Task], float], stack: int = 1) -> None:
@@ -36,9 +32,9 @@ class Queues:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
-        # The ids of cancelled tasks that were already sent to a worker. Their outcomes are discarded.
+        # Cancelled tasks that a worker already has. Their outcomes are discarded.
         self._cancelled: set[int] = set()
-        # The seconds of the last call divided by its amount of work.
+        # The last call's seconds per unit of work.
         self._pace = math.inf
 
     def submit(self, task: Task, due: float) -> None:
@@ -46,7 +42,7 @@ class Queues:
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Put unfinished tasks into the queues again. If `alone` is True, each of them gets a separate call."""
+        """Put unfinished tasks into the queues again, each with a separate call if `alone`."""
         for task in tasks:
             if alone:
                 self._alone.add(task.id)
@@ -56,11 +52,11 @@ class Queues:
             heapq.heappush(self._waiting[group], (self._tasks[task.id][1], task.id))
 
     def ended(self, task: Task, *, well: bool) -> bool:
-        """Remove an ended task. Return False if the task was cancelled, which means that its outcome must be discarded.
+        """Remove an ended task. Return False if the task was cancelled, so its outcome must be discarded.
 
         Args:
             task: The task.
-            well: False if the task failed. If it is submitted again, it gets a separate call.
+            well: False if the task failed. It gets a separate call if it is submitted again.
         """
         del self._tasks[task.id]
         if well:
@@ -72,7 +68,7 @@ class Queues:
         return wanted
 
     def cancel(self, number: int) -> None:
-        """Cancel a task. If it was already sent to a worker, the worker trains it, but its outcome is discarded."""
+        """Cancel a task. If a worker already has the task, only its outcome is discarded."""
         if number not in self._tasks:
             return
         for waiting in self._waiting:
@@ -85,7 +81,7 @@ class Queues:
         self._cancelled.add(number)
 
     def record_duration(self, seconds: float, work: float) -> None:
-        """Record the duration of a call and its amount of work."""
+        """Record the seconds of a call and its amount of work, for later predictions."""
         self._pace = seconds / work
 
     def has_waiting(self, group: int) -> bool:
@@ -93,14 +89,12 @@ class Queues:
         return bool(self._waiting[group])
 
     def take(self, group: int, places: int) -> list[Task]:
-        """Choose the tasks of the next call to a worker. Remove them from the queue and return them.
-
-        They are the task that is due first and, if tasks are short, some of the tasks that are due next.
+        """Remove and return the tasks of the next call: the next due task, and short tasks after it.
 
         Args:
             group: The worker group.
-            places: The number of calls that the workers of the group can have together. A call gets at most the number
-                of waiting tasks divided by `places`, or `stack` tasks if this is more.
+            places: The number of calls that the group's workers can have together. A call gets at most the waiting
+                tasks divided by this number, but at least `stack`.
         """
         waiting = self._waiting[group]
         share = len(waiting) // places

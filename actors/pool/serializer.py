@@ -1,7 +1,6 @@
 """Transfer of tasks and clients' data to workers.
 
-A large array is put into Ray's object store once, and messages have references to it. Small arrays are part of the
-messages.
+A large array is put into Ray's object store once. Small arrays are part of the messages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,21 +21,20 @@ from fedraa.data.tree import count_bytes, take_rows
 from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
-# An array with fewer bytes is part of the message, because this is faster than a separate object in the object store.
+# Below this size, a message is faster than an object in the object store.
 INLINE_BYTES = 100_000
-# Approximate size of one block of clients' data in the object store. Many clients with little data share a block. A
-# block is not larger, so that a node that trains only one client need not fetch the data of many.
+# Blocks are small, so that a node that trains one client fetches the data of few others.
 BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The clients' training data, divided into blocks. A block has the data of consecutive clients.
+    """The clients' training data in blocks of consecutive clients.
 
     Attributes:
         offsets: The first row of each client in the data of all clients, and the number of all rows [clients + 1].
         starts: The first client of each block.
-        refs: For each block, the references of its inputs and its labels; empty if workers read the samples from files.
+        refs: The references of each block's inputs and labels; empty if workers read the samples from files.
     """
 
     offsets: Index
@@ -44,7 +42,7 @@ class Blocks:
     refs: list[tuple[AnyRef, AnyRef]]
 
     def find(self, client: int) -> tuple[AnyRef, AnyRef, tuple[int, int]]:
-        """Return the references of a client's block (inputs and labels), and the client's rows (start, end) in it."""
+        """Return the references of a client's block (inputs, labels), and its rows (start, end) in the block."""
         block = int(np.searchsorted(self.starts, client, side="right")) - 1
         base = self.offsets[self.starts[block]]
         rows = (int(self.offsets[client] - base), int(self.offsets[client + 1] - base))
@@ -52,9 +50,9 @@ class Blocks:
 
 
 def put_blocks(data: Federated) -> Blocks:
-    """Put the clients' training data into the object store, in blocks that workers can read without a copy.
+    """Put the clients' training data into the object store, in blocks.
 
-    If workers read the samples from files, nothing is stored.
+    Workers read blocks without a copy. Nothing is stored if workers read the samples from files.
     """
     if data.source is not None:
         return Blocks(data.offsets, data.offsets[:0], [])
@@ -75,15 +73,14 @@ def put_blocks(data: Federated) -> Blocks:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """A task in the form in which it is sent to a worker in a call.
+    """A task in the form in which it is sent to a worker.
 
-    Arrays that several tasks of a call have in common are sent once, in the list of shared arguments. The job then has
-    the index in this list in place of the array.
+    An integer in place of an array is its index in the shared arguments of the call. They have each array once that
+    several tasks need.
 
     Attributes:
         header: The task without arrays.
-        buffer: The parameters of the task. If server shards hold them, the indices of the Route and of each shard's
-            copy in the shared arguments.
+        buffer: The parameters of the task. On server shards, the indices of the Route and of each shard's copy.
         mask: The mask of the task, packed to bits; None without a mask.
         extras: The extra buffers of the task by name.
         x: The index of the block with the client's inputs; -1 if the worker reads the samples from files.
@@ -100,11 +97,11 @@ class Job:
     rows: tuple[int, int] = (0, 0)
 
     def work(self, shared_args: Sequence[Any], source: Source | None = None) -> Work:
-        """Return the complete task and the client's data. If server shards hold the parameters, fetch them.
+        """Return the complete task and the client's data. Parameters on server shards are fetched.
 
         Args:
             shared_args: The shared arguments of the call.
-            source: The source from which the worker reads the samples; None if the data are in `shared_args`.
+            source: The source from which the worker reads the samples; None if `shared_args` has the data.
         """
         start, end = self.rows
         mask = None
@@ -124,8 +121,7 @@ class Job:
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
         """Return the update to send to the server.
 
-        If server shards hold the parameters, send the trained parameters to the shards. The returned update then has
-        the shards' receipt instead of parameters.
+        Trained parameters on server shards are sent to the shards. The update then has their receipt instead.
         """
         if not isinstance(self.buffer, tuple):
             return update
@@ -142,7 +138,6 @@ class Job:
 
 
 def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
-    """Return an array of a job, or the shared argument if the job has an index instead of the array."""
     if not isinstance(array, int):
         return array
     shared: Array = shared_args[array]
@@ -153,13 +148,13 @@ def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
 class TaskSerializer:
     """The conversion of tasks to jobs, which can be sent to workers.
 
-    A SharedBuffer is put into the object store only once. It stays in the object store as long as a task refers to it.
+    A SharedBuffer is put into the object store once, and stays as long as a task refers to it.
     """
 
     _refs: WeakKeyDictionary[SharedBuffer, AnyRef] = field(default_factory=WeakKeyDictionary)
 
     def share(self, params: Vector) -> SharedBuffer:
-        """Copy the parameters to the object store and return a view of the copy. Small parameters are not copied."""
+        """Copy large parameters to the object store, and return a view of the copy."""
         if params.nbytes < INLINE_BYTES:
             return SharedBuffer(params)
         ref = runtime.put(params)
@@ -168,13 +163,13 @@ class TaskSerializer:
         return shared
 
     def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[AnyRef]]:
-        """Return a job for each task, and the list of their shared arguments: the references of large arrays.
+        """Return a job for each task of a call, and the references of their shared arguments.
 
-        A job contains its small arrays. In place of a large array it has an index in this list.
+        The shared arguments are the large arrays.
 
         Args:
             tasks: The tasks that a worker gets in one call.
-            blocks: The references of the data of all clients.
+            blocks: The data of all clients.
         """
         shared_args: dict[AnyRef, int] = {}
 

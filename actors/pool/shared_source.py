@@ -1,4 +1,4 @@
-"""A data source that is stored in Ray's object store. Each process fetches it from there once."""
+"""A data source in Ray's object store, which each process fetches once."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedraa.messages import Index
 
 @dataclass(frozen=True)
 class SharedSource:
-    """A data source that is sent to workers as a reference. Workers read its arrays in the object store without a copy.
+    """A data source that is sent to workers as a reference. Its arrays are not copied.
 
     Attributes:
         ref: The reference of the source.

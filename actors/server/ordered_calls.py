@@ -1,7 +1,6 @@
 """Calls of an actor that are executed once and in order, although Ray may lose, repeat and reorder messages.
 
-Ray may repeat a lost call after later calls, and cannot know if the lost call took effect. Therefore every message has
-all calls that have no answer yet, with their numbers:
+Ray cannot know if a lost call took effect. Therefore every message has all numbered calls without an answer:
 
     caller:  send [k, ..., n]      # n is the new call, k is the first call without an answer
     actor:   for each call in the message, in order:
@@ -19,7 +18,7 @@ from actors.ray_versions import AnyRef
 
 @dataclass(frozen=True)
 class NumberedCall:
-    """A call of a method of an actor.
+    """A call of an actor's method.
 
     Attributes:
         number: The number of the call: 1, 2, 3, ...
@@ -36,7 +35,7 @@ class OrderedCaller:
     """The caller's side of ordered calls. An actor can have only one OrderedCaller.
 
     Args:
-        actor: An actor with the method `run_calls`, which passes its argument to `OrderedReceiver.run`.
+        actor: An actor with the method `run_calls`, which calls `OrderedReceiver.run`.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -59,7 +58,7 @@ class OrderedCaller:
 
 @dataclass
 class OrderedReceiver:
-    """The actor's side of ordered calls. It stores the answer of every call until the caller has received it.
+    """The actor's side of ordered calls. It stores each answer until the caller has received it.
 
     Attributes:
         last: The number of the last executed call.
@@ -70,10 +69,9 @@ class OrderedReceiver:
     answers: dict[int, Any] = field(default_factory=dict)
 
     def run(self, actor: object, calls: Sequence[NumberedCall]) -> Any:
-        """Execute the calls of a message that were not executed before, and return the answer of the last one.
+        """Execute the new calls of a message, and return the answer of the last call.
 
-        A message that Ray repeats may arrive after the caller has received the answer of its last call. Then return
-        None.
+        A message that Ray repeats too late returns None, because the caller already has the answer.
 
         Args:
             actor: The object that has the called methods.

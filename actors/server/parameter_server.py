@@ -16,7 +16,7 @@ from actors.cluster.own_folder import own_folder
 from actors.cluster.run_dir_sync import Changes, Stamp, read_changes, write_all
 from actors.pool.data_host import DataHosts
 from actors.pool.executor import RayExecutor
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from actors.pool.serializer import Blocks
 from actors.server.relay import Audience, Relay
 from actors.server.sharded_store import ShardedStore
@@ -31,7 +31,7 @@ from fedraa.messages import Index
 from fedraa.rundir.atomic_files import PARTIAL
 from fedraa.rundir.file_names import CHECKPOINTS
 
-# The concurrency group of `execute`. It has one thread, so that a repeated call waits for the first call.
+# The concurrency group of `execute`. Its only thread lets a repeated call wait for the first.
 RUN = "run"
 
 
@@ -43,10 +43,10 @@ class Setting:
         blocks: The clients' training data.
         groups: The worker groups.
         group_of: The index of each client's worker group, int64 [clients].
-        driver: The identity of the user's process, which is written to the run directory.
-        description: A description of the run, which is written to the run directory.
+        driver: The identity of the user's process, for the run directory.
+        description: A description of the run, for the run directory.
         label: The name of the run on the cluster, MACHINE:DIRECTORY.
-        fingerprint: If every node reads the data set itself, the checksum of the data; otherwise None.
+        fingerprint: The checksum of the data if every node reads the data set itself, otherwise None.
         audience: The kinds of events that the user's callbacks receive.
         heartbeat: The interval and the bounds of liveness probes.
     """
@@ -63,30 +63,24 @@ class Setting:
 
 
 class ParameterServer:
-    """The parameter server of a run as a Ray actor: Fed-RAA's Progress Server (Algorithm 1) or another method's server.
+    """The server of a run as a Ray actor: Fed-RAA's Progress Server (Algorithm 1) or another method's server.
 
-    The actor contains no algorithm. It hosts a RunSession (fedraa/engine/session.py), which builds the server of the
-    run's method and drives it with the event loop.
+    It hosts a RunSession, which builds the method's server (AsyncServer or RoundServer) and drives it with the event
+    loop.
 
     Responsibilities:
-      - It holds the fragmented model: in this process (LocalStore) or, if the experiment sets `server_shards`, on shard
-        actors (ShardedStore).
-      - It gets the fragment of a client's next task from the scheduler and sends the task to a worker.
-      - It mixes a client's update into the fragment, with a weight that depends on the update's staleness.
-      - It writes checkpoints, the event log and the evaluations to the run directory, and resumes from a checkpoint.
+      - It holds the model, in this process or on shard actors (option `server_shards`).
+      - It gets a client's fragment from the scheduler, and sends the task to a worker.
+      - It applies client updates with a weight that depends on their staleness.
+      - It writes checkpoints, event log and evaluations to the run directory.
       - It ends the run at its limit or on request, and stops all workers.
 
-    For an asynchronous method, an AsyncServer (fedraa/server/async_server.py) has the first three responsibilities, and
-    applies updates one at a time. For a synchronous method, a RoundServer (fedraa/server/round_server.py) has them. It
-    waits for the updates of all clients of a round and then applies one server step.
-
-    `execute` runs the experiment to its end. The other methods can be called during this time. Ray repeats a call if it
-    loses the request or the answer. Therefore a repeated call has no second effect.
+    Other methods can be called while `execute` runs. Ray may repeat a call, so a repeated call has no second effect.
 
     Args:
         spec: The run.
-        directory: The run directory; None if the user's directory is on another node. In this case the server writes to
-            a temporary directory. `take` copies the user's files into it, and `changes` returns its new content.
+        directory: The run directory; None if the user's directory is on another node. The server then writes to a
+            temporary directory. `take` fills it, and `changes` returns its new content.
         setting: The other inputs of the server.
     """
 
@@ -107,10 +101,10 @@ class ParameterServer:
 
     @ray.method(concurrency_group=RUN)
     def execute(self, resume: bool) -> bool:
-        """Run or resume the experiment, and stop all workers at the end. Return True if the run reached its end.
+        """Run or resume the experiment, then stop all workers. Return True if the run reached its end.
 
-        If `fail` is called, the run writes a checkpoint, ends, and returns False. A repeated call of `execute` has the
-        same result or error as the first.
+        `fail` ends the run with a checkpoint and the result False. A repeated call has the result or error of the
+        first.
         """
         if self._outcome is None:
             self._outcome = Future()
@@ -191,14 +185,14 @@ class ParameterServer:
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
     def take(self, files: Mapping[str, bytes]) -> None:
-        """Copy the files of the user's run directory into the server's directory. A repeated call writes nothing."""
+        """Copy the files of the user's run directory into the server's directory, once."""
         with self._filling:
             if not self._filled:
                 write_all(self._directory, files)
                 self._filled = True
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
-        """Return the changes of the run directory since its files had the sizes and times in `seen`."""
+        """Return the changes of the run directory since its files had the stamps `seen`."""
         return read_changes(self._directory, seen)
 
     def close(self) -> None:

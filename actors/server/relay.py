@@ -1,4 +1,4 @@
-"""The relay of a run's events from the server actor to the user's process, which calls the user's callbacks."""
+"""The relay of a run's events from the server actor to the callbacks in the user's process."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.errors import CallbackRaised
 
-# Maximum number of events in the queue. When the queue is full, the run waits for the user's callbacks.
+# When the queue has this number of events, the run waits for the user's callbacks.
 MAX_QUEUED_EVENTS = 10_000
 
 
@@ -17,8 +17,8 @@ class Audience:
     """The kinds of events that the callbacks in the user's process need.
 
     Attributes:
-        subscribed: The kinds of events that a callback handles.
-        blocking: The kinds of events after which the run waits until the callbacks return.
+        subscribed: The kinds that a callback handles.
+        blocking: The kinds after which the run waits until the callbacks return.
     """
 
     subscribed: frozenset[str]
@@ -26,15 +26,14 @@ class Audience:
 
 
 class Relay:
-    """A relay of the run's events. It calls the server's own callbacks immediately, and queues events for the user's.
+    """A relay that calls the server's own callbacks at once, and queues events for the user's callbacks.
 
-    The run calls `tell` for each event. If the event is blocking, `tell` waits for the user's callbacks. The user's
-    process regularly calls `take_events`, which runs in another thread. Each call of `take_events` delivers the
-    callbacks' answer to the last events, and returns the events since then. The calls are numbered, because Ray may
-    repeat a call.
+    The run calls `tell` for each event, which waits for the user's callbacks if the event is blocking. The user's
+    process calls `take_events` repeatedly. Each call delivers the callbacks' answer to the last events and fetches new
+    events.
 
     Args:
-        own: The callbacks that run in the server's process.
+        own: The callbacks in the server's process.
         audience: The kinds of events that the user's callbacks need.
     """
 
@@ -46,16 +45,14 @@ class Relay:
         self._audience = audience
         self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
-        # How many events were queued, how many of them the user's process has fetched, and how many it has answered,
-        # all since the start of the run.
+        # The numbers of events since the start of the run: queued, fetched by the user's process, and answered.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
-        # The number of the last call of `take_events`, its result, and a lock that lets only one call run at a time.
+        # The number and the result of the last `take_events`, and a lock that lets one call run at a time.
         self._number = 0
         self._batch: list[Event] = []
         self._taking = runtime.Lock()
-        # True while the run waits until the user's process has fetched the queue.
-        self._urgent = False
+        self._run_waits = False
         self._over = self._failed = False
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
@@ -79,12 +76,12 @@ class Relay:
         self._own.progress(progress)
 
     def take_events(self, number: int, asking: str | None, timeout: float) -> list[Event]:
-        """Return the events since the last call. Return early if the run waits for the callbacks or is over.
+        """Return the events since the last call.
 
         Args:
             number: The number of the call, from 1. A repeated call has the same number and returns the same events.
-            asking: The name of the callback that asked to end the run at the last event; None if none did.
-            timeout: The time in seconds during which events are collected, unless the function returns early.
+            asking: The callback that asked to end the run at the last event, if any.
+            timeout: Seconds in which events are collected. The call returns early if the run waits or is over.
         """
         with self._taking:
             if number > self._number:
@@ -97,11 +94,11 @@ class Relay:
             self._answered = self._taken
             self._asking = asking
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._over or self._urgent, timeout)
+            self._changed.wait_for(lambda: self._over or self._run_waits, timeout)
             events = list(self._queue)
             self._queue.clear()
             self._taken = self._put
-            self._urgent = False
+            self._run_waits = False
             self._changed.notify_all()
             return events
 
@@ -118,8 +115,8 @@ class Relay:
             self._changed.notify_all()
 
     def _wait_for_user(self, answered: int) -> None:
-        """Wait until the queue is empty and the user's process has answered `answered` events since the run's start."""
-        self._urgent = True
+        """Wait until the queue is empty and the user's process has answered `answered` events since the start."""
+        self._run_waits = True
         self._changed.notify_all()
         self._changed.wait_for(lambda: self._failed or (not self._queue and self._answered >= answered))
         if self._failed:

@@ -1,6 +1,6 @@
-"""The actor of a server shard, and the objects with which workers read the shard's parameters and write to it.
+"""The actor of a server shard, and the objects with which workers read and write its parameters.
 
-The module does not import torch, so that a shard needs little memory and starts fast.
+Without torch, a shard needs little memory and starts fast.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,9 @@ NO_BUFFER: Vector = np.empty(0, np.float32)
 
 
 class ShardActor(Shard):
-    """A server shard (fedraa/server/stores) in a separate process. It has the same arguments as Shard.
+    """A server shard (fedraa/server/stores) in a separate process, with the arguments of Shard.
 
-    Calls of the server are executed once and in order. If the server asks for a copy of a fragment's current
-    parameters, the shard stores the copy and returns a list with its reference. In this way the copy is only sent to
-    the worker that trains it.
+    The server's calls are executed once and in order.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -38,13 +36,17 @@ class ShardActor(Shard):
         return self._receiver.run(self, calls)
 
     def publish_cut(self, fragment: int) -> list[AnyRef]:
+        """Store a copy of a fragment's current parameters, and return its reference in a list.
+
+        Only the worker that trains the fragment fetches the copy.
+        """
         return [ray.put(self.cut(fragment))]
 
     def hold(self, piece: Vector) -> list[AnyRef]:
-        """Store a piece of a task's parameters from a checkpoint, and return a list with its reference."""
+        """Store a piece of a task's parameters from a checkpoint, and return its reference in a list."""
         return [ray.put(piece)]
 
-    # Ray must not repeat this call, because it would be counted twice. If Ray loses the call, it is not counted.
+    # A repeated call would be counted twice.
     @ray.method(max_task_retries=0)
     def count_pull(self) -> None:
         """Count that a worker has fetched parameters."""
@@ -54,20 +56,18 @@ class ShardActor(Shard):
         return self.params
 
     def count_traffic(self) -> tuple[str, int, int]:
-        """Return the shard's node, the number of fetches of parameters, and the number of received updates."""
+        """Return the shard's node, the number of fetched copies, and the number of received updates."""
         return str(ray.get_runtime_context().get_node_id()), self.pulls, self.pushes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CutOnShards(RemoteBuffer):
-    """The parameters of a fragment, if server shards hold them. It has references instead of values.
+    """The parameters of a fragment on server shards, as references.
 
     Attributes:
         fragment: The fragment.
-        route: The reference of the Route, which names the shards of the fragment and the coordinates that each shard
-            holds.
-        cuts: For each shard, the reference of a list. The list has the reference of the shard's piece of the
-            parameters.
+        route: The reference of the Route.
+        cuts: For each shard, the reference of a list with the reference of the shard's piece.
     """
 
     fragment: int
@@ -76,7 +76,7 @@ class CutOnShards(RemoteBuffer):
 
     @property
     def refs(self) -> tuple[AnyRef, ...]:
-        """Return all references that a worker needs to fetch the parameters."""
+        """The references that a worker needs to fetch the parameters."""
         return self.route, *self.cuts
 
 
@@ -93,16 +93,16 @@ class Route:
     places: tuple[Index, ...]
 
     def pull_buffer(self, cuts: Sequence[list[AnyRef]]) -> Vector:
-        """Fetch the pieces of a fragment from all its shards, and return the fragment's parameters [k]."""
+        """Fetch a fragment's pieces from its shards, and return its parameters [k]."""
         pieces = ray.get([piece for [piece] in cuts])
         for shard in self.shards:
             shard.count_pull.remote()
         return assemble_pieces(self.places, pieces)
 
     def push(self, update: Update, cuts: Sequence[list[AnyRef]]) -> Update:
-        """Send the trained parameters of a fragment to its shards, to each shard its piece.
+        """Send the trained parameters of a fragment to its shards.
 
-        The returned update has the receipt of the shards instead of the parameters.
+        The returned update has the shards' receipt instead of the parameters.
         """
         push = uuid4().hex
         new = update.params

@@ -1,7 +1,6 @@
-"""The store of a model whose parameters are divided among server shards, which are actors.
+"""The store of a model that is divided among server shards, which are actors.
 
-Workers fetch the parameters of a fragment from the shards, and send trained parameters to the shards. The server gets
-only a receipt. The server decides the weight of each update, and the shards apply the update with this weight.
+Workers exchange parameters with the shards. The server gets only receipts, and decides the weight of each update.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors import runtime
 from actors.cluster.placement import nodes_for_shards
-from actors.pool.pulse import Heartbeat, LivenessProbe, actor_class
+from actors.pool.liveness import Heartbeat, LivenessProbe, actor_class
 from actors.ray_versions import AnyRef
 from actors.server.ordered_calls import OrderedCaller
 from actors.server.shard import CutOnShards, Route, ShardActor
@@ -28,15 +27,14 @@ from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
-# Maximum number of unfinished calls of shards. If the server has sent this number, it waits until the oldest call has
-# ended.
+# The store waits when this number of calls of shards is unfinished.
 MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
 CHECK_SECONDS = 1.0
 
 
 class ShardedStore:
-    """A Store whose parameters [d] are divided among shard actors. If possible, the shards are on different nodes.
+    """A Store that divides the parameters [d] among shard actors, if possible on different nodes.
 
     Its methods raise ShardDied if a shard has died or is frozen.
 
@@ -77,7 +75,7 @@ class ShardedStore:
                 actor.remote(params[split.own[number]], where, norms=norms, is_delta_mix=rule.is_delta_mix, **share)
             )
         self._callers = [OrderedCaller(shard) for shard in self._shards]
-        self._pulses = [LivenessProbe(shard, heartbeat) for shard in self._shards]
+        self._probes = [LivenessProbe(shard, heartbeat) for shard in self._shards]
         self._routes = [
             runtime.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
             for pieces in split.pieces
@@ -132,7 +130,7 @@ class ShardedStore:
             self._unsettled.append(self._callers[piece.shard].call("forget_task", task.id))
 
     def leave(self, client: int) -> None:
-        """Do nothing when a client leaves. No rule that works with shards waits for the updates of all clients."""
+        """Do nothing, because no rule that works with shards waits for a client."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
@@ -153,18 +151,20 @@ class ShardedStore:
         return MeanOnShards(self)
 
     def follow(self, share: float) -> None:
-        """Update the mean of the parameters on every shard: mean += share * (parameters - mean); share is in [0, 1]."""
+        """Update the mean of the parameters on every shard: mean += share * (parameters - mean).
+
+        `share` is in [0, 1].
+        """
         self._unsettled += [caller.call("follow", share) for caller in self._callers]
 
     def mean_params(self) -> Vector:
-        """Return the mean of the parameters, collected from all shards [d]."""
+        """Return the mean of the parameters [d], collected from all shards."""
         return self._gather_values("mean")
 
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
             self._unsettled.append(caller.call("load_mean", mean[own]))
-        # An ordered call sends all calls without an answer again. The store waits here, so that no later call sends the
-        # mean again.
+        # Otherwise later calls would send the mean again.
         self._settle_shards()
 
     def state(self) -> State:
@@ -187,8 +187,8 @@ class ShardedStore:
 
     def watch(self) -> None:
         """Raise ShardDied if a shard actor is frozen."""
-        for number, pulse in enumerate(self._pulses):
-            silence = pulse.silent_seconds()
+        for number, probe in enumerate(self._probes):
+            silence = probe.silent_seconds()
             if silence is not None:
                 raise ShardDied("server_shards", f"shard {number} froze: no sign of life for {silence:.3g} s")
 
@@ -197,10 +197,10 @@ class ShardedStore:
             runtime.kill(shard)
         self._shards.clear()
         self._callers.clear()
-        self._pulses.clear()
+        self._probes.clear()
 
     def _gather_values(self, method: str) -> Vector:
-        """Call a method of every shard. Put the results, one value per coordinate, together into one array [d]."""
+        """Return one value per coordinate [d], which a method of every shard returns."""
         self._settle_shards()
         params = self._rest.copy()
         answers = self._get_answers([getattr(shard, method).remote() for shard in self._shards])
@@ -209,7 +209,7 @@ class ShardedStore:
         return params
 
     def _store_pieces(self, task: Task) -> CutOnShards:
-        """Store the parameters of an unfinished task from a checkpoint on the shards that hold the task's fragment."""
+        """Store the parameters of an unfinished task from a checkpoint on the shards of its fragment."""
         pieces = self._split.pieces[task.fragment]
         stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
         return self._make_cut(task.fragment, stored)
@@ -224,7 +224,7 @@ class ShardedStore:
         self._unsettled.clear()
 
     def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
-        """Wait for answers of the shards and return them. There is no time limit while all shards are alive."""
+        """Wait without a time limit for answers of living shards."""
         try:
             while True:
                 with suppress(GetTimeoutError):
@@ -236,7 +236,7 @@ class ShardedStore:
 
 @dataclass(frozen=True)
 class MeanOnShards:
-    """The mean of the model's parameters over earlier versions. Each shard keeps the mean of its own coordinates."""
+    """The mean of the model's parameters over earlier versions, kept on the shards."""
 
     store: ShardedStore
 

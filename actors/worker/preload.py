@@ -1,4 +1,4 @@
-"""Imports of the modules that a worker needs. Ray imports this module in new processes before they become workers."""
+"""Imports that Ray executes in new processes before they become workers."""
 
 from importlib import import_module
 

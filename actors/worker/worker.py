@@ -19,14 +19,11 @@ from fedraa.messages import Evaluation, State, Task, Update, Vector
 class Worker:
     """An actor that trains tasks and evaluates models. Any worker can train the task of any client.
 
-    A worker trains as fast as the machine allows and returns the update immediately. The delays of the simulated
-    devices are added elsewhere:
-      - CostModel.cost in fedraa/devices/costs.py gives the time of a task, from the device's compute speed and from the
-        latency and bandwidth of its downlink and uplink.
-      - Loop in fedraa/engine/loop.py holds the update back until this time has passed on the run's clock. On the
-        virtual clock no process sleeps: updates are applied in the order of their end times.
+    A worker trains as fast as the machine allows. The delays of simulated devices are added elsewhere:
+      - CostModel.cost in fedraa/devices/costs.py gives the time of a task on the client's device.
+      - Loop in fedraa/engine/loop.py applies an update when this time has passed on the run's clock.
 
-    Arrays in the arguments of calls are views of Ray's object store and are not copied.
+    Array arguments are views of Ray's object store.
 
     Args:
         number: The index of the worker.
@@ -48,18 +45,18 @@ class Worker:
         return str(ray.get_runtime_context().get_node_id())
 
     def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
-        """Train tasks one after another, or several as one batched computation, and return their updates.
+        """Train tasks in sequence, or several as one batched computation, and return their updates.
 
         An error of the training is raised unchanged.
 
         Args:
             jobs: The tasks.
-            shared_args: Arguments to which several tasks refer by index, such as a block of clients' data.
+            shared_args: Arguments to which tasks refer by index, such as a block of clients' data.
         """
         try:
             with trap_system_exit():
                 return self._train_all(jobs, shared_args)
-        # The user's code, such as a model, can raise any exception.
+        # The user's code can raise any exception.
         except Exception:
             self._trainer.reset()
             raise
@@ -81,7 +78,7 @@ class Worker:
             task: The task.
             x: The inputs of the client.
             y: The labels of the client.
-            read_epoch: A function that reads the samples of a later epoch; None if all epochs have the same samples.
+            read_epoch: Reads the samples of a later epoch; None if all epochs have the same samples.
         """
         return self._trainer.train(task, x, y, read_epoch)
 

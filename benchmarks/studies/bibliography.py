@@ -1,4 +1,4 @@
-"""Access to docs/site/papers.bib, the BibTeX file of the papers that the documentation cites."""
+"""The papers that the documentation cites, read from docs/site/papers.bib."""
 
 import re
 from dataclasses import dataclass

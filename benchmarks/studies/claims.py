@@ -1,4 +1,4 @@
-"""Claims of five papers, each with the comparisons in our studies that confirm or contradict it."""
+"""Claims of five papers, and the comparisons in our studies that test each claim."""
 
 import math
 import tomllib
@@ -24,26 +24,33 @@ from benchmarks.studies.verdict import (
     Advantage,
     adjust_holm,
     decide_verdict,
+    exclude_weak,
     measure_advantage,
     never_reached,
     p_of_claim,
-    select_telling,
 )
 from benchmarks.studies.weak import NOT_REACHED, find_weak
 
 CLAIMS = Path(__file__).with_name("claims.toml")
-# A page lists comparisons one by one only if there are at most this number of them.
+# A page lists at most this number of comparisons of one claim.
 MAX_LISTED = 3
 EVERYWHERE = "*"
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A claim of a paper, and the cells of a study's table that confirm or contradict it.
+    """A claim of a paper, and the cells of a study's table that test it.
 
-    `pairs` has pairs of rows of the table. According to the paper, the first row of a pair is better. The rows are
-    compared in all `columns`; if `columns` is empty, in all columns of the table. A row in the form `row @ column`
-    names one cell. If the claim does not hold in our study, `why` has the reason.
+    Attributes:
+        paper: The paper's name.
+        says: The claim in words.
+        place: The place in the paper, such as "Table 4".
+        figures: The paper's numbers in words.
+        study: The study that tests the claim.
+        metric: The metric that is compared.
+        pairs: Pairs of rows. The first is better according to the paper. `row @ column` names one cell.
+        columns: The columns in which rows are compared (default: all columns of the table).
+        why: The reason if the claim does not hold in our study.
     """
 
     paper: str
@@ -58,7 +65,7 @@ class PaperClaim:
 
 
 def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
-    """Read claims from a TOML file and return them in the order of the file."""
+    """Read claims from a TOML file, in the order of the file."""
     claims = []
     for fields in tomllib.loads(path.read_text())["claim"]:
         pairs = tuple((better, worse) for better, worse in fields.pop("pairs"))
@@ -68,7 +75,7 @@ def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
 
 
 def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advantage]:
-    """Return the comparisons for a claim. A comparison is left out if the results lack one of its two numbers."""
+    """Return the comparisons for a claim, without those that lack a number in the results."""
     metric = study_metrics(claim.study)[claim.metric]
     comparisons = []
     for result in results:
@@ -76,7 +83,7 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
         for (better, worse), column in product(claim.pairs, _columns(claim, result)):
             if ("@" in better + worse) != (column == EVERYWHERE):
                 continue
-            places = [(*_parse_place(name, column), claim.metric) for name in (better, worse)]
+            places = [(*_split_cell_name(name, column), claim.metric) for name in (better, worse)]
             lines = [result.lines.get(place) for place in places]
             if lines[0] is None or lines[1] is None:
                 continue
@@ -100,7 +107,7 @@ def _chance_level(study: str, size: str) -> float:
 
 
 def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
-    """Return the cells with accuracies so near to 100 % or to chance that they can hardly differ, with the reason."""
+    """Return the cells with accuracies near chance or 100 %, with the reason why they hardly differ."""
     means = mean_accuracies(result)
     if not means:
         return {}
@@ -108,7 +115,10 @@ def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
 
 
 def _columns(claim: PaperClaim, result: Result) -> list[str]:
-    """Return the columns in which a claim compares rows, and EVERYWHERE for pairs whose rows name a column."""
+    """Return the columns in which a claim compares rows.
+
+    The last one, EVERYWHERE, stands for rows of the form `row @ column`.
+    """
     columns = list(dict.fromkeys(column for _, column, _ in result.lines))
     if claim.columns:
         columns = [column for column in columns if column in claim.columns]
@@ -116,23 +126,22 @@ def _columns(claim: PaperClaim, result: Result) -> list[str]:
 
 
 def _clip_interval(gained: Advantage, largest: float) -> Advantage:
-    """Clip the confidence interval of a difference to [-largest, largest], the possible differences of the metric."""
+    """Clip the interval of a difference to [-largest, largest]."""
     return replace(gained, low=max(gained.low, -largest), high=min(gained.high, largest))
 
 
-def _parse_place(name: str, column: str) -> tuple[str, str]:
-    """Split `row @ column` into row and column. If `name` has no column, return `column`."""
+def _split_cell_name(name: str, column: str) -> tuple[str, str]:
     row, _, own_column = name.partition(" @ ")
     return row, own_column or column
 
 
 def study_metrics(study: str) -> dict[str, Metric]:
-    """Return the metrics of a study by name. A study has the same metrics at every size (quick, standard, paper)."""
+    """Return the metrics of a study by name. They are the same at every size of the study."""
     return {metric.name: metric for metric in RECIPES[study](Scale("quick", Path("data"))).metrics}
 
 
 def adjust_by_paper(judged: Sequence[tuple[PaperClaim, Sequence[Advantage]]]) -> list[float | None]:
-    """Return the p-value of each claim, after Holm's correction for the number of claims from the same paper."""
+    """Return each claim's p-value after Holm's correction for the number of claims of the same paper."""
     adjusted: list[float | None] = [None] * len(judged)
     for paper in dict.fromkeys(claim.paper for claim, _ in judged):
         own = [number for number, (claim, _) in enumerate(judged) if claim.paper == paper]
@@ -150,7 +159,7 @@ def format_row(
         claim: The claim.
         comparisons: The comparisons for the claim.
         results: The results of the claim's study.
-        p: The p-value of the claim, corrected for the number of claims.
+        p: The corrected p-value of the claim.
     """
     commands = [result.command for result in results] or [f"python -m benchmarks run {claim.study} --quick"]
     settings = (": ".join(filter(None, (result.size, result.setting))) for result in results)
@@ -166,7 +175,7 @@ def format_row(
 
 
 def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
-    """Describe each comparison. If there are many, state how many hold, and describe only the weakest one."""
+    """Describe each comparison. If there are many, count those that hold and describe only the weakest."""
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
@@ -179,31 +188,34 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
 
 
 def lower_margin(comparison: Advantage) -> float:
-    """Return the lower end of the advantage's interval minus the value for equality; -inf if it is unknown."""
+    """Return the low end of the advantage's interval minus the value for equality.
+
+    The result is -inf if the advantage is unknown.
+    """
     if math.isnan(comparison.mean):
         return -math.inf
-    return comparison.low - comparison.least
+    return comparison.low - comparison.equality
 
 
 def describe_places(comparisons: Sequence[Advantage]) -> str:
-    """List the comparisons that hold. If there are many, list the first ones and the number of the rest."""
+    """List the comparisons that hold. If there are many, list the first ones and count the rest."""
     places = [f"{one.where}, {one.names[0]} over {one.names[1]}" for one in comparisons if one.holds]
     more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
     return f"{'; '.join(places[:MAX_LISTED])}{more}"
 
 
 def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict on a claim. Add the comparisons that hold if only some hold, and the reason if none holds."""
+    """Return the verdict on a claim, with the comparisons that hold or the reason why none holds."""
     name = decide_verdict(comparisons)
-    telling = select_telling(comparisons)
+    strong = exclude_weak(comparisons)
     text = name
     if name == ONLY:
         text = f"{ONLY}: {describe_places(comparisons)}"
-    against = sum(comparison.reversed for comparison in telling)
+    against = sum(comparison.reversed for comparison in strong)
     if name == OTHER_WAY and against < len(comparisons):
         text = f"{OTHER_WAY} in {against} of {len(comparisons)}"
-    undecided = [one.weak for one in comparisons if one not in telling]
-    undecided += [TOO_FEW_SEEDS for one in telling if one.coarse]
+    undecided = [one.weak for one in comparisons if one not in strong]
+    undecided += [TOO_FEW_SEEDS for one in strong if one.coarse]
     if undecided and not name.startswith(CANNOT_TELL):
         reasons = " or ".join(sorted(set(undecided)))
         text += f"; {len(undecided)} of {len(comparisons)} comparisons cannot tell ({reasons})"

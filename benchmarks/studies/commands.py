@@ -1,4 +1,4 @@
-"""The commands `list` and `run` of the studies. `run` writes a study's table, findings and picture."""
+"""The commands `list` and `run` of the studies."""
 
 import os
 import time
@@ -56,7 +56,7 @@ def list_studies() -> None:
 
 
 def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, tyro.conf.arg(name="")]) -> None:
-    """Run a study, or continue it, and write its table, its findings and its picture.
+    """Run or continue a study, and write its table, its findings and its picture.
 
     Args:
         study: The name of the study; the command `list` shows all names.
@@ -85,7 +85,7 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
 
 
 def command_line(study: str, size: str, options: RunOptions) -> str:
-    """Return the command that repeats a study. It has a placeholder for the folder of the data.
+    """Return the command that repeats a study, with `DATA` for the folder of the data.
 
     Args:
         study: The study's name.
@@ -105,13 +105,13 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
 
 
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
-    """Return the study with other hyperparameters, as in `fedraa compare --terms`: equal, from the papers, or tuned.
+    """Return the study with equal hyperparameters, the papers', or tuned ones, as `fedraa compare --terms`.
 
-    With equal terms, fields that the study sets stay unchanged, because the study may compare their values.
+    Equal terms keep the fields that the study sets.
 
     Args:
         study: The study.
-        terms: The source of the hyperparameters; None to return the study unchanged.
+        terms: The source of the hyperparameters; None returns the study unchanged.
         tuned: The file of tuned values, for the terms `tuned`.
     """
     values = read_tuned(tuned) if tuned else None
@@ -123,7 +123,7 @@ def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
 
 
 class ProgressPrinter:
-    """A callback that prints each run's number and result, and the expected time of the remaining runs."""
+    """A callback that prints each run's result and the expected remaining time."""
 
     def __init__(self, study: Study) -> None:
         self._count = len(study.cells) * len(study.seeds)
@@ -144,7 +144,7 @@ class ProgressPrinter:
 
 
 def report_study(study: Study, runs: Sequence[Finished], directory: Path, size: Size, command: str) -> None:
-    """Write a study's table (as CSV, LaTeX and Markdown), findings and picture. Print the table and the findings.
+    """Write a study's table (CSV, LaTeX, Markdown), findings and picture, and print table and findings.
 
     Args:
         study: The study.
@@ -176,7 +176,7 @@ def report_study(study: Study, runs: Sequence[Finished], directory: Path, size: 
 
 
 def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
-    """Return the page of a study: its table, its findings, its notes, and the source of its runs.
+    """Return a study's Markdown page: its table, findings and notes, and the source of its runs.
 
     Args:
         study: The study.
@@ -197,7 +197,7 @@ def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
 
 
 def format_differences(study: Study) -> str:
-    """Return a table of the settings in which the rows of the study differ. It is empty if the settings are equal."""
+    """Return a Markdown table of the settings in which the study's rows differ; empty if none differ."""
     differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""

@@ -1,7 +1,7 @@
-"""A forest plot per paper, with a row for each claim of the paper.
+"""Forest plots: one plot per paper, one row per claim of the paper.
 
-A claim says that one method is better than another. Several comparisons of our study may test the claim. Its row shows
-the weakest of them: the advantage of the better method with its 95 % interval, and the same advantage in the paper.
+A claim states that one method is better than another. Its row shows the weakest comparison that tests the claim: our
+advantage with its 95 % interval, and the paper's advantage.
 """
 
 import math
@@ -20,7 +20,7 @@ from fedraa.rundir.atomic_files import write_text
 
 OURS, PAPER = PALETTE[0], PALETTE[1]
 LABEL_LETTERS = 60
-# The largest ratio and the largest difference on the axes. A longer interval ends at the edge of the plot.
+# Intervals beyond these limits end at the edge of the plot.
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]
@@ -28,9 +28,7 @@ Row = tuple[str, Advantage]
 
 
 def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
-    """Draw the forest plot of one paper.
-
-    An advantage is a ratio or a difference. The plot has a panel for ratios and a panel for differences.
+    """Draw a paper's claims into an SVG file, with one panel for ratios and one for differences.
 
     Args:
         paper: The paper's name.
@@ -55,11 +53,11 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
     """Draw a row for each claim.
 
-    A dot shows the advantage in our study, a line its 95 % interval, and a hollow diamond the advantage in the paper.
+    A dot is our advantage, a line its 95 % interval, and a hollow diamond the paper's advantage.
 
     Args:
-        axes: The axes.
-        rows: The claims.
+        axes: The panel.
+        rows: The claims, each with its weakest comparison.
         ratio: True if the advantages are ratios, False if they are differences.
     """
     least = float(ratio)

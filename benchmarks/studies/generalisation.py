@@ -1,4 +1,4 @@
-"""Measures of a final model's generalisation: its results on the training data and the flatness of its minimum."""
+"""Metrics of a final model: results on the training data, and flatness of the loss around the model."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,29 +11,26 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from benchmarks.studies.metrics import SHARE, Metric
+from benchmarks.studies.metrics import PERCENT, Metric
 from fedraa.engine.build import build_run
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
 BATCH = 1024
-# The maximum number of training samples on which the model is evaluated. They are evenly spaced in the data.
+# At most this number of training samples, evenly spaced in the data, are evaluated.
 MAX_SAMPLES = 10_000
-# The number of training samples from which the flatness is computed.
 FLATNESS_SAMPLES = 1000
-# The power iteration ends when the relative change of the eigenvalue is below EIGENVALUE_CHANGE, or after
-# MAX_POWER_STEPS steps.
+# The power iteration ends below this relative change of the eigenvalue, or after this number of steps.
 EIGENVALUE_CHANGE, MAX_POWER_STEPS = 1e-3, 100
-# The norm of a random perturbation is the norm of the parameters times PERTURBATION_SHARE. PERTURBATIONS of them are
-# drawn.
-PERTURBATION_SHARE, PERTURBATIONS = 0.1, 10
+# A perturbation has this fraction of the parameters' norm. This number of perturbations is drawn.
+PERTURBATION_NORM, PERTURBATIONS = 0.1, 10
 
 
-# Several metrics of a run use the result of this function, so it is cached.
+# Several metrics read the result for the same run.
 @lru_cache(maxsize=1)
-def on_training_data(directory: Path) -> tuple[float, float]:
-    """Return the mean cross-entropy and the accuracy of a run's final full model on all clients' training data."""
-    module, inputs, labels = _load_on_training_data(directory, MAX_SAMPLES)
+def evaluate_on_training_data(directory: Path) -> tuple[float, float]:
+    """Return the mean cross-entropy and the accuracy of a run's final model on training samples."""
+    module, inputs, labels = _load_model_and_samples(directory, MAX_SAMPLES)
     loss = correct = 0.0
     with torch.inference_mode():
         for batch in range(0, len(labels), BATCH):
@@ -44,13 +41,8 @@ def on_training_data(directory: Path) -> tuple[float, float]:
     return loss / len(labels), correct / len(labels)
 
 
-def _load_on_training_data(directory: Path, samples: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """Return a run's final model in evaluation mode, and the inputs and labels of evenly spaced training samples.
-
-    Args:
-        directory: The directory of the run.
-        samples: The maximum number of samples.
-    """
+def _load_model_and_samples(directory: Path, samples: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Return the final model in evaluation mode, and evenly spaced training samples (inputs, labels)."""
     spec = build_run(History(directory).experiment)
     module = spec.traced.module
     module.load_state_dict(torch.load(directory / MODEL, weights_only=True), assign=True)
@@ -62,13 +54,12 @@ def _load_on_training_data(directory: Path, samples: int) -> tuple[nn.Module, to
 
 @lru_cache(maxsize=1)
 def measure_flatness(directory: Path) -> tuple[float, float]:
-    """Return the Hessian's largest eigenvalue and the mean rise of the training loss by random perturbations.
+    """Return the Hessian's largest eigenvalue, and the mean rise of the training loss under perturbations.
 
-    The Hessian is that of the training loss. Power iteration gives its eigenvalue of largest magnitude. A perturbation
-    is a normally distributed vector, whose norm is PERTURBATION_SHARE times the norm of the parameters. All runs of a
-    model use the same vectors.
+    Power iteration finds the eigenvalue of largest magnitude. A perturbation is random and has the norm
+    PERTURBATION_NORM times the norm of the parameters. Models of equal shape get equal perturbations.
     """
-    module, inputs, labels = _load_on_training_data(directory, FLATNESS_SAMPLES)
+    module, inputs, labels = _load_model_and_samples(directory, FLATNESS_SAMPLES)
     params = [param.detach().requires_grad_() for param in module.parameters()]
     names = [name for name, _ in module.named_parameters()]
 
@@ -87,7 +78,7 @@ def measure_flatness(directory: Path) -> tuple[float, float]:
     with torch.no_grad():
         for _ in range(PERTURBATIONS):
             step = draw_direction(params, random)
-            moved = [param + PERTURBATION_SHARE * norm * part for param, part in zip(params, step, strict=True)]
+            moved = [param + PERTURBATION_NORM * norm * part for param, part in zip(params, step, strict=True)]
             rises.append(float(loss_at(moved) - loss))
     return eigenvalue, float(np.mean(rises))
 
@@ -95,11 +86,11 @@ def measure_flatness(directory: Path) -> tuple[float, float]:
 def find_largest_eigenvalue(
     multiply: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], start: Sequence[torch.Tensor]
 ) -> float:
-    """Return the eigenvalue of largest magnitude of a symmetric matrix. It is computed by power iteration.
+    """Return a symmetric matrix's eigenvalue of largest magnitude, found by power iteration.
 
     Args:
-        multiply: A function that returns the product of the matrix and a vector.
-        start: The first vector of the iteration, of norm 1.
+        multiply: Returns the product of the matrix and a vector.
+        start: The first vector, of norm 1.
     """
     vector, eigenvalue = start, math.inf
     for _ in range(MAX_POWER_STEPS):
@@ -112,7 +103,7 @@ def find_largest_eigenvalue(
 
 
 def draw_direction(like: Sequence[torch.Tensor], random: torch.Generator) -> list[torch.Tensor]:
-    """Return a normally distributed vector, scaled to norm 1, as tensors with the shapes of `like`."""
+    """Return normally distributed tensors with the shapes of `like`, scaled to joint norm 1."""
     return _normalise([torch.randn(part.shape, generator=random) for part in like])
 
 
@@ -122,14 +113,16 @@ def _normalise(vector: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _loss_gap(history: History) -> float:
-    return float(history.evals["loss"].iloc[-1]) - on_training_data(history.directory)[0]
+    return float(history.evals["loss"].iloc[-1]) - evaluate_on_training_data(history.directory)[0]
 
 
 def _accuracy_gap(history: History) -> float:
-    return 100 * (on_training_data(history.directory)[1] - float(history.evals["accuracy"].iloc[-1]))
+    return 100 * (evaluate_on_training_data(history.directory)[1] - float(history.evals["accuracy"].iloc[-1]))
 
 
-TRAIN_ACCURACY = Metric("train accuracy %", lambda history: 100 * on_training_data(history.directory)[1], within=SHARE)
+TRAIN_ACCURACY = Metric(
+    "train accuracy %", lambda history: 100 * evaluate_on_training_data(history.directory)[1], within=PERCENT
+)
 LOSS_GAP = Metric("loss gap", _loss_gap, "less", ".3f", within=(-math.inf, math.inf))
 ACCURACY_GAP = Metric("accuracy gap %", _accuracy_gap, "less", within=(-100.0, 100.0))
 EIGENVALUE = Metric(

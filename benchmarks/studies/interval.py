@@ -9,10 +9,10 @@ from fedraa.report.statistics import half_interval95, mean_or_nan
 
 
 def confidence_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the mean: Student's interval of transformed values, transformed back.
+    """Return the mean's 95 % confidence interval; None for fewer than two values or infinite values.
 
-    If the metric has a largest value, the transformation is the arcsine of the square root, otherwise the logarithm.
-    Return None for fewer than two values, or if a value is not finite.
+    Student's interval of the transformed values is transformed back. The transformation is the arcsine of the square
+    root if the metric has a largest value, otherwise the logarithm.
 
     Args:
         values: The values of the metric, one per seed.

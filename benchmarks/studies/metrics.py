@@ -1,4 +1,4 @@
-"""Metrics of a run, which are read from the run's directory."""
+"""Metrics that are computed from a run's directory."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,15 @@ from fedraa.rundir.task_timeline import read_timeline
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a run. `of` reads its value, and `better` says if lower or higher values are better, or neither.
+    """A metric of a run.
 
-    The value is infinite if the run did not reach the target of the metric. If `own_units` is True, the paper measures
-    in other units than we do. Then only ratios between rows of our table can be compared with ratios in the paper.
-    `within` has the smallest and the largest possible value.
+    Attributes:
+        name: The heading in tables.
+        of: Returns the value for a run; infinite if the run did not reach the metric's target.
+        better: Whether higher ("more") or lower ("less") values are better; None if neither is.
+        form: The format of the value.
+        own_units: True if the paper uses other units than we do, so that only ratios of rows can be compared.
+        within: The smallest and the largest possible value.
     """
 
     name: str
@@ -33,24 +37,24 @@ class Metric:
 
 
 def read_last(column: str, factor: float = 1.0) -> Callable[[History], float]:
-    """Return a function that reads a column of a run's last evaluation and multiplies it by a factor."""
+    """Return a function that reads `column` of a run's last evaluation and multiplies it by `factor`."""
     return lambda history: factor * float(history.evals[column].iloc[-1])
 
 
-SHARE = (0.0, 100.0)
-ACCURACY = Metric("accuracy %", read_last("accuracy", 100), within=SHARE)
-CLIENT_MEAN = Metric("client accuracy %", read_last("client_mean", 100), within=SHARE)
+PERCENT = (0.0, 100.0)
+ACCURACY = Metric("accuracy %", read_last("accuracy", 100), within=PERCENT)
+CLIENT_MEAN = Metric("client accuracy %", read_last("client_mean", 100), within=PERCENT)
 CLIENT_STD = Metric("deviation %", read_last("client_std", 100), "less")
-CLIENT_WORST = Metric("worst client %", read_last("client_worst", 100), within=SHARE)
+CLIENT_WORST = Metric("worst client %", read_last("client_worst", 100), within=PERCENT)
 LOSS = Metric("test loss", read_last("loss"), "less", ".3f")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
-    """Return a metric: the time, bytes, steps or FLOPs until the first evaluation that reaches a target accuracy.
+    """Return a metric: the time, bytes, steps or FLOPs until the first evaluation at the target accuracy.
 
     Args:
-        target: The target accuracy; a mapping has one per data set.
-        quantity: The quantity to read, a column of `read_evaluations`.
+        target: The target accuracy, from 0 to 1, or one per data set.
+        quantity: The column of `read_evaluations` to read.
     """
     name = {"step": "steps", "t": "time", "bytes": "MB", "flops": "GFLOP"}[quantity]
     unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
@@ -72,17 +76,17 @@ def after_rounds(count: int) -> Metric:
         evals = read_evaluations(history)
         return 100 * float(evals.loc[evals["step"] <= count, "accuracy"].iloc[-1])
 
-    return Metric(f"accuracy % after {count}", accuracy, within=SHARE)
+    return Metric(f"accuracy % after {count}", accuracy, within=PERCENT)
 
 
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
-    """Return a metric: the accuracy after `multiple` times the time that the same run needed to reach a target.
+    """Return a metric: the accuracy at `multiple` times the time at which the run reached a target.
 
-    The accuracy is NaN if the run did not reach the target, or ended too early.
+    The metric is NaN if the run did not reach the target or ended earlier.
 
     Args:
-        target: The target accuracy by data set.
-        multiple: The factor of the time to the target.
+        target: The target accuracy, from 0 to 1, by data set.
+        multiple: The factor.
     """
 
     def accuracy(history: History) -> float:
@@ -94,11 +98,14 @@ def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
             return math.nan
         return 100 * float(evals.loc[evals["t"] <= end, "accuracy"].iloc[-1])
 
-    return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=SHARE)
+    return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=PERCENT)
 
 
 def read_evaluations(history: History) -> pd.DataFrame:
-    """Return a row per evaluation: step, t, accuracy, and the bytes (sent and received) and FLOPs so far."""
+    """Return a row per evaluation: step, t, accuracy, and the bytes and FLOPs used until then.
+
+    The bytes include both directions.
+    """
     rows = []
     stats = RunStats()
     for event in read_events(history.directory):
@@ -127,18 +134,18 @@ def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
 
 
 def _idle_percent(history: History) -> float:
-    """Return the percentage of the run's time in which a client had no task, as the mean over all clients."""
+    """Return the percentage of the run's time without a task, averaged over the clients."""
     idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
-    # `round` removes floating-point errors of the sums, such as a tiny number instead of 0.
+    # Rounding removes tiny errors of the floating-point sums.
     return round(100 * abs(idle), 9)
 
 
-IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=SHARE)
+IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=PERCENT)
 
 
 def _fairness_index(history: History) -> float:
-    """Return Jain's fairness index of x, the updates per fragment: (sum x)^2 / (M sum x^2), 1 if all are equal."""
+    """Return Jain's fairness index of the updates x per fragment: (sum x)^2 / (M sum x^2)."""
     tasks = read_timeline(history.directory).tasks()
     fragments = len(history.config["resolved"]["fragments"])
     counts = np.bincount(tasks.loc[tasks["done"], "fragment"], minlength=fragments).astype(np.float64)
@@ -149,7 +156,7 @@ FAIRNESS = Metric("fairness of updates", _fairness_index, "more", ".3f")
 
 
 def _peak_memory(history: History) -> float:
-    """Return the megabytes of memory that the training of the largest submodel needs, with a batch of two samples."""
+    """Return the megabytes that training the largest submodel needs, with a batch of two samples."""
     resolved = history.config["resolved"]
     parts = resolved["fragments"]
     return 1e-6 * max(float(shape["memory"]) for shape in resolved["shapes"] if shape["widths"] in parts)
@@ -163,49 +170,46 @@ def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Calla
 
 
 def _least_trained(history: History) -> float:
-    """Return the percentage of coordinates that at least one client trained, in the round in which it is smallest."""
+    """Return the smallest percentage of coordinates that the clients of a round trained."""
     uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
-# In each round, count for each coordinate the clients that trained it. The metric is the smallest of these counts over
-# all rounds, without the counts that are 0. The papers call it Gamma* or C*.
+# The smallest number of clients that trained a coordinate in a round, without zeros. The papers call it Gamma* or C*.
 LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
-# In each round, take the percentage of coordinates that at least one client trained. The metric is the smallest
-# percentage over all rounds. The papers call it S*.
-LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)
+# The papers call this percentage S*.
+LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=PERCENT)
 # The maximum number of consecutive rounds in which no client trained a coordinate.
 LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 
 
-def _longest_spell(history: History) -> float:
-    """Return the largest number of consecutive rounds in which some client did not train some region.
+def _longest_untrained_by_client(history: History) -> float:
+    """Return the largest number of consecutive rounds in which a client did not train a part of the model.
 
-    A region is one of the parts into which the method divides the model. The fragment number of a task in the log is a
-    bit mask of the regions that the task trains.
+    The method divides the model into `parts`. A task's fragment number in the log is a bit mask of its parts.
     """
     parts = int(history.config["method"]["submodel"]["parts"])
-    all_regions = (1 << parts) - 1
-    spells = np.zeros((history.experiment.client_count, parts), int)
-    trained = np.zeros_like(spells, bool)
+    all_parts = (1 << parts) - 1
+    untrained_rounds = np.zeros((history.experiment.client_count, parts), int)
+    trained = np.zeros_like(untrained_rounds, bool)
     longest = 0
     for line in read_events(history.directory):
         if line["kind"] == "dispatch":
-            # The tasks of round 0 have the bit mask 0, but train all regions.
-            bit_mask = int(line["fragment"]) or all_regions
+            # The tasks of round 0 have the bit mask 0, but train all parts.
+            bit_mask = int(line["fragment"]) or all_parts
             trained[line["client"]] = bit_mask >> np.arange(parts) & 1
         elif line["kind"] == "round":
-            spells = np.where(trained, 0, spells + 1)
-            longest = max(longest, int(spells.max()))
+            untrained_rounds = np.where(trained, 0, untrained_rounds + 1)
+            longest = max(longest, int(untrained_rounds.max()))
             trained[:] = False
     return float(longest)
 
 
-# The maximum of tau_q in Assumption 6 of the RAM-Fed paper.
-LONGEST_SPELL = Metric("longest untrained by a client", _longest_spell, None, ".1f")
+# This is the maximum of tau_q in Assumption 6 of the RAM-Fed paper.
+LONGEST_UNTRAINED_BY_CLIENT = Metric("longest untrained by a client", _longest_untrained_by_client, None, ".1f")
 
 
-def sent_back(which: Literal["least", "most"]) -> Metric:
+def upload_size(which: Literal["least", "most"]) -> Metric:
     """Return a metric: the smallest or largest upload of a client, in thousands of float32 parameters."""
     pick = {"least": min, "most": max}[which]
     return Metric(
@@ -217,7 +221,7 @@ def sent_back(which: Literal["least", "most"]) -> Metric:
 
 
 def _flops_per_sample(history: History) -> float:
-    """Return the training cost per sample in millions of FLOPs, for tasks with a fixed number of steps."""
+    """Return the millions of FLOPs per training sample. Tasks must have a fixed number of steps."""
     experiment = history.experiment
     assert isinstance(experiment.local_steps, int)
     commits = _lines_of_kind(history, "commit")

@@ -15,21 +15,20 @@ class RunOptions:
     """The options of a study. The study named `race` compares tuned methods by the time to an accuracy.
 
     Attributes:
-        quick: True to run the study in a small size, which takes a few minutes on two cores.
-        standard: True to run it in a medium size with real data, which takes at most about 40 minutes on two cores.
-        paper: True to run it in the size that the paper used.
+        quick: Run the study at a small size, which takes a few minutes on two cores.
+        standard: Run the study at a medium size with real data, which takes at most about 40 minutes on two cores.
+        paper: Run the study at the size that the paper used.
         data_dir: The folder of the datasets.
         out: The folder of the runs and the results.
-        seeds: The seeds. Every cell of the study's table has one run per seed (default: the seeds of the study).
+        seeds: The seeds of every cell of the table (default: the seeds of the study).
         jobs: The number of runs at the same time (default: one per core).
-        terms: The source of all methods' hyperparameters, in place of those of the study: equal, paper or tuned, as in
-            `fedraa compare`.
-        tuned: The file that `fedraa tune` wrote, for the terms `tuned`; for the race, the tuned values of an earlier
-            race.
-        setting: The settings of the race (default: all).
-        methods: The methods of the race (default: all).
-        parts: The parts of the race, tuned, untuned, long or long-untuned (default: all, in that order).
-        extend: The folder of an earlier race's results. Its tuned values and runs are reused and shown again.
+        terms: The source of all hyperparameters, as in `fedraa compare` (default: those of the study).
+        tuned: The file that `fedraa tune` wrote, for the terms `tuned`. For the study `race`, the tuned values of an
+            earlier study.
+        setting: The settings of the study `race` (default: all).
+        methods: The methods of the study `race` (default: all).
+        parts: The parts of the study `race`: tuned, untuned, long or long-untuned (default: all, in that order).
+        extend: The folder of an earlier study `race`. Its tuned values and runs are reused and shown again.
     """
 
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -63,7 +62,7 @@ class RunOptions:
             )
 
     def check_for_race(self) -> None:
-        """Raise InputError if an option is set that the study named `race` does not have."""
+        """Raise InputError if an option is set that the study named `race` lacks."""
         if self.standard or self.paper or self.terms is not None:
             raise InputError(
                 "study",

@@ -1,8 +1,7 @@
-"""A repetition of Table 2 of the Fed-RAA paper: the time to 93 % test accuracy on MNIST, on the virtual clock.
+"""Table 2 of the Fed-RAA paper, repeated: the time to 93 % test accuracy on MNIST, on the virtual clock.
 
-The paper reports seconds on its machines but not how it measured them, so only ratios can be compared. It also does not
-state its compute speeds, number of fragments and mixing weight. In this study half of the devices have speed 1 and half
-have speed 3, the number of fragments M is 3, and the mixing weight alpha is 0.6.
+The paper does not state how it measured seconds, so only ratios can be compared. It also omits compute speeds, number
+of fragments and mixing weight. They are 1 and 3 (half of the devices each), 3, and 0.6 here.
 """
 
 from pathlib import Path
@@ -18,14 +17,14 @@ from fedraa.report.compare import mean_interval, mean_time
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper004.csv"
 TARGET = 0.93
-# Seconds to the target in Table 2 of the paper. The method that the paper calls Fed-Sync is FedAsync by Xie et al.
+# Seconds to the target in the paper. Its Fed-Sync is FedAsync by Xie et al.
 TABLE_2 = {"fed-raa": 91.06, "fedasync": 242.46, "fedavg": 406.35, "fedprox": 866.40}
-# A run ends at this virtual time even if it has not reached the target. FedAvg needs about 10 time units.
+# The virtual time limit of a run. FedAvg needs about 10.
 BUDGET = 60.0
 
 
 def paper_settings(data_dir: Path, out: Path) -> Experiment:
-    """Return the settings in the paper's appendix: an MLP 784-200-10, 10 clients, 5 local epochs, and so on."""
+    """Return the settings of the paper's appendix: an MLP 784-200-10, 10 clients, 5 local epochs."""
     return Experiment(
         dataset="mnist",
         data_dir=data_dir,
@@ -66,7 +65,10 @@ def main(data_dir: Path, out: Path = Path("runs/paper004"), seeds: tuple[int, ..
 
 
 def compare_with_paper(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a row per method: time and steps to the target, and time / Fed-RAA's time, here and in the paper."""
+    """Return a row per method with our results and the paper's: time and steps to the target.
+
+    `ratio` is the time divided by Fed-RAA's time.
+    """
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(groups["fed-raa"])
     rows = []

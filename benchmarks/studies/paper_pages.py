@@ -1,4 +1,4 @@
-"""The pages of docs/papers, one per paper, and their table of contents docs/research/claims.md."""
+"""The pages of docs/papers, one per paper, and their overview docs/research/claims.md."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from benchmarks.studies.verdict import (
     VERDICTS,
     Advantage,
     decide_verdict,
-    select_telling,
+    exclude_weak,
 )
 from fedraa.cli.console import print_line
 from fedraa.errors import InputError
@@ -52,13 +52,13 @@ HEAD = (
 
 @dataclass(frozen=True)
 class PaperPage:
-    """A paper whose claims our studies test.
+    """A paper with claims that our studies test.
 
     Attributes:
-        name: The name of the paper in claims.toml.
+        name: The paper's name in claims.toml.
         key: The key of its entry in papers.bib.
         proposes: Sentences that describe the paper's method.
-        study: The study that the command on the page repeats, at the size quick.
+        study: The study that the page's command repeats, at the size quick.
     """
 
     name: str
@@ -68,13 +68,13 @@ class PaperPage:
 
     @property
     def file_name(self) -> str:
-        """The file name of the page and of its plot, without a suffix."""
+        """The file name of the page and its plot, without a suffix."""
         return self.name.lower().replace(" ", "-")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its comparisons, its verdict, and its p-value, corrected for the number of claims in the paper."""
+    """A claim, its comparisons, its verdict, and its p-value after Holm's correction."""
 
     claim: PaperClaim
     comparisons: Sequence[Advantage]
@@ -83,12 +83,12 @@ class Judged:
 
 
 def load_papers(path: Path = CLAIMS) -> list[PaperPage]:
-    """Read the papers from a file of claims."""
+    """Read the papers from a TOML file of claims."""
     return [PaperPage(**fields) for fields in tomllib.loads(path.read_text())["paper"]]
 
 
 def judge_claims(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]]) -> list[Judged]:
-    """Compare each claim with the results of the studies, and return all claims with their verdicts.
+    """Return all claims with their verdicts, from the results of the studies.
 
     Args:
         claims: The claims.
@@ -113,13 +113,13 @@ def count_verdicts(judged: Sequence[Judged]) -> str:
 def format_paper(
     paper: PaperPage, judged: Sequence[Judged], results: Mapping[str, Sequence[Result]], extra: str = ""
 ) -> str:
-    """Return the page of a paper.
+    """Return the page of a paper in Markdown.
 
     Args:
         paper: The paper.
-        judged: Its claims.
+        judged: The paper's claims.
         results: The results by study.
-        extra: A section before the last one.
+        extra: A section before the last section.
     """
     entry = read_papers()[paper.key]
     parts = [
@@ -146,7 +146,6 @@ def format_paper(
 
 
 def _list_by_verdict(judged: Sequence[Judged]) -> str:
-    """Return Markdown lists of the claims, one list per verdict."""
     lines = []
     for verdict in VERDICTS:
         own = [one for one in judged if one.verdict == verdict]
@@ -165,7 +164,7 @@ def _list_by_verdict(judged: Sequence[Judged]) -> str:
 
 
 def _describe_command(paper: PaperPage, judged: Sequence[Judged], results: Mapping[str, Sequence[Result]]) -> str:
-    """Return text on the command that repeats the paper's cheapest study: its cost, and the study's comparisons."""
+    """Return the command of `paper.study`, its cost, and the comparisons that it decides."""
     result = next(one for one in results[paper.study] if one.size == "quick")
     lines = [f"```sh\n{result.command}\n```", ""]
     if result.minutes is not None:
@@ -190,7 +189,7 @@ def format_contents(papers: Sequence[PaperPage], judged: Sequence[Judged]) -> st
 
 
 def draw_plots(papers: Sequence[PaperPage], judged: Sequence[Judged], folder: Path) -> None:
-    """Draw the weakest comparison of each claim that was tested, with a plot per paper.
+    """Draw a plot per paper with the weakest comparison of each tested claim.
 
     Args:
         papers: The papers.
@@ -201,7 +200,7 @@ def draw_plots(papers: Sequence[PaperPage], judged: Sequence[Judged], folder: Pa
         rows = []
         for one in judged:
             if one.claim.paper == paper.name and one.comparisons:
-                deciding = select_telling(one.comparisons) or one.comparisons
+                deciding = exclude_weak(one.comparisons) or one.comparisons
                 rows.append((one.claim.says, min(deciding, key=lower_margin)))
         draw_forest(paper.name, rows, folder / f"{paper.file_name}.svg")
 
@@ -211,7 +210,7 @@ def format_pages(results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -
 
     Args:
         results: The results by study.
-        mnist: The results of the study that repeats Table 2 of the Fed-RAA paper.
+        mnist: The table that `paper004` writes.
     """
     papers = load_papers()
     judged = judge_claims(load_claims(), results)

@@ -1,6 +1,6 @@
-"""The picture of a study. It has accuracy curves above, and the numbers of the table beside the paper's numbers below.
+"""The picture of a study: accuracy curves above, and our numbers beside the paper's numbers below.
 
-A row of the table has the same colour in all panels. There is one panel of curves for each column of the table.
+There is a panel of curves for each column of the study's table. A row has the same colour in all panels.
 """
 
 import math
@@ -27,22 +27,22 @@ from fedraa.rundir.history import History
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
 MAX_PANELS = 4
 POINTS = 200
-# The maximum number of rows of the table whose curves are coloured. The curves of all other rows are grey.
+# At most this number of rows have coloured curves. The other curves are grey.
 NAMED = 10
 TICKS = 5
 CAPTION_LETTERS_PER_INCH = 16
 GREY = "0.75"
 OTHERS = "the others"
-# The colours of rows that the legend names, at least `NAMED` of them.
+# There must be at least `NAMED` colours.
 COLOURS = (*PALETTE, "#882255", "#999933", "#332288")
-# The limits of the vertical axis are determined without this first share of each curve, where accuracies are low.
+# The vertical axis need not show this first fraction of each curve, where accuracies are low.
 AXIS_FROM = 0.25
 Looks = dict[str, tuple[str, str]]
 """Colour and line style of the named rows."""
 
 
 def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry], path: Path) -> None:
-    """Draw a study's curves by column above, and its numbers by metric below. The paper's numbers are hollow.
+    """Draw a study's accuracy curves and numbers into a PNG file. Hollow marks are the paper's numbers.
 
     Args:
         study: The study.
@@ -71,10 +71,9 @@ def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry],
 
 
 def _choose_styles(study: Study, numbers: Sequence[Entry]) -> Looks:
-    """Return the colour and the style of each row that the legend names.
+    """Return the colour and line style of the rows that the legend names.
 
-    If there are more than `NAMED` rows, the legend names the reference row and the best rows by the first metric. A row
-    with numbers in several columns is ranked by its mean in the first of these columns.
+    Of more than `NAMED` rows, these are the reference row and the best rows by the first metric and column.
     """
     named = study.rows
     if len(named) > NAMED:
@@ -87,15 +86,6 @@ def _choose_styles(study: Study, numbers: Sequence[Entry]) -> Looks:
 
 
 def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Sequence[Finished], looks: Looks) -> None:
-    """Draw a panel per column, and one legend.
-
-    Args:
-        part: The upper part of the picture.
-        study: The study.
-        columns: The columns to draw.
-        runs: The study's runs.
-        looks: Colour and style of the named rows.
-    """
     assert study.along is not None
     panels = part.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     ranges = []
@@ -107,7 +97,7 @@ def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Se
         axes.set_title(column, loc="left", fontsize=9)
         handles, labels = axes.get_legend_handles_labels()
         lines |= dict(zip(labels, handles, strict=True))
-    _limit_accuracy_axis(panels[0], ranges)
+    _fit_vertical_axis(panels[0], ranges)
     panels[0].set_ylabel("test accuracy", fontsize=8)
     names = [row for row in looks if row in lines]
     if len(looks) < len(study.rows):
@@ -116,8 +106,7 @@ def _draw_panels(part: SubFigure, study: Study, columns: Sequence[str], runs: Se
     part.legend([lines[name] for name in names], names, loc="outside right upper", fontsize=8, frameon=False)
 
 
-def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
-    """Set the limits of the vertical axis so that all `ranges` fit. The beginnings of the curves may be outside."""
+def _fit_vertical_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> None:
     if ranges:
         low = min(low for low, _ in ranges)
         high = max(high for _, high in ranges)
@@ -126,15 +115,9 @@ def _limit_accuracy_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> N
 
 
 def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
-    """Draw each row's mean and range of the accuracy over the seeds, up to the end of the row's shortest run.
+    """Draw each row's mean accuracy and its range over the seeds, up to the end of the row's shortest run.
 
-    Args:
-        axes: The panel.
-        runs: The runs of one column.
-        looks: Colour and style of the named rows.
-        along: The horizontal axis, a column of `evaluations`.
-
-    Returns the minimum and the maximum of each row's mean curve, without its first share `AXIS_FROM`.
+    Return the minimum and the maximum of each mean curve, without its first part before `AXIS_FROM`.
     """
     ranges = []
     for row in dict.fromkeys(finished.cell.row for finished in runs):
@@ -160,17 +143,9 @@ def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str)
 
 
 def _draw_numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Metric, looks: Looks) -> None:
-    """Draw a line per row and column: the number with its interval and the paper's number. A ring marks the best.
+    """Draw a line per row and column: our number, its interval, and the paper's number as a hollow mark.
 
-    If each row tries a grid of hyperparameters, the ring marks the best number of each row. A note tells the reader if
-    it is at the edge of the grid.
-
-    Args:
-        axes: The panel.
-        study: The study.
-        numbers: The numbers of the metric.
-        metric: The metric.
-        looks: Colour and style of the named rows.
+    A black ring marks the best numbers. "edge" marks a best number at the edge of a grid of hyperparameters.
     """
     labels = [_label(study, entry) for entry in numbers]
     best = _best_numbers(study, numbers)
@@ -213,7 +188,7 @@ def _label(study: Study, entry: Entry) -> str:
 
 
 def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
-    """Return the best number of each column, or of each row if each row tries a grid of hyperparameters."""
+    """Return the best number of each column, or of each row if the columns are values of a hyperparameter."""
     groups: dict[str, list[Entry]] = {}
     for entry in numbers:
         groups.setdefault(entry.row if study.fixed else entry.column, []).append(entry)
@@ -221,14 +196,7 @@ def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
 
 
 def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
-    """Write a text into a row whose mean is not finite. It is on the side where the paper's number is not.
-
-    Args:
-        axes: The panel.
-        place: The index of the row.
-        text: The text.
-        paper: The position of the paper's number; None without one.
-    """
+    """Write a text into the row at `place`, on the side without the paper's number."""
     x, side = 0.02, "left"
     if paper is not None and paper < sum(axes.get_xlim()) / 2:
         x, side = 0.98, "right"
@@ -236,7 +204,7 @@ def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
 
 
 def _widen_axis(axes: Axes, metric: Metric) -> None:
-    """Make the axis at least as wide as ten units of the last decimal that the table shows."""
+    """Make the axis at least as wide as ten units of the last decimal in the table."""
     if metric.form.endswith("f"):
         low, high = axes.get_xlim()
         width = 10.0 ** (1 - int(metric.form[1:-1]))
@@ -247,8 +215,7 @@ def _widen_axis(axes: Axes, metric: Metric) -> None:
 def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
     """Return the paper's number in our units; None if it cannot be converted.
 
-    If the paper has other units, its number is divided by the paper's number for the reference method, and multiplied
-    by our number for the reference method.
+    The reference row gives the factor between the units.
     """
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper

@@ -1,4 +1,4 @@
-"""Results of studies, which are read from the committed tables in benchmarks/results."""
+"""Results of studies, from the committed tables in benchmarks/results."""
 
 import math
 import re
@@ -19,9 +19,14 @@ MINUTES = re.compile(r"([\d.]+) core minutes$")
 
 @dataclass(frozen=True)
 class Line:
-    """A number of a study: its mean over n seeds, half of its 95 % interval and, if known, the value of each seed.
+    """A number of a study's table: a mean over `n` seeds.
 
-    `paper` is the same number in the paper, NaN if the paper does not have it.
+    Attributes:
+        mean: The mean.
+        half_width: Half of the 95 % interval; None if it is unknown.
+        n: The number of seeds.
+        by_seed: The value of each seed; empty if they are unknown.
+        paper: The paper's number; NaN if there is none.
     """
 
     mean: float
@@ -33,9 +38,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Result:
-    """The table of one study at one size. `lines` has its numbers by row, column and metric.
+    """The table of one study at one size.
 
-    `minutes` is the total time of all runs on one core, None if the table does not state it.
+    Attributes:
+        study: The study's name.
+        size: The study's size.
+        command: The command that repeats the runs.
+        setting: The data, model, clients and local training.
+        lines: The numbers by row, column and metric.
+        minutes: The total minutes of all runs on one core, if the table states them.
     """
 
     study: str
@@ -47,7 +58,7 @@ class Result:
 
 
 def read_result(path: Path) -> Result | None:
-    """Read the result of a study from a file. Return None if the file is not the table of a study."""
+    """Read a study's table from a CSV file; return None if the file has other content."""
     text = path.read_text()
     match = COMMAND.match(text)
     if match is None:
@@ -69,7 +80,7 @@ def read_result(path: Path) -> Result | None:
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, list[Result]]:
-    """Return all results in a folder by study, each study's sizes from small to large."""
+    """Return the results in a folder by study, each study's sizes from small to large."""
     by_study: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.csv")):
         result = read_result(path)
@@ -79,7 +90,7 @@ def read_results(folder: Path = RESULTS) -> dict[str, list[Result]]:
 
 
 def file_name(study: str, size: str) -> str:
-    """Return the file name of a study's table without suffix: the study's name and, unless it is quick, the size."""
+    """Return the file name of a study's table, without suffix. The size is omitted if it is "quick"."""
     return study if size == "quick" else f"{study}-{size}"
 
 
@@ -101,7 +112,7 @@ def _parse_number(value: object) -> float:
 
 
 def mean_accuracies(result: Result) -> Means:
-    """Return the mean accuracies and their rows, by column and metric. Rows with a failed run are left out."""
+    """Return each row with its mean accuracy, by column and metric. Rows with a failed run are left out."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for (row, column, metric), line in result.lines.items():
         if is_accuracy(metric) and not math.isnan(line.mean):

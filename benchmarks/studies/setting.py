@@ -1,4 +1,4 @@
-"""A phrase that describes the data, model, clients and local training of a study."""
+"""A phrase on the data, model, clients and local training of a study."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ CLASSES = {
     "cifar100": 100,
     "roles": 62,
 }
-# If a setting has more different values in a study than this number, the phrase omits it, because the study varies it.
+# A setting with more values in a study is omitted, because the study varies it.
 MAX_VALUES = 3
 
 
@@ -43,7 +43,7 @@ def describe_setting(study: Study) -> str:
 
 
 def _describe_rate(experiment: Experiment) -> str:
-    """Return a text with the learning rate, or an empty text if the rate is adaptive."""
+    """Return the learning rate as text, empty if the rate is adaptive."""
     local = resolve_method(experiment).local
     if target_cosine(local.lr_schedule) is not None:
         return ""
@@ -56,14 +56,14 @@ def data_name(experiment: Experiment) -> str:
 
 
 def model_name(experiment: Experiment) -> str:
-    """Return the name of the model for a table, with the hidden sizes of an MLP."""
+    """Return the model's name, with the hidden sizes of an MLP."""
     if experiment.model == "mlp":
         return f"mlp of {'-'.join(map(str, experiment.hidden))}"
     return str(experiment.model).rpartition(":")[2]
 
 
 def chance_level(study: Study) -> float:
-    """Return the accuracy in per cent of a uniform guess, for the study's data set with the most classes."""
+    """Return the accuracy of a uniform guess in per cent, for the study's data set with the most classes."""
     return 100 / max(CLASSES[data_name(cell.experiment)] for cell in study.cells)
 
 
@@ -74,7 +74,7 @@ def _describe_split(experiment: Experiment) -> str:
     if isinstance(partition, str) and partition.startswith("labels"):
         per_client = getattr(make_partitioner(partition), "per_client", None)
         return f"{per_client} labels a client"
-    # Data sets that are made by a function of this repository have their own clients.
+    # The functions of this repository that make data also assign them to clients.
     if partition is None and ":" in experiment.dataset:
         return "divided by the data"
     name, _, value = str(partition or "iid").partition(":")

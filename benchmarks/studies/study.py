@@ -1,8 +1,7 @@
-"""A study: a grid of experiments, each run with several seeds. A study can be interrupted and continued.
+"""A study: a grid of experiments, one run per cell and seed. An interrupted study continues where it ended.
 
-There is one run for each cell of the grid and each seed. The name of a run's directory has a digest of the experiment's
-fields, so a changed cell gets a new directory. A finished run is not repeated. An interrupted run resumes from its
-checkpoint, or starts again if the code has a new commit.
+A run directory's name has a digest of the experiment's fields, so a changed cell gets a new directory. A finished run
+is not repeated. An interrupted run resumes from its checkpoint, or restarts if the code's commit changed.
 """
 
 import gc
@@ -40,7 +39,7 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a study's table: its row and column, the experiment that fills it, and the paper's values.
+    """A cell of a study's table, with the experiment that fills it.
 
     `paper` has the paper's values by the names of the study's metrics.
     """
@@ -53,9 +52,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that a paper states without numbers: in some metric, the row `better` is better than the row `worse`.
+    """A claim of a paper without numbers: the row `better` is better in `metric` than the row `worse`.
 
-    `source` states the claim in words and names its place in the paper.
+    `source` quotes the claim and its place in the paper.
     """
 
     better: str
@@ -66,12 +65,20 @@ class Claim:
 
 @dataclass(frozen=True)
 class Study:
-    """A grid of experiments, and the description of its page.
+    """A grid of experiments, and the texts of its page.
 
-    A significance test compares every row with the row `reference`. `notes` name the settings that the paper does not
-    state, and the differences between this size of the study and the paper. `along` is the horizontal axis of the
-    curves; None draws no curves. If the columns are values of one hyperparameter, each row is judged at its best
-    column. `fixed` is then a column at which all rows are also compared.
+    Attributes:
+        name: The study's name.
+        title: The title of the page.
+        cells: The cells of the table.
+        metrics: The metrics in each cell.
+        reference: The row with which a significance test compares every other row.
+        notes: Settings that the paper does not state, and differences from the paper.
+        claims: The paper's claims without numbers.
+        seeds: The seeds of each cell.
+        along: The horizontal axis of the curves; None draws no curves.
+        fixed: A column at which all rows are compared. It is set if the columns are values of one hyperparameter. Each
+            row is then also judged at its best column.
     """
 
     name: str
@@ -104,7 +111,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of a study that has ended. If it failed, `failure` is the reason."""
+    """A run of a study that has ended; `failure` is the error if it failed."""
 
     cell: Cell
     seed: int
@@ -119,23 +126,22 @@ def execute_study(
     watch: Callable[[Finished, int], None],
     wanted: Callable[[Cell, int], bool] = lambda cell, seed: True,
 ) -> list[Finished]:
-    """Execute the missing runs of a study, and return all its runs in the order of cells and seeds.
+    """Execute a study's missing runs, and return all its runs in the order of seeds and cells.
 
     Args:
         study: The study.
         out: The folder of the run directories.
-        jobs: The number of runs at the same time. If it is more than 1, each run has a process.
-        watch: A function that is called when a run ends, with the run and the number of remaining runs.
-        wanted: A function that selects cells and seeds (default: all of them).
+        jobs: The number of runs at the same time. More than 1 starts a process per run.
+        watch: Called when a run ends, with the run and the number of remaining runs.
+        wanted: Selects cells and seeds (default: all).
 
-    Raises InputError before anything starts if an experiment is invalid or another process executes this study in
-    `out`, and at the end if every run failed.
+    Raises InputError if an experiment is invalid, another process executes the study in `out`, or every run failed.
     """
     for cell in study.cells:
         resolve_method(cell.experiment)
     places = [(cell, seed) for seed, cell in product(study.seeds, study.cells) if wanted(cell, seed)]
     runs = {seed_experiment(cell, seed, out): (cell, seed) for cell, seed in places}
-    # Without the lock, a second process would start the same runs again.
+    # Without the lock, a second process would repeat the same runs.
     with lock_directory(out, "running this study"):
         done = {
             planned: Finished(*runs[planned], _run_directory(planned), None) for planned in runs if has_ended(planned)
@@ -167,7 +173,7 @@ def seed_experiment(cell: Cell, seed: int, out: Path) -> Experiment:
 
 
 def measure_runs(study: Study, runs: Sequence[Finished]) -> pd.DataFrame:
-    """Return a table with a line per run and metric. The value is NaN if the run failed."""
+    """Return a row per run and metric, with NaN as the value of failed runs."""
     lines = []
     for finished in runs:
         of_metrics = _metric_values(study.metrics, finished)
@@ -189,20 +195,20 @@ def _run_directory(experiment: Experiment) -> Path:
 
 
 def has_ended(experiment: Experiment) -> bool:
-    """Return True if the experiment's directory has its finished run, and the method's settings are still the same."""
+    """Return True if the experiment's directory has its finished run, made with the method's present settings."""
     return (_run_directory(experiment) / SUMMARY).is_file() and _has_begun(experiment)
 
 
 def _has_begun(experiment: Experiment) -> bool:
-    """Return True if the experiment's directory has a run of the same experiment, finished or not.
+    """Return True if the experiment's directory has a run of the experiment, finished or not.
 
-    The name of the directory does not show this, because defaults and methods may have changed after the run.
+    The directory's name does not show changed defaults and methods.
     """
     directory = _run_directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
     changes: dict[str, Any] = {"out": directory}
-    # These fields are None in `experiment` if the default is used. The run's configuration then has the actual value.
+    # A run's configuration has the actual value of these fields if they are None in `experiment`.
     for name in ("partition", "clients"):
         if getattr(experiment, name) is None:
             changes[name] = None
@@ -210,21 +216,21 @@ def _has_begun(experiment: Experiment) -> bool:
         history = History(directory)
         same = history.experiment.model_copy(update=changes) == experiment
         return same and has_same_method(history.config["method"], experiment)
-    # The configuration was written by a version of fedraa with other fields in its experiments.
+    # Another version of fedraa, with other fields, wrote the configuration.
     except ValueError:
         return False
 
 
 def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Return True if `method`, which an earlier run of this experiment has recorded, equals the present method."""
-    # The recorded method has computed capacities in place of `auto`, so it cannot be compared with the present method.
+    """Return True if the recorded `method` of an earlier run equals the experiment's present method."""
+    # The recorded method has computed capacities in place of `auto`.
     if experiment.capacities == "auto":
         return True
     return differing_part(method, resolve_method(experiment)) is None
 
 
 def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:
-    """Run experiments, and yield each when it ends, with the error if it failed. With one job, run in this process."""
+    """Yield each experiment when its run ends, with the error if it failed."""
     if jobs == 1:
         for experiment in experiments:
             yield experiment, _run_one(experiment)
@@ -241,33 +247,32 @@ def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Exp
 
 
 def _run_one(experiment: Experiment) -> str | None:
-    """Execute or resume the run of an experiment. Return the error if it failed, otherwise None."""
+    """Execute or resume a run, and return the error if it failed."""
     directory = _run_directory(experiment)
     try:
         if _has_begun(experiment) and History(directory).config["commit"] == source_commit():
             resume(directory, trust=True)
         else:
-            # The directory is from another experiment or version, or its run was killed before it began to train.
+            # The directory is of another experiment or version, or its run ended before training.
             shutil.rmtree(directory, ignore_errors=True)
             run(experiment)
-    # ValueError is raised if the model or the data do not fit the method.
+    # The model or the data do not fit the method.
     except (RunFailed, ValueError) as error:
         return str(error)
     finally:
-        # The data of a run are in reference cycles. Without a collection they would stay in memory during later runs.
+        # A run's data are in reference cycles, so they would stay in memory without this collection.
         gc.collect()
     return None
 
 
 def _prepare_process() -> None:
-    """Exclude the objects of imported modules from garbage collection, which would be slow after every run."""
+    """Exclude imported modules from garbage collection, and end this process with the study's process."""
     gc.collect()
     gc.freeze()
-    _end_with_parent()
+    _exit_when_parent_ends()
 
 
-def _end_with_parent() -> None:
-    """End this process when the process of the study ends, so that no run continues after the study was killed."""
+def _exit_when_parent_ends() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
 

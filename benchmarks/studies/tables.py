@@ -1,4 +1,4 @@
-"""The results of a study as a table and as sentences, which are computed from the runs and the paper's numbers."""
+"""A study's results as a table and as sentences, beside the paper's numbers."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +16,21 @@ from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan
 
-# The maximum number of disagreements with the paper that are described in a sentence each.
+# At most this number of disagreements with the paper get a sentence.
 MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A number of a study's table: a metric of one cell, with a value per seed, which is NaN if the run failed.
+    """A metric of one cell of a study's table.
 
-    `p` is the p-value of a paired test against the reference row in the same column.
+    Attributes:
+        row: The row of the cell.
+        column: The column of the cell.
+        metric: The metric.
+        by_seed: A value per seed; NaN if the run failed.
+        paper: The value in the paper, if the paper has one.
+        p: The p-value of a paired test against the reference row in the same column.
     """
 
     row: str
@@ -48,12 +54,12 @@ class Entry:
 
     @property
     def half_width(self) -> float | None:
-        """Half of the 95 % confidence interval of the mean; None if there are fewer than two finite values."""
+        """Half of the mean's 95 % confidence interval; None for fewer than two finite values."""
         return half_interval95(self.values)
 
     @property
     def text(self) -> str:
-        """The mean with its interval as text. If not all seeds reached the target, the number of those that did."""
+        """The mean with its interval, or the number of seeds that reached the target if some did not."""
         if not self.values:
             return "failed"
         form = self.metric.form
@@ -70,7 +76,7 @@ class Entry:
 
 
 def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
-    """Return all numbers of a study's table, row by row."""
+    """Return the entries of a study's table, row by row, from the result of `measure_runs`."""
     groups = values.groupby(["row", "column", "metric"], sort=False)
     by_place = {key: group["value"].to_numpy() for key, group in groups}
     numbers = []
@@ -87,11 +93,9 @@ def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
 
 
 def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
-    """Return the table for the CSV file, which has a line per number of the study's table.
+    """Return a row per entry, for the CSV file.
 
-    The columns `of_reference` and `paper_of_reference` have the numbers divided by the number of the reference row, in
-    our study and in the paper. These quotients can be compared even if the paper measures in other units or at another
-    size.
+    `of_reference` is the mean divided by the reference row's mean; `paper_of_reference` is the same ratio in the paper.
     """
     base = {(entry.column, entry.metric.name): entry for entry in numbers if entry.row == study.reference}
     lines = []
@@ -110,7 +114,7 @@ def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
                 "failed": entry.failed,
                 "mean": entry.mean,
                 "ci95": entry.half_width,
-                "p_against_reference": entry.p,
+                "p_compare_with_reference": entry.p,
                 "of_reference": of_reference,
                 "paper": entry.paper,
                 "paper_of_reference": paper_of_reference,
@@ -121,14 +125,14 @@ def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
 
 
 def _safe_ratio(a: float | None, b: float | None) -> float | None:
-    """Return a / b; None if one of the two is missing, not finite or 0."""
+    """Return a / b; None if either is missing, not finite or 0."""
     if not a or not b or not math.isfinite(a) or not math.isfinite(b):
         return None
     return a / b
 
 
 def format_grid(study: Study, numbers: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and the rows of a study's table as text. The paper's numbers are in brackets."""
+    """Return the headings and rows of a study's table as text, with the paper's numbers in brackets."""
     places = list(product(study.columns, [metric.name for metric in study.metrics]))
     cells = {(entry.row, entry.column, entry.metric.name): entry for entry in numbers}
     headings = ["", *(f"{column} {name}".strip() for column, name in places)]
@@ -145,7 +149,7 @@ def _cell_text(entry: Entry | None) -> str:
 
 
 def mean_accuracies(numbers: Sequence[Entry]) -> Means:
-    """Return the mean accuracies and their rows, by column and metric."""
+    """Return each row with its mean accuracy, by column and metric."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
         if is_accuracy(entry.metric.name) and entry.values:
@@ -154,7 +158,7 @@ def mean_accuracies(numbers: Sequence[Entry]) -> Means:
 
 
 def format_caption(study: Study, numbers: Sequence[Entry]) -> str:
-    """Return the caption of a study's table, which explains its signs."""
+    """Return the caption that explains the signs of a study's table."""
     seeds = len(study.seeds)
     parts = [f"mean ± 95 % confidence interval over n = {seeds} seeds"]
     if seeds == 1:
@@ -167,7 +171,7 @@ def format_caption(study: Study, numbers: Sequence[Entry]) -> str:
 
 
 def rich_table(study: Study, numbers: Sequence[Entry]) -> Table:
-    """Return the table of a study for a terminal."""
+    """Return a study's table for a terminal."""
     headings, rows = format_grid(study, numbers)
     table = Table(
         title=study.title, caption=format_caption(study, numbers), box=box.SIMPLE_HEAD, caption_justify="left"
@@ -181,18 +185,18 @@ def rich_table(study: Study, numbers: Sequence[Entry]) -> Table:
 
 
 def format_markdown(study: Study, numbers: Sequence[Entry]) -> str:
-    """Return the table of a study in Markdown."""
+    """Return a study's table in Markdown."""
     return markdown_table(*format_grid(study, numbers))
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return the table in Markdown, without a newline at the end."""
+    """Return a table in Markdown, without a newline at the end."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
 
 
 def format_latex(study: Study, numbers: Sequence[Entry]) -> str:
-    """Return a tabular for the LaTeX package booktabs."""
+    """Return a study's table in LaTeX, for the package booktabs."""
     headings, rows = format_grid(study, numbers)
     lines = [" & ".join(map(_escape_tex, line)) + r" \\" for line in (headings, *rows)]
     body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
@@ -209,10 +213,9 @@ def _escape_tex(text: str) -> str:
 
 
 def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
-    """Return sentences on whether methods have the same order in our study as in the paper, and on the paper's claims.
+    """Return sentences that compare the methods' order with the paper's, and judge the paper's claims.
 
-    If the paper has neither numbers nor claims for the study, the sentences describe the differences from the reference
-    row.
+    Without numbers and claims of a paper, the sentences compare all rows with the reference row.
     """
     sentences: list[str] = []
     for group in _paper_groups(study, numbers):
@@ -221,26 +224,26 @@ def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
         sentences += [_judge_claim(claim, column, numbers) for column in study.columns]
     if study.fixed is not None:
         return [*sentences, *_describe_best(study, study.fixed, numbers)]
-    return sentences or list(_against_reference(study, numbers))
+    return sentences or list(_compare_with_reference(study, numbers))
 
 
-def _against_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence per column and metric that names the rows better and worse than the reference row."""
+def _compare_with_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
+    """Yield a sentence per column and metric on the rows better or worse than the reference row."""
     for column, metric in product(study.columns, study.metrics[:2]):
         here = {e.row: e for e in numbers if (e.column, e.metric) == (column, metric) and e.values}
         base = here.pop(study.reference, None)
         if base is None or metric.better is None:
             continue
         if math.isfinite(base.mean):
-            text = _describe_clear(base, list(here.values()))
+            text = _describe_significant(base, list(here.values()))
         else:
             reached = [_with_mean(e) for e in here.values() if math.isfinite(e.mean)]
             text = f"{base.row} {base.text}; reached in every run: {', '.join(reached) or 'none'}"
         yield f"{metric.name}{_at_column(column)}: {text}."
 
 
-def _describe_clear(base: Entry, rivals: Sequence[Entry]) -> str:
-    """Return a text that names the entries significantly better and worse than `base`, and those not finite."""
+def _describe_significant(base: Entry, rivals: Sequence[Entry]) -> str:
+    """Name the entries that are significantly better or worse than `base`, and those without a finite mean."""
     clear = [e for e in rivals if is_significant(e.p)]
     better = [_with_mean(e) for e in clear if _mean_advantage(e, base) > 0]
     worse = [_with_mean(e) for e in clear if _mean_advantage(e, base) < 0]
@@ -257,13 +260,7 @@ def _with_mean(entry: Entry) -> str:
 
 
 def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield sentences on every row's best column and its number in the column `fixed`, then on the order of the rows.
-
-    Args:
-        study: The study.
-        fixed: The column at which all rows are compared.
-        numbers: The numbers of the table.
-    """
+    """Yield sentences on every row's best column, then on the order of the rows."""
     metric = study.metrics[0]
     best: dict[str, Entry] = {}
     shared: dict[str, Entry] = {}
@@ -288,12 +285,12 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
 
 
 def at_edge(study: Study, column: str) -> bool:
-    """Return True if the columns are a grid of hyperparameter values and this column is the first or the last."""
+    """Return True if the column is the first or last value of a hyperparameter grid."""
     return study.fixed is not None and column in (study.columns[0], study.columns[-1])
 
 
 def best_of(numbers: Sequence[Entry]) -> Entry | None:
-    """Return the best number of one metric; None if the metric has no better direction or no number is finite."""
+    """Return the best entry of one metric; None if no mean is finite or no direction is better."""
     known = [entry for entry in numbers if entry.values and math.isfinite(entry.mean) and entry.metric.better]
     if not known:
         return None
@@ -303,7 +300,10 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
 
 
 def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yield, for each column and metric, our numbers in those rows for which the paper also has a number."""
+    """Yield the entries with a value in the paper, in a group per column and metric.
+
+    Groups of one entry are left out.
+    """
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
         here = [e for e in here if e.paper is not None and e.values and metric.better]
@@ -312,8 +312,8 @@ def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry
 
 
 def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
-    """Yield sentences on how many pairs of rows have the same order in our study as in the paper."""
-    pairs = [_by_paper(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
+    """Yield sentences on how many pairs of rows have the paper's order."""
+    pairs = [_better_in_paper_first(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
     agree = [pair for pair in pairs if _mean_advantage(*pair) > 0]
     clear = sum(_is_significant(*pair) for pair in agree)
     where = ", ".join(filter(None, (group[0].metric.name, group[0].column)))
@@ -331,13 +331,7 @@ def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
 
 
 def _judge_claim(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
-    """Return a sentence that says if a claim about two rows holds in our study.
-
-    Args:
-        claim: The claim.
-        column: The column in which the rows are compared.
-        numbers: The numbers of the table.
-    """
+    """Return a sentence on whether a claim holds in `column`."""
     named = {e.row: e for e in numbers if e.column == column and e.metric.name == claim.metric}
     if not {claim.better, claim.worse} <= named.keys():
         return f"{claim.source}: {claim.better} and {claim.worse} were not both run{_at_column(column)}."
@@ -353,8 +347,7 @@ def _at_column(column: str) -> str:
     return f" at {column}" if column else ""
 
 
-def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
-    """Return both numbers. The first is the one that is better in the paper."""
+def _better_in_paper_first(a: Entry, b: Entry) -> tuple[Entry, Entry]:
     assert a.paper is not None
     assert b.paper is not None
     if (a.paper > b.paper) == (a.metric.better == "more"):
@@ -363,8 +356,8 @@ def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
 
 
 def _mean_advantage(better: Entry, worse: Entry) -> float:
-    """Return by how much the mean of `better` is better than the mean of `worse`; negative if it is worse."""
-    # Two infinite means are equal, but their difference is NaN.
+    """Return by how much the mean of `better` is better; negative if it is worse."""
+    # The difference of two infinite means is NaN.
     if better.mean == worse.mean:
         return 0.0
     if better.metric.better == "more":
@@ -381,13 +374,12 @@ def _test_pair(a: Entry, b: Entry) -> float | None:
 
 
 def _describe_pair(a: Entry, b: Entry) -> str:
-    """Return a text with both numbers and the result of a paired test."""
     form = a.metric.form
     return f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}, {describe_test(_test_pair(a, b))}"
 
 
 def describe_test(p: float | None) -> str:
-    """Return the result of a significance test in words. `p` is None if no test was possible."""
+    """Return a p-value in words; None means that no test was possible."""
     if p is None:
         return "no test"
     if is_significant(p):

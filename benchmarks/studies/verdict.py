@@ -1,6 +1,6 @@
-"""The verdict on a claim that one number is better than another: does a significance test confirm it?
+"""The verdict on a claim that one number is better than another, by a significance test.
 
-All pages use the functions of this module, so a comparison has the same test and the same verdict on every page.
+All pages use the same test.
 """
 
 import math
@@ -38,32 +38,31 @@ VERDICTS = (
     CANNOT_TELL_NOT_REACHED,
     NOT_RUN,
 )
-# If the paper gives no numbers, its advantage counts as this number of percentage points, or as this ratio. An interval
-# that is too wide to show such an advantage decides nothing.
+# If a paper gives no numbers, its advantage counts as this number of percentage points, or as this ratio.
 RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
 
 
 @dataclass(frozen=True)
 class Advantage:
-    """The advantage of one number over another with its 95 % interval: a difference, or a ratio if `ratio` is True.
+    """The advantage of one number over another, as a difference or a ratio, with its 95 % interval.
 
-    `low` and `high` are equal if the numbers do not depend on the seed. Both are infinite if one row reached the target
-    with every seed and the other with none.
+    `low` equals `high` if the numbers do not depend on the seed. Both are infinite if every seed of one row and no seed
+    of the other reached the target.
 
     Attributes:
         where: The size of the study and the column of the numbers.
         names: The names of the rows. According to the claim, the first is better.
         means: The means of both rows.
         mean: The advantage.
-        low: The low end of the advantage's interval.
-        high: The high end of the advantage's interval.
+        low: The low end of the interval.
+        high: The high end of the interval.
         ratio: True if the advantage is a ratio.
         n: The number of seeds.
-        p: The two-sided p-value of the test to which the interval belongs; NaN if there is no test.
-        weak: The reason if the numbers can hardly differ: `saturated`, `at chance` or `target not reached`; otherwise
-            empty.
-        coarse: True if the interval includes equality and is too wide to exclude an advantage of the paper's size.
-        paper: The advantage in the paper; NaN if the paper does not give both numbers.
+        p: The two-sided p-value of the test; NaN without a test.
+        weak: The reason if the numbers can hardly differ, otherwise empty: `saturated`, `at chance` or `target not
+            reached`.
+        coarse: The result of `is_coarse`.
+        paper: The advantage in the paper; NaN if the paper lacks a number.
     """
 
     where: str
@@ -80,29 +79,28 @@ class Advantage:
     paper: float = math.nan
 
     @property
-    def least(self) -> float:
-        """The value of an advantage that means equality: 1 for a ratio, 0 for a difference."""
+    def equality(self) -> float:
+        """The value that means equality: 1 for a ratio, 0 for a difference."""
         return float(self.ratio)
 
     @property
     def holds(self) -> bool:
-        return self.low > self.least
+        return self.low > self.equality
 
     @property
     def reversed(self) -> bool:
-        return self.high < self.least
+        return self.high < self.equality
 
     @property
     def decides(self) -> bool:
-        """True if the interval of the advantage excludes equality."""
+        """True if the interval excludes equality."""
         return self.holds or self.reversed
 
     def is_coarse(self, *, percent: bool) -> bool:
-        """Return True if the interval includes equality and is too wide to exclude an advantage of the paper's size.
+        """Return True if the interval includes equality and is too wide to decide a claim.
 
-        It is too wide if its width is more than half of the paper's advantage. If the paper gives no numbers, the
-        advantage counts as `RESOLVED_POINTS` of a percentage or as the ratio `RESOLVED_RATIO`; in other units, every
-        interval is then too wide.
+        It is too wide if its width exceeds half of the paper's advantage. Without the paper's numbers, this advantage
+        is `RESOLVED_POINTS`, `RESOLVED_RATIO`, or 0 for other units.
 
         Args:
             percent: True if the numbers are percentages.
@@ -121,16 +119,16 @@ class Advantage:
 
     @property
     def p_of_claim(self) -> float:
-        """The p-value of the claim: below `LEVEL` if the comparison confirms it, 1 if the other row is better."""
+        """The p-value of the claim: below `LEVEL` if confirmed, 1 if the other row is better."""
         if math.isnan(self.p):
             return 1.0 - float(self.holds)
-        if self.mean > self.least:
+        if self.mean > self.equality:
             return self.p
         return 1.0
 
     @property
     def text(self) -> str:
-        """Both numbers, the advantage and its interval as text."""
+        """Both numbers, the advantage and its interval."""
         a, b = map(_number_text, self.means)
         numbers = f"{self.names[0]} {a}, {self.names[1]} {b}"
         if not all(map(math.isfinite, (self.mean, self.low, self.high))):
@@ -148,9 +146,9 @@ def _number_text(value: float) -> str:
 def measure_advantage(
     where: str, names: tuple[str, str], better: Line, worse: Line, *, less: bool, ratio: bool
 ) -> Advantage:
-    """Return the advantage of one number over another. If both have values by seed, a paired test is used.
+    """Return the advantage of one number over another.
 
-    Two runs with the same seed have the same data, partition and initial model, so their difference has less noise.
+    A paired test is used if both numbers have values by seed, because runs with one seed share data and initial model.
 
     Args:
         where: The size of the study and the column of the numbers.
@@ -170,7 +168,7 @@ def measure_advantage(
 
 
 def _paper_advantage(a: float, b: float, *, ratio: bool) -> float:
-    """Return a - b, or a / b if `ratio` is True, of the paper's numbers; NaN if the paper has only one of them."""
+    """Return a - b, or a / b if `ratio`; NaN if the paper lacks one of them."""
     if not ratio:
         return a - b
     if not b:
@@ -179,14 +177,14 @@ def _paper_advantage(a: float, b: float, *, ratio: bool) -> float:
 
 
 def paired_p_value(a: Sequence[float], b: Sequence[float], *, ratio: bool = False) -> float | None:
-    """Return the two-sided p-value of Student's paired t-test; None if it is not defined.
+    """Return the two-sided p-value of Student's paired t-test, or None if it is undefined.
 
-    A seed is ignored if one of its two values is missing.
+    Seeds with a missing value are ignored.
 
     Args:
         a: One value per seed.
-        b: Other values of the same seeds.
-        ratio: True to test the logarithms of the values, because they are compared by ratios.
+        b: The other values of the same seeds.
+        ratio: True to test the logarithms of the values.
     """
     x, y = np.array(a, np.float64), np.array(b, np.float64)
     if len(x) != len(y):
@@ -200,7 +198,7 @@ def paired_p_value(a: Sequence[float], b: Sequence[float], *, ratio: bool = Fals
 
 
 def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float, float]:
-    """Return the mean of a - b (or of a / b), the low and the high end of its interval, and its p-value."""
+    """Return the mean of a - b (or a / b), the low and high end of its interval, and its p-value."""
     if not (math.isfinite(a.mean) and math.isfinite(b.mean)):
         return _compare_reached(a, b)
     paired = len(a.by_seed) == len(b.by_seed) > 1 and np.isfinite([*a.by_seed, *b.by_seed]).all()
@@ -215,7 +213,7 @@ def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, floa
 
 
 def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float, float]:
-    """Return mean, half interval and p-value of Student's test of paired differences (of log ratios with `ratio`)."""
+    """Return mean, half interval and p-value of Student's test of paired differences (or log ratios)."""
     gaps = np.log(x / y) if ratio else x - y
     error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
     return _student(float(gaps.mean()), error, len(gaps) - 1)
@@ -224,8 +222,7 @@ def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, rati
 def _student(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
     """Return an estimate, half of its interval, and the p-value of the hypothesis that it is 0.
 
-    If all differences are equal, the standard error is 0. Then the p-value is 0, its limit for a small error, or NaN if
-    the estimate is 0.
+    If the standard error is 0, the p-value is 0, or NaN if the estimate is also 0.
 
     Args:
         middle: The estimate.
@@ -239,14 +236,14 @@ def _student(middle: float, error: float, freedom: float) -> tuple[float, float,
 
 
 def never_reached(line: Line) -> bool:
-    """Return True if no seed of a number (the time to a target) reached the target."""
+    """Return True if no seed reached the target of this metric."""
     return all(math.isinf(value) for value in line.by_seed or (line.mean,))
 
 
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
-    """Compare two times to a target that some runs did not reach. Return the mean, its interval and the p-value.
+    """Compare times to a target that some runs missed. Return the mean, interval and p-value.
 
-    The order is clear only if one row reached the target with every seed and the other with none. The p-value is then
+    The order is clear only if every seed of one row and no seed of the other reached the target. The p-value is then
     that of Fisher's exact test.
     """
     never = [never_reached(line) for line in (a, b)]
@@ -260,9 +257,10 @@ def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
 
 
 def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Return difference, half interval and p-value of Welch's test. With `ratio`, test the log ratio (delta method).
+    """Return difference, half interval and p-value of Welch's test.
 
-    The half interval and the p-value are NaN if the variance of one of the numbers is unknown.
+    With `ratio`, the difference is of logarithms (delta method). Half interval and p-value are NaN if a variance is
+    unknown.
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
@@ -279,56 +277,53 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
     return _student(middle, math.sqrt(sum(variances)), freedom)
 
 
-def select_telling(comparisons: Sequence[Advantage]) -> list[Advantage]:
+def exclude_weak(comparisons: Sequence[Advantage]) -> list[Advantage]:
     """Return the comparisons that can confirm or contradict a claim.
 
-    Comparisons of weak numbers (saturated, at chance, or target not reached) are left out. However, if one of them
-    excludes equality, all comparisons in the same column are included. If only the significant ones were included, they
-    would confirm the claim by selection.
+    Comparisons of weak numbers are left out, unless one in the same column excludes equality. Selecting only
+    significant comparisons would confirm the claim by selection.
     """
     differing = {comparison.where for comparison in comparisons if comparison.weak and comparison.decides}
     return [comparison for comparison in comparisons if not comparison.weak or comparison.where in differing]
 
 
 def decide_verdict(comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict on a claim, computed from all comparisons for the claim.
+    """Return the verdict on a claim from all comparisons for the claim.
 
-    A comparison of weak numbers (saturated, at chance, or target not reached) does not count, unless all comparisons
-    are weak. A comparison with too few seeds counts as not confirmed.
+    Weak numbers count only if all comparisons have them. A comparison with too few seeds counts as not confirmed.
     """
     if not comparisons:
         return NOT_RUN
-    telling = select_telling(comparisons)
-    if not telling:
+    strong = exclude_weak(comparisons)
+    if not strong:
         reasons = {comparison.weak for comparison in comparisons}
         if SATURATED in reasons:
             return CANNOT_TELL_SATURATED
         return CANNOT_TELL_AT_CHANCE if AT_CHANCE in reasons else CANNOT_TELL_NOT_REACHED
-    holding = sum(comparison.holds for comparison in telling)
-    if holding == len(telling):
+    holding = sum(comparison.holds for comparison in strong)
+    if holding == len(strong):
         return REPRODUCED
     if holding:
         return ONLY
-    if any(comparison.reversed for comparison in telling):
+    if any(comparison.reversed for comparison in strong):
         return OTHER_WAY
-    if all(comparison.coarse for comparison in telling):
+    if all(comparison.coarse for comparison in strong):
         return CANNOT_TELL_TOO_FEW
     return NOISE
 
 
 def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
-    """Return the largest p-value of the comparisons that can confirm or contradict a claim; None if there are none.
+    """Return the largest p-value of the comparisons without weak numbers.
 
-    A claim holds only if all its comparisons hold. Therefore the comparison with the largest p-value decides.
+    A claim holds only if all comparisons hold.
     """
-    return max((comparison.p_of_claim for comparison in select_telling(comparisons)), default=None)
+    return max((comparison.p_of_claim for comparison in exclude_weak(comparisons)), default=None)
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return the p-values of several claims after Holm's correction for their number. None stays None.
+    """Return the p-values of several claims after Holm's correction. None stays None.
 
-    The k-th smallest of m values (k from 0) is multiplied by m - k. Then each value is raised to the largest value
-    before it, if that is larger.
+    The k-th smallest of m values (k from 0) is multiplied by m - k, then raised to the largest value before it.
     """
     known = {number: p for number, p in enumerate(p_values) if p is not None}
     order = sorted(known, key=known.__getitem__)

@@ -1,13 +1,13 @@
-"""Detection of weak numbers, which cannot show a difference between methods.
+"""Weak numbers, which cannot show a difference between methods.
 
-Accuracies are weak if they are near chance level, or saturated (all near 100 %). A time to a target is weak if no run
-reached the target.
+Accuracies are weak near chance level, or if all are near 100 %. A time to a target is weak if no run reached the
+target.
 """
 
 from collections.abc import Mapping, Sequence
 
 SATURATED, AT_CHANCE, NOT_REACHED = "saturated", "at chance", "target not reached"
-# A row counts as at chance if (accuracy - chance) / (100 - chance) is below this value.
+# A row is at chance if (accuracy - chance) / (100 - chance) is below this value.
 CHANCE_MARGIN = 0.1
 # A column is saturated if all rows are above SATURATED_PERCENT and differ by less than CLOSE_PERCENT.
 SATURATED_PERCENT, CLOSE_PERCENT = 90.0, 3.0
@@ -17,15 +17,12 @@ Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
 
 
 def is_accuracy(metric: str) -> bool:
-    """Return True if a metric with this name is a test accuracy, at the end of a run or earlier."""
+    """Return True if the metric with this name is a test accuracy."""
     return metric.startswith(("accuracy %", "client accuracy %"))
 
 
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
-    """Return the numbers that cannot show a difference between methods, each with the reason.
-
-    The reason is `AT_CHANCE` for a number near chance level, and `SATURATED` for all numbers of a column that are near
-    100 %. The keys are the row, the column and the metric of a number.
+    """Return the weak numbers by row, column and metric, each with the reason: `AT_CHANCE` or `SATURATED`.
 
     Args:
         means: The mean accuracies.
@@ -41,7 +38,7 @@ def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
 
 
 def weak_points(means: Means, chance: float) -> list[str]:
-    """Return a sentence for every column with rows near chance level, and for every saturated column."""
+    """Return a sentence for every column that has rows near chance level or is saturated."""
     sentences = []
     for (column, metric), rows in means.items():
         where = " at ".join(filter(None, (metric, column)))

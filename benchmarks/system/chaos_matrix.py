@@ -33,7 +33,7 @@ from rich.table import Table
 
 from actors.cluster.own_cluster import own_cluster
 from actors.pool.handles import HangDetector
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from benchmarks.system.chaos_files import full_disk
 from benchmarks.system.chaos_kills import (
     CHOSEN,

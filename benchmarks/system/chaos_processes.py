@@ -22,7 +22,7 @@ import numpy as np
 from actors.cluster import engine
 from actors.cluster.own_cluster import own_cluster
 from actors.pool.executor import RayExecutor
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from benchmarks.system.chaos_kills import FREEZE, doomed_worker, judge_runs, log_size
 from benchmarks.system.chaos_table import Kind, Tally
 from benchmarks.system.processes import list_descendants, process_title

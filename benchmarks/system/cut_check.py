@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedraa.data.tree import Tree, map_tree
 from fedraa.models.forward import forward
 from fedraa.submodels import IndexSet, Traced, copy_structure, flatten_parameters, load_parameters, trainable_parameters
-from fedraa.submodels.tracing.modes import Silenced, WithoutDropout, in_double
+from fedraa.submodels.tracing.modes import SilentUnits, WithoutDropout, in_double
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
 # Relative tolerances for comparisons, by number type.
@@ -132,7 +132,7 @@ def _run_module(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) 
     """
     module.train(training)
     double = in_double() if dtype == torch.float64 else nullcontext()
-    with torch.random.fork_rng(), WithoutDropout(), Silenced(), double:
+    with torch.random.fork_rng(), WithoutDropout(), SilentUnits(), double:
         torch.manual_seed(0)
         result = forward(module, map_tree(lambda part: part.clone(), x))
         out = [y for y in iterate_tensors(result) if y.requires_grad]

@@ -5,7 +5,7 @@ from typing import Any
 
 from actors import runtime
 from actors.pool.executor import RayExecutor
-from actors.pool.pulse import actor_class
+from actors.pool.liveness import actor_class
 from actors.worker.worker import Worker
 from fedraa.messages import Evaluation, Update
 

@@ -1,1 +1,1 @@
-"""Attacks: ways in which some clients send wrong updates, for experiments with robust aggregators."""
+"""Attacks: some clients send wrong updates, for experiments with robust aggregators."""

@@ -3,9 +3,9 @@
     delta_c = mean_c - z * std_c    # mean and sample std over the clients that trained coordinate c
     in the paper: s = floor(n / 2 + 1) - m;   z = Phi^-1((n - m - s) / (n - m))    # n clients, m attackers
 
-With 20 % attackers, the paper's z is between 0 and 0.29, which is almost no attack. Therefore the default is 1.5. Set
-`z=None` for the paper's value. The paper's attackers estimate mean and std from their own deltas (`knowledge="own"`).
-If the attackers see fewer than two values of a coordinate, each attacker sends its own value.
+With 20 % attackers, the paper's z is between 0 and 0.29, which is almost no attack. The default is therefore 1.5;
+`z=None` gives the paper's value. The paper's attackers estimate mean and std from their own deltas (`knowledge="own"`).
+An attacker sends its own value of a coordinate with fewer than two known values.
 
 Read next: attacks/collusion.py (the deltas that attackers see).
 """
@@ -28,8 +28,7 @@ class ALIE(Attack):
 
     Attributes:
         z: Number of standard deviations; None for the value in the paper.
-        knowledge: The deltas that the attackers see: `honest` for the deltas of honest clients, `own` for the deltas
-            that the attackers trained.
+        knowledge: The deltas that the attackers see: `honest` for those of honest clients, `own` for their own.
     """
 
     z: NotNegative | None = 1.5
@@ -52,8 +51,7 @@ class ALIE(Attack):
 def paper_z(clients: int, attackers: int) -> float:
     """Return the paper's z.
 
-    With this z, the attackers form a majority together with the honest clients whose values are farther from the mean
-    than the attackers' value.
+    With it, the attackers and the honest clients farther from the mean form a majority.
     """
     honest = clients - attackers
     supporters = max(1, clients // 2 + 1 - attackers)
@@ -65,7 +63,7 @@ def paper_z(clients: int, attackers: int) -> float:
 def mean_and_std(block: Numbers) -> tuple[Numbers, Numbers]:
     """Return the mean [k] and the sample standard deviation [k] of each column of a chunk [n, k].
 
-    Missing values are NaN and are ignored. Both results are NaN for a column with fewer than two values.
+    NaN values are ignored. Both results are NaN for a column with fewer than two other values.
     """
     counts = count_rows(block)
     enough = counts >= 2

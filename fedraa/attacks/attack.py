@@ -1,8 +1,8 @@
-"""The interface of an attack, and the plan that makes some clients of a run attackers.
+"""The base class of attacks, and the choice of the clients that are attackers.
 
-An attack can change three things: the training data of an attacker (`poison`), the delta that an attacker sends
-(`forge`), and the deltas of all attackers after they have seen the deltas of other clients (`collude`). A worker calls
-`poison` and `forge`; the server calls `collude`.
+An attack can change an attacker's training data (`poison`), the delta that it sends (`forge`), and the deltas of all
+attackers after they have seen those of other clients (`collude`). Workers call `poison` and `forge`, the server calls
+`collude`.
 """
 
 from dataclasses import dataclass
@@ -23,19 +23,18 @@ Labels = npt.NDArray[Any]
 
 
 class Attack:
-    """An attack: a change of the attackers' training data or deltas. A subclass overrides at least one method.
+    """A change of the attackers' training data or deltas. A subclass overrides at least one method.
 
         class Double(fl.Attack):
             def forge(self, delta, rng):
                 return 2 * delta
 
-    Draw random numbers only from the argument `rng`. An attack must not keep state, because each worker has a copy.
+    Draw random numbers only from `rng`. An attack must not keep state, because each worker has a copy.
 
     Attributes:
         changes_labels: True if `poison` changes labels. Then the labels must be classes.
         colludes: True if the attack defines `collude`.
-        knowledge: The deltas that colluding attackers see: `honest` for the deltas of honest clients, `own` for the
-            deltas that the attackers trained.
+        knowledge: The deltas that colluding attackers see: `honest` for those of honest clients, `own` for their own.
     """
 
     changes_labels: ClassVar[bool] = False
@@ -43,15 +42,18 @@ class Attack:
     knowledge: Literal["honest", "own"] = "honest"
 
     def start(self, classes: int, example: Tree) -> None:
-        """Receive facts about the run's data before training. Raise InputError if the attack cannot use these data.
+        """Receive facts about the run's data before training.
 
         Args:
             classes: Number of classes of the labels.
             example: Some training samples [b, ...] as tensors.
+
+        Raises:
+            InputError: The attack cannot use these data.
         """
 
     def poison(self, x: Tree, y: Labels, rng: np.random.Generator) -> tuple[Tree, Labels]:
-        """Return the inputs and targets on which an attacker trains. Do not change the arguments in place.
+        """Return new inputs and targets on which an attacker trains.
 
         Args:
             x: Inputs [n, ...].
@@ -61,18 +63,16 @@ class Attack:
         return x, y
 
     def forge(self, delta: Vector, rng: np.random.Generator) -> Vector:
-        """Return the delta [k] that an attacker sends instead of `delta` [k].
+        """Return the delta [k] that an attacker sends.
 
         Args:
-            delta: Trained weights minus received weights.
+            delta: Trained weights minus received weights [k].
             rng: The random generator of this task.
         """
         return delta
 
     def collude(self, rows: Rows, clients: int, attackers: int) -> Numbers:
-        """Return the delta [d] that all attackers send.
-
-        If a coordinate of the returned delta is NaN, each attacker sends its own value there.
+        """Return the delta [d] that all attackers send. On NaN coordinates each attacker sends its own value.
 
         Args:
             rows: The deltas that the attackers see: arrays [d], with NaN on coordinates that a client did not train.
@@ -100,7 +100,7 @@ class AttackPlan:
     seed: int
 
     def poison(self, client: int, x: Tree, y: Labels) -> tuple[Tree, Labels]:
-        """Return the inputs [n, ...] and targets [n, ...] on which the attacker `client` trains instead of x and y."""
+        """Return the inputs [n, ...] and targets [n, ...] on which the attacker `client` trains."""
         return self.attack.poison(x, y, generator(self.seed, "poison", client))
 
     def forge(self, client: int, turn: int, delta: Vector) -> Vector:
@@ -110,16 +110,14 @@ class AttackPlan:
 
 
 def check_attack(attack: Attack, objective: Objective) -> None:
-    """Raise InputError if the attack changes labels but the targets of the objective are not classes."""
+    """Raise InputError if the attack changes labels but the targets are not classes."""
     if attack.changes_labels and not objective.classifies:
         problem = f"{type(attack).__name__} changes class labels, but the targets of {objective.name} are not classes"
-        raise InputError("attack", problem, hint="give an attack on deltas, such as sign-flip")
+        raise InputError("attack", problem, hint="use an attack on deltas, such as sign-flip")
 
 
 def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> AttackPlan | None:
-    """Return the plan of a run's attack, or None for a run without an attack.
-
-    The plan draws round(share * clients) attackers with the seed.
+    """Return a run's attack with round(share * clients) random attackers, or None for no attack.
 
     Args:
         attack: The attack as a name, an import path or an object; None for no attack.
@@ -134,9 +132,9 @@ def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> A
         return None
     count = round(share * clients)
     if clients == 1:
-        raise InputError("attack", "a run with one client would have no honest client", hint="give more clients")
+        raise InputError("attack", "a run with one client would have no honest client", hint="use more clients")
     if not 0 < count < clients:
-        expected = f"a share that gives 1 to {clients - 1} of {clients} clients"
+        expected = f"a share that makes 1 to {clients - 1} of {clients} clients attackers"
         raise InputError("attackers", got=share, expected=expected)
     drawn = generator(seed, "attackers").choice(clients, count, replace=False)
     return AttackPlan(ATTACK.own(attack), frozenset(drawn.tolist()), seed)

@@ -16,31 +16,24 @@ from fedraa.messages import Task, Update
 
 
 class AttackedTrainer:
-    """A trainer that wraps another trainer and carries out an attack.
-
-    It changes the data of attackers before training, and their deltas after training. Honest clients train as usual.
-    """
+    """A trainer that changes the data and the deltas of attackers, and trains honest clients as usual."""
 
     def __init__(self, trainer: TaskTrainer, plan: AttackPlan) -> None:
         self._trainer = trainer
         self._plan = plan
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train one task. `Trainer.train` documents the arguments."""
         work = self._poison(Work(task, x, y, read_epoch))
         return self._forge(task, self._trainer.train(*work))
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train several tasks in order."""
         updates = self._trainer.train_all([self._poison(one) for one in work])
         return [self._forge(one.task, update) for one, update in zip(work, updates, strict=True)]
 
     def reset(self) -> None:
-        """Release all modules and buffers of the wrapped trainer."""
         self._trainer.reset()
 
     def _poison(self, work: Work) -> Work:
-        """Return the work with poisoned data if its client is an attacker, otherwise the same work."""
         client = work.task.client
         if client not in self._plan.attackers:
             return work
@@ -55,7 +48,6 @@ class AttackedTrainer:
         return Work(work.task, x, y, read_poisoned)
 
     def _forge(self, task: Task, update: Update) -> Update:
-        """Return a forged update if the client is an attacker, otherwise the same update."""
         if task.client not in self._plan.attackers:
             return update
         forged = self._plan.forge(task.client, task.turn, update.params - task.params)

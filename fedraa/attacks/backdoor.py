@@ -49,7 +49,7 @@ class Backdoor(Attack):
         is_numeric = len(leaves) == 1 and (leaves[0].is_floating_point() or leaves[0].element_size() == 1)
         if not is_numeric or leaves[0].dim() not in (2, 4):
             problem = "the trigger of backdoor needs samples that are images or vectors of numbers"
-            raise InputError("attack", problem, hint="give label-flip, or another data set")
+            raise InputError("attack", problem, hint="use label-flip, or another data set")
         sides = leaves[0].shape[2:]
         if leaves[0].dim() == 4 and self.size >= min(sides):
             raise InputError("attack.size", got=self.size, expected=f"less than {min(sides)}, the side of an image")

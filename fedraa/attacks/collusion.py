@@ -1,9 +1,8 @@
 """Colluding attackers, which know the deltas of other clients.
 
-An attacker trains its task like any client. Then the server replaces the attacker's delta by a forged delta, because
-only the server has the deltas of all clients. In rounds, the server waits until all clients have sent their deltas
-(`CollusionAggregator`). An asynchronous server replaces the delta when it arrives. It computes the forged delta from
-the last delta of every other client (`Collusion.replace_update`).
+An attacker trains like any client. Then the server, which has the deltas of all clients, replaces its delta by a forged
+one: in rounds after all clients have sent theirs (`CollusionAggregator`), otherwise at once, from the last delta of
+every other client (`Collusion.replace_update`).
 """
 
 from dataclasses import replace
@@ -29,8 +28,7 @@ class Collusion(Stateful):
     Args:
         plan: The attack and the attackers.
         size: Number of parameters of the model, d.
-        voters: Number of updates in the buffer of an asynchronous server. If the server has no buffer, it is the number
-            of all clients.
+        voters: Number of updates in an asynchronous server's buffer, or of all clients without a buffer.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
@@ -39,11 +37,11 @@ class Collusion(Stateful):
         self.plan = plan
         self._size = size
         self._voters = voters
-        # For each client that the attackers see, its last delta [d].
+        # The last delta [d] of each client that the attackers see.
         self._seen: dict[int, Vector] = {}
 
     def observe(self, client: int, row: Vector) -> None:
-        """Store the delta [d] of a client, if `Attack.knowledge` allows the attackers to see it."""
+        """Store a client's delta [d] if the attackers may see it (`Attack.knowledge`)."""
         if (client in self.plan.attackers) == (self.plan.attack.knowledge == "own"):
             self._seen[client] = row
 
@@ -58,7 +56,7 @@ class Collusion(Stateful):
         return row
 
     def forge(self, row: Vector, clients: int, attackers: int) -> Vector:
-        """Return the row [d] that an attacker sends instead of its own row.
+        """Return the row [d] that an attacker sends instead of its own.
 
         Args:
             row: The attacker's own delta [d], with NaN on coordinates that it did not train.
@@ -102,10 +100,10 @@ class Collusion(Stateful):
 
 
 class CollusionAggregator(BoundAggregator):
-    """The aggregator of a run with colluding attackers.
+    """An aggregator that replaces the deltas of colluding attackers.
 
-    It passes the deltas of honest clients to the wrapped aggregator immediately. At the end of the round it passes the
-    forged deltas of the attackers.
+    It passes the deltas of honest clients to the wrapped aggregator at once, and the forged ones at the end of the
+    round.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_collusion", "_held", "_reports")
@@ -113,9 +111,8 @@ class CollusionAggregator(BoundAggregator):
     def __init__(self, part: Any, run: RunContext, collusion: Collusion) -> None:
         super().__init__(part, run)
         self._collusion = collusion
-        # For each attacker of this round, its row [d] and the other fields of its `ClientDelta`.
+        # The row [d] and the other fields of the `ClientDelta` of each attacker in this round.
         self._held: dict[int, dict[str, Any]] = {}
-        # Number of clients that have sent a delta in this round.
         self._reports = 0
 
     def add(self, contribution: ClientDelta) -> None:

@@ -4,9 +4,7 @@
     scaling:    delta <- scale * delta        # with scale = number of clients, one attacker replaces the model
     gaussian:   delta ~ N(0, std^2)
 
-The attacker trains honestly and changes only the delta that it sends. Flipping the sign of every local gradient would
-be a different attack if a task has more than one local step, because the weights would move along the flipped
-gradients.
+The attacker trains honestly. Flipping the sign of every local gradient is another attack if a task has several steps.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
     delta = -epsilon * mean of the honest deltas
 
 Rules that compare distances, such as Krum, do not detect a small epsilon (0.1). A large epsilon reverses the plain mean
-if epsilon * attackers > honest clients. If fewer than two honest clients trained a coordinate, each attacker sends its
-own value.
+if epsilon * attackers > honest clients. An attacker sends its own value of a coordinate that fewer than two honest
+clients trained.
 
 Read next: attacks/collusion.py (the deltas that attackers see).
 """

@@ -1,4 +1,4 @@
-"""Facts about a run, which the board reads from the run's config.json."""
+"""Facts about a run from its config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class About:
         time: Maximum time on the run's clock; None for no limit.
         started: Time at which config.json was last written, in seconds since 1970.
         metric_spec: The metrics of an evaluation.
-        flags: The options of the experiment and their values, as in config.json.
-        given: The options that the user set to Python objects. A command line cannot repeat them.
+        flags: The options of the experiment, as in config.json.
+        given: The options that the user set to Python objects, which a command line cannot repeat.
     """
 
     method: str
@@ -51,7 +51,7 @@ class About:
 
 
 def read_about(directory: Path) -> About:
-    """Read a run's config.json and return its facts. Raise InputError if the file is not a run's configuration."""
+    """Return the facts in a run's config.json. Raise InputError if the file is not a run's configuration."""
     config = read_config(directory / CONFIG)
     flags = config["experiment"]
     try:
@@ -83,10 +83,10 @@ def read_about(directory: Path) -> About:
 def repeat_command(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
     """Return the command that repeats a run, or a sentence if this version of fedraa cannot repeat it.
 
-    For safety, the function does not import custom components that config.json names, because they could be any code.
+    Custom components are not imported, because they could be any code.
 
     Args:
-        flags: The options of the experiment and their values, as in config.json.
+        flags: The options of the experiment, as in config.json.
         given: The options that the user set to Python objects.
     """
     from fedraa.board.of_reports import run_command

@@ -1,4 +1,4 @@
-"""The JSON answers to requests of the board's page: the list of runs, curves, a comparison, and one run's details."""
+"""The JSON answers to requests of the board's page: list of runs, curves, comparison, and details."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -14,8 +14,8 @@ Query = Mapping[str, Sequence[str]]
 
 
 def list_runs(board: Board, query: Query) -> dict[str, Any]:
-    """Return the names of all runs, and the table rows of those that changed after the requested version `since`."""
-    # The version is read before the rows. If a run changes between the two, the next request returns its row again.
+    """Return the names of all runs, and the rows of runs that changed after the version `since`."""
+    # If a run changes after this line, the next request returns its row again.
     version = board.version
     since = int(_query_value(query, "since", "0"))
     watched = board.runs
@@ -32,7 +32,7 @@ def list_runs(board: Board, query: Query) -> dict[str, Any]:
 
 
 def curves_of(board: Board, query: Query) -> dict[str, Any]:
-    """Return the curves of the requested runs: the metric `y` over the axis `x`. The range of `x` is `from` to `to`."""
+    """Return the curves of the requested runs: metric `y` over axis `x`, limited by `from` and `to`."""
     return {
         "curves": make_curves(
             _requested_runs(board, query),
@@ -67,17 +67,16 @@ ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
 def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
     """Return the watched runs that the request names.
 
-    A requested name is only looked up among the watched runs. It is never used as a path, so no other file can be read.
+    A name is never used as a path, so no other file can be read.
     """
     watched = board.runs
     return [watched[name] for name in query.get("run", ()) if name in watched]
 
 
 def _query_range(query: Query) -> tuple[float, float]:
-    """Return the requested range of the horizontal axis. Without a limit in the request, its end is infinite."""
+    """Return the requested range of the horizontal axis, infinite without limits."""
     return float(_query_value(query, "from", str(-inf))), float(_query_value(query, "to", str(inf)))
 
 
 def _query_value(query: Query, name: str, default: str) -> str:
-    """Return the first value of a parameter of the request, or the default if the request lacks the parameter."""
     return query.get(name, [default])[0]

@@ -1,4 +1,4 @@
-"""The state of the board: all runs below a folder. A thread reads their files."""
+"""The board: all runs below a folder, and the thread that reads their files."""
 
 import os
 from collections.abc import Iterator
@@ -11,27 +11,25 @@ from fedraa.board.watched_run import WatchedRun
 from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
-# Seconds between two checks of the files of every run.
 CHECK_INTERVAL_S = 0.5
-# The pause after a search for run directories is this number of times as long as the search took.
+# A search for run directories is followed by a pause of this multiple of its duration.
 SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
     """The runs below a folder, and the thread that reads the runs' files.
 
-    The thread reads every byte of a log once. It takes a small portion of each log in turn, so that a request never
-    waits long for the thread. The board writes no file.
+    The thread reads a small portion of each log in turn, so that a request never waits long. The board writes no file.
 
     Attributes:
-        runs: Maps the name of each run, which is its path below `folder`, to the run. When a run appears or disappears,
-            the thread replaces the whole mapping.
+        runs: The runs by their paths below `folder`. The thread replaces the whole mapping when runs appear or
+            disappear.
         searched: True after the first search of the folder.
         version: A number that grows whenever any of the runs changes.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Create the board of a folder without starting its thread. Raises InputError if `folder` is not a folder."""
+        """Raises InputError if `folder` is not a folder."""
         if not folder.is_dir():
             raise InputError("folder", f"{folder} is not a folder", hint="give a folder of run directories")
         self.folder = folder
@@ -51,12 +49,12 @@ class Board:
 
     @property
     def read(self) -> tuple[int, int]:
-        """The number of bytes that the board has read from all logs, and the total size of the logs in bytes."""
+        """The bytes that the board has read from all logs, and the total size of the logs."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
     def look(self) -> None:
-        """Search for new runs, unless the last search was too recent. Then check the small files of each run."""
+        """Search for new runs if a search is due, then check the small files of each run."""
         if monotonic() >= self._next_search:
             self._search_runs()
         for run in list(self.runs.values()):
@@ -97,7 +95,7 @@ class Board:
 def runs_below(folder: Path) -> Iterator[Path]:
     """Yield the run directories below a folder, in the order of their names.
 
-    Symbolic links are not followed, because they may form a cycle.
+    Symbolic links may form a cycle, so they are not followed.
     """
     for path, folders, names in os.walk(folder):
         if CONFIG in names or EVENTS in names:
@@ -107,7 +105,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 
 def _run_name(path: Path, folder: Path) -> str:
-    """Return the path of a run below the folder, or the folder's name if the folder itself is the run directory."""
+    """Return the path of a run below the folder, or the folder's name if it is the run directory."""
     if path == folder:
         return folder.resolve().name
     return path.relative_to(folder).as_posix()

@@ -1,4 +1,4 @@
-"""Curves of a metric over time, steps or traffic, reduced to the number of points that a plot can show."""
+"""Curves of a metric over time, steps or traffic, with as many points as a plot can show."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +14,11 @@ ACROSS = ("t", "wall", "step", "bytes")
 
 
 def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
-    """Return the curve of every run that has the metric `y`: its points, its best point, and the run's version.
+    """Return the points, the best point and the run's version of every run that has the metric `y`.
 
     Args:
         runs: The runs.
-        x: Name of the horizontal axis: `t` (the run's clock), `wall` (real time), `step` or `bytes` (traffic).
+        x: The horizontal axis: `t` (the run's clock), `wall` (real time), `step` or `bytes` (traffic).
         y: Name of the metric.
         low: Lowest value of `x` to return.
         high: Highest value of `x` to return.
@@ -33,7 +33,6 @@ def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: fl
 
 
 def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
-    """Return the curve of one run; None if it does not have the metric `y`. `make_curves` documents the arguments."""
     with run.lock:
         about = run.about
         evaluations = run.evaluations
@@ -66,8 +65,8 @@ def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dic
 
 
 def bytes_by(timeline: TaskTimeline, t: Floats) -> Floats:
-    """Return, for each time in `t`, the traffic in bytes of all tasks that were committed by this time.
+    """Return, for each time in `t`, the bytes of all tasks that were committed by then.
 
-    The result is NaN for times after the last event of the log that the board has read.
+    The result is NaN after the last event that the board has read.
     """
     return np.where(t <= timeline.t, timeline.bytes_until(t), np.nan)

@@ -10,11 +10,11 @@ from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
-# Maximum number of fragments in a plot. If a run has more, neighbouring fragments are combined into groups.
+# The maximum number of fragments in a plot. More are combined into groups of neighbours.
 COLUMNS = 60
-# Maximum number of rounds in a plot. If a run has more, consecutive rounds are combined into groups.
+# The maximum number of rounds in a plot. More are combined into groups.
 ROUNDS = 300
-# Number of the newest failures that are shown.
+# The number of the newest failures that are shown.
 SHOWN = 50
 
 Whole = npt.NDArray[np.int64]
@@ -46,15 +46,15 @@ def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
 
 
 def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
-    """Return the newest faults and dropped tasks of a run. The newest one comes first."""
+    """Return the newest faults and dropped tasks of a run, the newest first."""
     newest = list(log.failures)[: -SHOWN - 1 : -1]
     return [{**failure, "t": json_number(failure["t"]), "wall": json_number(failure["wall"])} for failure in newest]
 
 
 def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Return a histogram of the staleness of committed updates. Each bar covers `width` successive values.
+    """Return a histogram of the staleness of committed updates, with `width` values per bar.
 
-    Return None before the first commit, and for a synchronous run, because its updates have no staleness.
+    Return None before the first commit, and for a synchronous run, which has no staleness.
     """
     from fedraa.board.of_reports import BARS
 
@@ -69,7 +69,7 @@ def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
 def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     """Return the number of committed tasks of each fragment, in total and by client.
 
-    Return None if tasks of fewer than two fragments were committed.
+    Return None for fewer than two fragments.
     """
     from fedraa.board.of_reports import select_clients
 
@@ -95,11 +95,10 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 
 
 def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
-    """Return, for each round, the smallest and the largest number of clients that trained the same parameter.
+    """Return, by round, the smallest and largest number of clients that trained a parameter.
 
-    The result also has the share of parameters that no client trained. If a point of the plot stands for several
-    rounds, it has the minimum and the maximum of their numbers and the mean of their shares. Return None for a run
-    without rounds.
+    `uncovered` is the fraction of parameters that no client trained. Groups of rounds have the minimum, the maximum and
+    the mean fraction. Return None for a run without rounds.
     """
     rounds = len(log.round_events)
     if not rounds:

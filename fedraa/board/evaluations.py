@@ -1,4 +1,4 @@
-"""The table of a run's evaluations (evals.csv). The run adds rows while the board reads the file."""
+"""The table of a run's evaluations (evals.csv), to which the run adds rows."""
 
 from array import array
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ class Evaluations:
 
     def _reset_columns(self) -> None:
         self._columns: list[array[float]] = [array("d") for _ in self.names]
-        # The description of the first error in the file; empty if the file has no error.
+        # The first error in the file.
         self._error = ""
 
     def follow(self) -> bool:
-        """Read new rows and return True if the table changed. Raise InputError if a line of the file is invalid."""
+        """Read new rows and return True if the table changed. Raise InputError if a line is invalid."""
         has_changed = False
         while True:
             lines, is_restarted = self._lines.read()
@@ -53,7 +53,7 @@ class Evaluations:
         return np.array(self._columns[self.names.index(name)])
 
     def _add_row(self, number: int, cells: Sequence[str]) -> str:
-        """Add line `number` of the file to the table. If the line is invalid, return a description, otherwise ""."""
+        """Add line `number` of the file to the table, or return a description of an invalid line."""
         if number == 1 and tuple(cells[: len(self.names)]) != self.names:
             return f"its columns are {', '.join(cells)[:100]}"
         if number == 1:
@@ -64,7 +64,7 @@ class Evaluations:
             return f"line {number} has a cell that is not a number"
         if len(row) < len(self.names):
             return f"line {number} has {len(row)} cells"
-        # The user may have added columns to the file. The board does not show them.
+        # The board does not show columns that the user has added.
         for column, value in zip(self._columns, row, strict=False):
             column.append(value)
         return ""

@@ -1,4 +1,4 @@
-"""A reader of the lines of a file that another process is writing. It reads each line once."""
+"""A reader of a file that another process is writing. It reads each line once."""
 
 import os
 from pathlib import Path
@@ -7,25 +7,23 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import opened
 
-# Number of bytes that one call reads from a file. The board parses this number of bytes in a few milliseconds.
-CHUNK = 1 << 18
-# Maximum length of a line in bytes.
-LONGEST = 1 << 26
-# The reader compares this number of bytes before its position with those that it read earlier. If they are equal, the
-# file was only extended.
-LAST = 256
+# One call reads this number of bytes, which the board parses in a few milliseconds.
+CHUNK_BYTES = 1 << 18
+# The maximum length of a line in bytes.
+MAX_LINE_BYTES = 1 << 26
+# If this number of bytes before the reader's position is unchanged, the file was only extended.
+COMPARED_BYTES = 256
 
 
 class GrowingLines:
-    """A reader of a growing file. Each call returns the next lines that it has not returned before.
+    """A reader of a growing file. Each call returns new lines.
 
-    A resumed run removes the lines after the checkpoint from its log and writes new lines. If the bytes before the
-    reader's position have changed, the reader starts again at the beginning of the file.
+    A resumed run replaces the lines after the checkpoint. The reader then starts again at the beginning of the file.
 
     Attributes:
         size: Size of the file in bytes at the last call.
-        offset: Number of bytes that the reader has read from the current file.
-        number: Number of lines that the reader has read from the current file.
+        offset: Number of bytes that were read from the current file.
+        number: Number of lines that were read from the current file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,13 +39,13 @@ class GrowingLines:
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> tuple[list[str], bool]:
-        """Return the next complete lines, and True if the reader has started again at the beginning of the file.
+        """Return the next complete lines, and True if the reader has started again at the file's beginning.
 
-        It starts again if the file was shortened or replaced. If the last line is incomplete, a later call returns it.
+        It starts again if the file was shortened or replaced.
 
         Raises:
             OSError: The file cannot be read.
-            InputError: A line is longer than `LONGEST`.
+            InputError: A line is longer than `MAX_LINE_BYTES`.
         """
         with opened(self.path) as stream:
             facts = os.fstat(stream.fileno())
@@ -63,7 +61,7 @@ class GrowingLines:
         whole = text[: text.rfind(b"\n") + 1]
         self._more = bool(whole) and self.offset + len(text) < self.size
         self.offset += len(whole)
-        self._last = (self._last + whole)[-LAST:]
+        self._last = (self._last + whole)[-COMPARED_BYTES:]
         lines = whole.decode(errors="replace").split("\n")[:-1]
         self.number += len(lines)
         return lines, is_restarted
@@ -74,16 +72,16 @@ class GrowingLines:
         return self._more
 
     def _read_chunk(self, stream: BinaryIO) -> bytes:
-        """Return the next `CHUNK` bytes, or more bytes until at least one line is complete."""
-        parts = [stream.read(CHUNK)]
+        """Return the next `CHUNK_BYTES` bytes, or more if they contain no complete line."""
+        parts = [stream.read(CHUNK_BYTES)]
         while parts[-1] and b"\n" not in parts[-1]:
-            parts.append(stream.read(CHUNK))
-            if len(parts) * CHUNK > LONGEST:
-                raise InputError(str(self.path), f"line {self.number + 1} is longer than {LONGEST} bytes")
+            parts.append(stream.read(CHUNK_BYTES))
+            if len(parts) * CHUNK_BYTES > MAX_LINE_BYTES:
+                raise InputError(str(self.path), f"line {self.number + 1} is longer than {MAX_LINE_BYTES} bytes")
         return b"".join(parts)
 
     def _is_other(self, stream: BinaryIO, facts: os.stat_result) -> bool:
-        """Return True if the file was replaced or shortened, or if bytes before the reader's position have changed."""
+        """Return True if the file was replaced or shortened, or changed before the reader's position."""
         assert self._seen is not None
         if facts.st_ino != self._seen[0] or facts.st_size < self.offset:
             return True

@@ -1,8 +1,7 @@
-"""The functions that the board uses from the package `fedraa.report`, whose import takes seconds.
+"""Functions of `fedraa.report` for the board. Their import takes seconds.
 
-Functions of the board import this module inside their bodies, so that the list of runs and the curves do not wait for
-the import. No other module of the board imports `fedraa.report`. Otherwise the threads of two requests could begin to
-import different modules of the package and block each other.
+Functions import this module in their bodies, so that the list of runs and the curves need not wait. No other module of
+the board imports `fedraa.report`, because the imports of two requests' threads could block each other.
 """
 
 from fedraa.report.command import run_command

@@ -1,4 +1,4 @@
-"""The row of each run in the page's table of runs, and the comparison of the options of several runs."""
+"""The row of each run in the page's table, and the comparison of several runs' options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from fedraa.board.sampling import json_number
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 
-# Options that have their own columns in the comparison. They are not repeated in its list of differences.
+# The comparison shows these options in separate columns.
 OWN_COLUMNS = {"method", "dataset"}
 
 
 def make_row(run: WatchedRun) -> dict[str, Any]:
-    """Return the row of a run in the table of runs, as values that JSON can hold."""
+    """Return the row of a run in the table of runs, for JSON."""
     with run.lock:
         state = {"id": run.name, "state": run.state, "detail": run.detail, "version": run.version}
         if run.about is None:
@@ -35,7 +35,7 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
             "step": max(stats.step, _last_value(run, "step") or 0),
             "t": json_number(max(log.t, _last_value(run, "t") or 0.0)),
             "wall": json_number(max(stats.wall, _last_value(run, "wall") or 0.0)),
-            "share": _share_done(run, about),
+            "share": _fraction_done(run, about),
             "started": about.started,
             "tasks": stats.committed,
             "in_flight": log.in_flight,
@@ -50,10 +50,7 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
 
 
 def _metric_columns(run: WatchedRun, about: About) -> dict[str, Any]:
-    """Return the last value of every metric, and the best value of the main metric.
-
-    Before the first evaluation there are no last values, and the best value is None.
-    """
+    """Return the last value of every metric, and the best value of the main metric."""
     evaluations = run.evaluations
     metric_spec = about.metric_spec
     if evaluations is None or not len(evaluations):
@@ -65,17 +62,16 @@ def _metric_columns(run: WatchedRun, about: About) -> dict[str, Any]:
 
 
 def _last_value(run: WatchedRun, name: str) -> float | None:
-    """Return the last value of a column of the evaluations; None before the first evaluation."""
+    """Return the last value of an evaluations' column; None before the first evaluation."""
     if run.evaluations is None or len(run.evaluations) == 0:
         return None
     return float(run.evaluations.column(name)[-1])
 
 
-def _share_done(run: WatchedRun, about: About) -> float | None:
-    """Return the fraction of the run that is done, from 0 to 1; None if the run has no limit of steps or time.
+def _fraction_done(run: WatchedRun, about: About) -> float | None:
+    """Return the fraction of the run that is done, or None without a limit of steps or time.
 
-    With both limits, the result is the larger of the two fractions, because the run ends at the first limit that it
-    reaches.
+    A run ends at the first limit that it reaches, so the larger fraction counts.
     """
     shares = []
     if about.steps:
@@ -90,7 +86,7 @@ def _share_done(run: WatchedRun, about: About) -> float | None:
 def compare_flags(runs: Sequence[WatchedRun]) -> dict[str, Any]:
     """Return the options in which the runs differ, and the command that repeats each run.
 
-    Options that may differ between repetitions of one experiment, such as the seed, are not compared.
+    Options that vary between repetitions, such as the seed, are not compared.
     """
     from fedraa.board.of_reports import PER_RUN, value_text
 

@@ -1,4 +1,4 @@
-"""Functions that reduce curves to fewer points and convert numbers to JSON."""
+"""Reduction of curves to fewer points, and conversion of numbers to JSON."""
 
 from itertools import pairwise
 from math import isfinite
@@ -7,19 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
-# Maximum number of points of a curve. More points would not be visible, because a plot is about this number of pixels
-# wide.
+# A plot is about this number of pixels wide. More points would not be visible.
 POINTS = 600
-# The number of significant digits of the values in a plot.
+# The significant digits of the values in a plot.
 DIGITS = 7
 
 
 def visible_range(x: Floats, low: float, high: float) -> slice:
     """Return the range of indices of `x` that are needed to plot a curve from `low` to `high`.
 
-    The range has one more point on each side, so that the line continues to the borders of the plot.
+    One more point on each side continues the line to the borders of the plot.
 
     Args:
         x: Ascending values.
@@ -30,11 +29,11 @@ def visible_range(x: Floats, low: float, high: float) -> slice:
     return slice(max(0, int(first) - 1), int(last) + 1)
 
 
-def thin_curve(y: Floats, points: int = POINTS) -> Places:
-    """Select at most `points` points of a curve for a plot, and return their indices.
+def thin_curve(y: Floats, points: int = POINTS) -> Indices:
+    """Return the indices of at most `points` points that show a curve with all its peaks.
 
-    The curve is cut into pieces of equal length. The minimum and the maximum of each piece are selected, so that no
-    peak is lost. A value that is not finite is selected only if its piece has no finite value.
+    The curve is cut into pieces of equal length. Each piece has its minimum and its maximum. A value that is not finite
+    is selected only if its piece has no finite value.
 
     Args:
         y: The values of the curve.
@@ -42,14 +41,14 @@ def thin_curve(y: Floats, points: int = POINTS) -> Places:
     """
     if len(y) <= points:
         return np.arange(len(y))
-    # The first and the last point are always selected. Therefore the curve is cut into one piece fewer.
+    # The first and the last point are always selected, so there is one piece fewer.
     edges = np.linspace(0, len(y), points // 2).astype(np.int64)
     low = [first + int(np.argmin(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, np.inf), edges)]
     high = [first + int(np.argmax(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, -np.inf), edges)]
     return np.unique([0, *low, *high, len(y) - 1])
 
 
-def _split_curve(y: Floats, edges: Places) -> list[tuple[int, Floats]]:
+def _split_curve(y: Floats, edges: Indices) -> list[tuple[int, Floats]]:
     return [(int(first), y[first:last]) for first, last in pairwise(edges)]
 
 
@@ -59,7 +58,7 @@ def json_numbers(values: Floats) -> list[float | None]:
 
 
 def json_number(value: float | None) -> float | None:
-    """Return a value with `DIGITS` significant digits; None if it is not finite, because JSON has no such number."""
+    """Return a value with `DIGITS` significant digits; None if it is not finite."""
     if value is None or not isfinite(value):
         return None
     return float(f"{value:.{DIGITS}g}")

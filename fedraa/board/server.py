@@ -16,17 +16,17 @@ from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 
 LOOPBACK = "127.0.0.1"
-# Allowed host names of a request. Any other name shows that a page of another site has sent the request.
+# A page of another site would send another host name.
 HERE = {LOOPBACK, "localhost"}
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")
 PAGE = ("page.html", "page.css", *(f"{name}.js" for name in SCRIPTS))
 HEADERS = {
-    # Plotly needs inline styles. It needs blob URLs to save pictures.
+    # Plotly needs inline styles, and blob URLs to save pictures.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # The browser must not send the address to other servers, because the address contains the token.
+    # The address contains the token, so it must not be sent to other servers.
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -34,12 +34,12 @@ HEADERS = {
 
 
 class BoardServer(ThreadingHTTPServer):
-    """An HTTP server for the board's page, at the URL `address`. With port 0 it takes any free port.
+    """An HTTP server for the board's page, at the URL `address`. Port 0 means any free port.
 
     Raises OSError if the port is in use.
     """
 
-    # A thread that serves a browser does not keep the process alive.
+    # Threads that serve browsers do not keep the process alive.
     daemon_threads = True
     # A browser requests all files of the page at the same time.
     request_queue_size = 64
@@ -54,34 +54,34 @@ class BoardServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Report an error in handling a request. Ignore the error of a browser that has closed its connection."""
+        """Report an error, unless the browser has closed its connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            # The type hints of the base class are narrower than the values that it passes to this method.
+            # The base class passes values outside its type hints.
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler of GET and HEAD requests. It looks up each path in a table, so a request cannot open any other file."""
+    """A handler of GET and HEAD requests. It opens no file by a requested path."""
 
     server: BoardServer
     protocol_version = "HTTP/1.1"
     server_version = "fedraa"
     sys_version = ""
-    # A connection is closed after this number of seconds without data.
+    # Seconds without data, after which a connection is closed.
     timeout = 60
 
-    # The base class calls the methods `do_GET` and `do_HEAD`.
+    # The base class calls this name.
     def do_GET(self) -> None:
         self._send_answer(*self._find_answer())
 
-    # The base class also requires the name of this method.
+    # The base class calls this name.
     do_HEAD = do_GET  # noqa: N815
 
     def _find_answer(self) -> tuple[HTTPStatus, str, bytes]:
         """Return the status, the content type and the content of the answer to this request."""
         parts = urlsplit(self.path)
         token, slash, name = parts.path.removeprefix("/").partition("/")
-        if not self._is_ours() or not secrets.compare_digest(token.encode(), self.server.token.encode()):
+        if not self._is_for_this_machine() or not secrets.compare_digest(token.encode(), self.server.token.encode()):
             return _text_answer(HTTPStatus.FORBIDDEN, "Open the address that fedraa board has printed.")
         if slash and name in ANSWERS:
             try:
@@ -96,8 +96,8 @@ class Handler(BaseHTTPRequestHandler):
             return HTTPStatus.OK, f"{kind}; charset=utf-8", read_page_files()[file]
         return _text_answer(HTTPStatus.NOT_FOUND, "The board has no such page.")
 
-    def _is_ours(self) -> bool:
-        """Return True if the request's host name is this machine's. A tunnel may change the port, so it is ignored."""
+    def _is_for_this_machine(self) -> bool:
+        """Return True if the request's host name is this machine's. A tunnel may change the port."""
         hosts = self.headers.get_all("Host", [])
         return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HERE
 
@@ -121,7 +121,7 @@ def _text_answer(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]
 
 @cache
 def read_page_files() -> Mapping[str, bytes]:
-    """Return the content of the page's files by name. Plotly's script comes from the installed package."""
+    """Return the content of the page's files by name, including Plotly's script."""
     folder = files("fedraa.board").joinpath("page")
     own = {name: folder.joinpath(name).read_bytes() for name in PAGE}
     return own | {"plotly.js": get_plotlyjs().encode()}

@@ -1,7 +1,6 @@
 """The data for the timeline of a run's tasks.
 
-The timeline shows each task of each client. If there are too many tasks, it shows instead the share of time in which
-each client worked.
+With too many tasks, the timeline shows the fraction of time in which each client worked instead.
 """
 
 from typing import Any
@@ -11,20 +10,19 @@ import numpy as np
 from fedraa.board.sampling import Floats, json_number, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
-# The word on the page for each value of the enumeration `Fate`, the state of a task.
+# The word on the page for each value of the enumeration `Fate`.
 WORDS = np.array(["running", "done", "dropped", "lost"])
-# Maximum number of tasks that the timeline shows as separate bars.
+# The timeline shows at most this number of tasks as separate bars.
 BARS = 1200
-# Number of time bins that the timeline shows for each client if there are more than `BARS` tasks.
+# The number of time bins if there are more tasks.
 BINS = 240
 
 
 def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
-    """Return the tasks between the times `low` and `high`. If there are too many clients, evenly spaced ones are shown.
+    """Return the tasks between the times `low` and `high`, of evenly spaced clients if there are too many.
 
-    In the result, `bars` has the client, fragment, start, end, staleness and fate (running, done, dropped or lost) of
-    every task. If there are more than `BARS` tasks, the result has `busy` [clients, bins] instead: the share of each
-    time bin in which the client worked.
+    `bars` has the client, fragment, start, end, staleness and fate of every task. With more than `BARS` tasks, the
+    result has `busy` [clients, bins] instead: the fraction of each time bin in which the client worked.
 
     Args:
         log: The tasks of the run.
@@ -65,7 +63,7 @@ def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> d
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return, for each time bin, the share of its time in which one client worked, from 0 to 1.
+    """Return the fraction of each time bin in which one client worked.
 
     Args:
         start: The start of each task of the client.
@@ -78,12 +76,7 @@ def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def _time_since(moments: Floats, edges: Floats) -> Floats:
-    """Return, for each edge, the sum of (edge - moment) over all moments before the edge.
-
-    Args:
-        moments: Ascending times.
-        edges: The times for which the sum is computed.
-    """
+    """Return, for each edge, the sum of (edge - moment) over the ascending `moments` before the edge."""
     count = np.searchsorted(moments, edges)
     sums = np.concatenate(([0.0], np.cumsum(moments)))
     return np.asarray(count * edges - sums[count])

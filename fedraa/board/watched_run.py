@@ -1,4 +1,4 @@
-"""A run directory that the board watches. One thread reads its files, and threads that answer requests use them."""
+"""A run directory that the board watches. One thread reads its files, and threads of requests use them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,22 +19,22 @@ from fedraa.rundir.run_lock import WRITER, is_written
 from fedraa.rundir.run_stats import WRONG_VALUES, RunStats
 from fedraa.rundir.task_timeline import TaskTimeline
 
-# Inode, size and time of the last change of a file; None if the file does not exist.
+# Inode, size and time of the last change; None for a missing file.
 Facts = tuple[int, int, int] | None
 
 
 class WatchedRun:
-    """The state of a run, from the parts of its files that were read so far. Threads hold `lock` to use the attributes.
+    """The state of a run, from the parts of its files that were read so far. Threads use it under `lock`.
 
     Args:
         directory: The run directory.
         name: The name of the run on the board.
-        next_version: A function that returns the next version of the board.
+        next_version: Returns the next version of the board.
 
     Attributes:
         version: A number that grows with every change of the run.
         state: starting, running, interrupted, failed, ended or damaged.
-        detail: The reason why the run ended or failed, or a sentence that describes the damage of its files.
+        detail: The reason why the run ended or failed, or the damage of its files.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
@@ -46,7 +46,6 @@ class WatchedRun:
         self._reset_state()
 
     def _reset_state(self) -> None:
-        """Discard everything that was read from the run's files."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
         self.stats = RunStats()
@@ -55,7 +54,7 @@ class WatchedRun:
         self.state = "starting"
         self.detail = ""
         self.summary: dict[str, Any] = {}
-        # A sentence that describes the first invalid line of the log; empty if all lines are valid.
+        # The first invalid line of the log.
         self._wrong = ""
         self._files.pop(SUMMARY, None)
         self.version = self._next_version()
@@ -68,7 +67,7 @@ class WatchedRun:
     def look(self) -> None:
         """Update the configuration, the evaluations and the state of the run from its files."""
         with self.lock:
-            if self._is_new(CONFIG):
+            if self._file_has_changed(CONFIG):
                 self._reset_state()
             try:
                 self._read_changes()
@@ -93,7 +92,7 @@ class WatchedRun:
         if self._wrong:
             self._set_state("damaged", self._wrong)
             return
-        if self._is_new(SUMMARY):
+        if self._file_has_changed(SUMMARY):
             self.summary = self._read_totals()
         if self.summary:
             self._set_state("ended", f"by {self.summary['reason']}")
@@ -132,7 +131,7 @@ class WatchedRun:
                 self._mark_damaged(str(not_an_event(self.directory, number)))
 
     def _add_events(self, events: Sequence[Event]) -> int:
-        """Add events to the statistics until one has an invalid value. Return the number of added events."""
+        """Add events to the statistics until one is invalid, and return the number of added events."""
         for count, event in enumerate(events):
             try:
                 self.timeline.add(event)
@@ -152,8 +151,7 @@ class WatchedRun:
         self.detail = detail
         self.version = self._next_version()
 
-    def _is_new(self, name: str) -> bool:
-        """Return True if the file was changed or replaced since the last call."""
+    def _file_has_changed(self, name: str) -> bool:
         try:
             status = (self.directory / name).stat()
             facts: Facts = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -164,7 +162,10 @@ class WatchedRun:
         return is_new
 
     def _read_totals(self) -> dict[str, Any]:
-        """Read the end's reason and the time to the target from the run's summary; empty if the run has not ended."""
+        """Return the end's reason and the time to the target from the summary.
+
+        The result is empty for a run in progress.
+        """
         path = self.directory / SUMMARY
         if not path.exists():
             return {}
@@ -175,7 +176,6 @@ class WatchedRun:
                 reached = json_number(float(reached))
             return {"reason": str(summary["reason"]), "time_to_target": reached}
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
-            # The entry is removed so that the next check reads the file again. The user may have repaired the file by
-            # then.
+            # The next check reads the file again, because the user may repair it.
             del self._files[SUMMARY]
             raise InputError("run", f"{path} is not a summary of a run") from None

@@ -19,6 +19,7 @@ from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
+from fedraa.config.sections import MethodOptions
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, without_effect
@@ -121,18 +122,18 @@ def _accepts_signs(method: Method) -> bool:
     return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
 
 
-def check_votes(experiment: Experiment, method: Method) -> None:
+def check_votes(options: MethodOptions, method: Method) -> None:
     """Raise InputError if the user sets an aggregator of signs without a suitable server learning rate.
 
     The aggregated signs are -1 or 1. The default rate suits deltas, which are much smaller, so a server step with this
     rate is far too long.
     """
-    aggregator = chosen_value(experiment, "aggregator")
+    aggregator = chosen_value(options, "aggregator")
     if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
         return
-    if any(chosen_value(experiment, name) is not None for name in ("server_lr", "server_optimizer")):
+    if any(chosen_value(options, name) is not None for name in ("server_lr", "server_optimizer")):
         return
-    own = getattr(find_method(experiment.method).update, "aggregator", None)
+    own = getattr(find_method(options.method).update, "aggregator", None)
     optimizer = SERVER_OPTIMIZER.resolve(getattr(method.update, "optimizer", None))
     if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
         problem = f"aggregator {text_of(aggregator)} returns signs, so that every parameter would change by this value"

@@ -2,7 +2,7 @@
 
 from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset
-from fedraa.data.deal import Dealing, deal_samples
+from fedraa.data.division import DivisionSettings, divide_dataset
 from fedraa.data.federated import Federated, federate_dataset
 from fedraa.data.load import DATASETS, load_dataset
 from fedraa.data.partition import (
@@ -22,8 +22,8 @@ from fedraa.data.transforms import Transform, Transforms, make_transforms
 __all__ = [
     "DATASETS",
     "Dataset",
-    "Dealing",
     "Dirichlet",
+    "DivisionSettings",
     "Federated",
     "FederatedDataset",
     "Iid",
@@ -35,7 +35,7 @@ __all__ = [
     "Transform",
     "Transforms",
     "as_dataset",
-    "deal_samples",
+    "divide_dataset",
     "divide_samples",
     "federate_dataset",
     "load_dataset",

@@ -1,6 +1,6 @@
-"""Data sets in one `.npz` file of the user, with the arrays x_train, y_train, x_test and y_test.
+"""Data sets in one `.npz` file with the arrays x_train, y_train, x_test and y_test.
 
-The file may also have the arrays `clients_train` and `clients_test`, which name the client of each row.
+The optional arrays `clients_train` and `clients_test` name the client of each row.
 """
 
 import zipfile
@@ -20,18 +20,18 @@ NPZ_HINT = "write it with numpy.savez"
 
 
 def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """Read and check the arrays in an `.npz` file. Their values are not changed.
+    """Read and check the arrays in an `.npz` file.
 
-    x_train and x_test are features `[n, d]` or images `[n, channels, height, width]` if they are floats or uint8. Other
-    integers are tokens `[n, length]`, which must not be negative. If the file has `clients_train`, the result is a
-    FederatedDataset with these clients.
+    The values do not change. x_train and x_test are features `[n, d]` or images `[n, channels, height, width]` if they
+    are floats or uint8. Other integers are tokens `[n, length]`. With `clients_train`, the result is a
+    FederatedDataset.
 
     Args:
         path: The file.
-        targets: A function that checks and converts y_train and y_test. None means integer labels `[n]` from 0.
+        targets: Checks and converts y_train and y_test. None means integer labels `[n]` from 0.
 
     Raises:
-        InputError: The file or one of its arrays is malformed. The error names both.
+        InputError: The file or one of its arrays is malformed.
     """
     field = f"dataset {str(path)!r}"
     arrays = _read_arrays(path, field)
@@ -39,7 +39,7 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedD
         if OWNERS[0] not in arrays:
             return _make_dataset(path.stem, arrays, targets)
         train, test = (_owners_of_rows(arrays, name) for name in OWNERS)
-        # The targets are checked later, because the error can then name the client.
+        # `divide_dataset` checks the targets later, because its error can name the client.
         check_inputs(arrays)
         x_train, x_test = _convert_inputs(arrays)
         y_train, y_test = arrays["y_train"], arrays["y_test"]
@@ -64,13 +64,13 @@ def _read_arrays(path: Path, field: str) -> dict[str, Array]:
         raise InputError(field, "there is no such file") from None
     except InputError:
         raise
-    # A damaged header, or a header with too large sizes, can cause any exception of NumPy or zipfile.
+    # A damaged header can cause any exception of NumPy or zipfile.
     except Exception as error:
         raise InputError(field, f"it cannot be read ({_first_line(error)})", hint=NPZ_HINT) from error
 
 
 def _looks_like_numpy(path: Path) -> bool:
-    """Return True if the file is a zip archive or a single array. NumPy would try to unpickle any other file."""
+    """Return True for a zip archive or a single array. NumPy would unpickle any other file."""
     with opened(path) as stream:
         return stream.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
 
@@ -89,9 +89,9 @@ def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
 
 
 def _convert_inputs(arrays: dict[str, Array]) -> list[Features]:
-    """Return x_train and x_test as tokens or float32. Raise InputError if float32 cannot hold a value of x_test.
+    """Return x_train and x_test as tokens or float32.
 
-    `deal_samples` checks x_train later, because its error can name the client.
+    `divide_dataset` checks the values of x_train later, because its error can name the client.
     """
     tokens = as_tokens(arrays)
     if tokens is not None:

@@ -1,4 +1,4 @@
-"""Checks and conversions of the arrays of a data set, whether they come from a file, an object or a function."""
+"""Checks and conversions of the arrays of a data set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,14 +25,13 @@ To check the targets of a single client, it is called with the same array twice.
 
 
 def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
-    """Return the user's Dataset with arrays of the types that training needs. The values stay the same.
+    """Return a Dataset with contiguous arrays: labels and tokens as int64, features as float32.
 
-    Tensors and lists become arrays. Labels and tokens become int64, and features become float32. All arrays are
-    contiguous. An array is copied only if necessary. `deal_samples` checks later that training samples are finite.
+    Tensors and lists become arrays, without a copy if possible. `divide_dataset` checks later that samples are finite.
 
     Args:
         dataset: The user's data set.
-        targets: A function that checks and converts the targets. None means labels of classes.
+        targets: Checks and converts the targets. None means labels of classes.
 
     Raises:
         InputError: An array is malformed. The error names the array.
@@ -54,7 +53,7 @@ def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
 
 
 def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Array, int]:
-    """Return the labels of both splits as int64, and the number of classes.
+    """Return the training labels and the test labels as int64, and the number of classes.
 
     Args:
         y_train: The training labels.
@@ -73,7 +72,11 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
 
 
 def count_classes(y_train: Array) -> int:
-    """Return the number of classes: the largest label plus 1. Raise InputError if it exceeds the number of samples."""
+    """Return the largest label plus 1.
+
+    Raises:
+        InputError: This is more than the number of samples.
+    """
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
         problem = f"its largest label is {classes - 1}, but there are only {len(y_train)} samples"
@@ -82,7 +85,7 @@ def count_classes(y_train: Array) -> int:
 
 
 def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
-    """Return the converted training and test inputs, each as an array, or as a dict or a tuple of arrays.
+    """Return the converted training and test inputs: an array, or a dict or tuple of arrays.
 
     Args:
         dataset: The user's data set.
@@ -105,15 +108,14 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True if the tuple x has an array for each input of the model, and False if its items are samples."""
+    """Return True for a tuple with an array per input of the model, False for a tuple of samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
 def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
-    """Convert one of several inputs of the model. Return its training and its test values.
+    """Convert one of several inputs of the model, and return its training and test values.
 
-    Floats and bytes become float32, other integers become int64, and booleans stay bool. Raises InputError if the
-    values are malformed.
+    Floats and bytes become float32, other integers int64, and booleans stay bool.
 
     Args:
         key: The name or the index of the input.
@@ -141,7 +143,7 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
 
 
 def check_arrays(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if the arrays x_train, y_train, x_test and y_test are not samples with one label each."""
+    """Raise InputError unless the arrays x_train, y_train, x_test and y_test are samples with one label each."""
     check_inputs(arrays)
     for name in ("y_train", "y_test"):
         _check_labels(name, arrays[name])
@@ -166,30 +168,30 @@ def refuse_nan_labels(name: str, y: Array) -> None:
 
 
 def hint_for_labels(y: Array) -> str:
-    """Return a hint that shows how to convert these labels to integers [n], or an empty text for unknown labels."""
+    """Return a hint that shows how to convert these labels to integers [n], or an empty text."""
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
-        return "give y.ravel()"
+        return "pass y.ravel()"
     if y.ndim == 2 and y.dtype.kind in "iu" and y.max(initial=0) > 1:
         return "to predict the token at every position, choose the objective next-token"
     if y.ndim == 2:
-        return "if a row has 1 at its class, give y.argmax(1)"
+        return "if a row has 1 at its class, pass y.argmax(1)"
     if y.ndim == 1 and y.dtype.kind == "f" and not np.array_equal(y, np.rint(y)):
         return "to predict the numbers themselves, choose the objective regression"
     if y.ndim == 1 and y.dtype.kind in "fb":
-        return "give y.astype(int)"
+        return "pass y.astype(int)"
     return ""
 
 
 def check_inputs(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if x_train or x_test is malformed, or does not have one row for each target."""
+    """Raise InputError if x_train or x_test is malformed, or does not match its targets in length."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim < 2 or 0 in x.shape:
             raise InputError(f"x_{split}", got=x, expected="an array [samples, ...] with at least one value")
         if x.dtype.kind not in "fiu":
-            hint = "give x.astype('float32')" if x.dtype.kind == "b" else ""
+            hint = "pass x.astype('float32')" if x.dtype.kind == "b" else ""
             raise InputError(f"x_{split}", got=x, expected="numbers", hint=hint)
         if y.ndim < 1:
             raise InputError(f"y_{split}", got=y.item(), expected="an array with a row for each sample")
@@ -201,16 +203,19 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
 
 
 def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
-    """Return x_train and x_test as int64 if they are tokens, or None if they are not.
+    """Return x_train and x_test as int64 if they are tokens, otherwise None.
 
-    Tokens are integers [n, length] of any type except uint8. Raises InputError if a token is negative.
+    Tokens are integers [n, length] of any type except uint8.
+
+    Raises:
+        InputError: A token is negative.
     """
     both = [arrays["x_train"], arrays["x_test"]]
     if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):
         return None
     for name, x in zip(("x_train", "x_test"), both, strict=True):
         if x.min() < 0:
-            hint = "if these are features, give x.astype('float32')"
+            hint = "if these are features, pass x.astype('float32')"
             raise InputError(name, got=int(x.min()), expected="tokens, which count from 0", hint=hint)
     return [np.require(x, np.int64, ["C", "W"]) for x in both]
 
@@ -246,7 +251,7 @@ def _as_array(name: str, values: Any) -> Array:
 
 def _as_float32(name: str, x: Array) -> Features:
     converted = as_float32(x, name)
-    # `deal_samples` checks the training samples later, because its error can name the client.
+    # `divide_dataset` checks the training samples later, because its error can name the client.
     if name.startswith("x_train"):
         return converted
     return require_finite(name, converted)

@@ -16,7 +16,14 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Training and test samples.
+    """Training and test samples in memory, without scaling.
+
+        x, y = np.random.rand(1000, 20), np.random.randint(0, 3, 1000)
+        dataset = fl.Dataset("mine", x[:800], y[:800], x[800:], y[800:], classes=3)
+        fl.run(fl.Experiment(clients=4), dataset=dataset)
+
+    A run checks the samples and by default (`standardise`) scales them. Arrays, tensors and lists of any integer or
+    float type are accepted.
 
     Attributes:
         name: Name of the data set.
@@ -28,14 +35,6 @@ class Dataset:
         x_test: Test inputs, in the form of `x_train`.
         y_test: Test targets, in the form of `y_train`.
         classes: Number of classes; 0 means the largest label of `y_train` plus 1.
-
-    Give the values without scaling: by default (`standardise`), a run scales floats and bytes by the statistics of the
-    training samples. Arrays, tensors and lists of any integer or float type are accepted. A run checks them before it
-    starts.
-
-        x, y = np.random.rand(1000, 20), np.random.randint(0, 3, 1000)
-        dataset = fl.Dataset("mine", x[:800], y[:800], x[800:], y[800:], classes=3)
-        fl.run(fl.Experiment(clients=4), dataset=dataset)
     """
 
     name: str
@@ -46,12 +45,12 @@ class Dataset:
     classes: int = 0
 
     def __repr__(self) -> str:
-        """Return the name and the numbers of training and test samples, but no values."""
+        """Return the name and the sizes, without values."""
         return f"Dataset {self.name!r} of {count_rows(self.y_train)} + {count_rows(self.y_test)} samples"
 
 
 def count_rows(rows: Any) -> object:
-    """Return the number of rows as text for `repr`, or a question mark if `rows` has no length."""
+    """Return the number of rows as text, or a question mark if `rows` has no length."""
     try:
         return len(rows)
     except TypeError:
@@ -59,7 +58,7 @@ def count_rows(rows: Any) -> object:
 
 
 def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return `x` unchanged. Raise InputError if it contains NaN or infinity."""
+    """Return `x`, or raise InputError if it contains NaN or infinity."""
     row = first_not_finite(x)
     if row is not None:
         raise not_finite(f"{name} row {row}")
@@ -68,18 +67,16 @@ def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 def not_finite(field: str, hint: str = "") -> InputError:
     """Return the error about NaN or infinity in the row that `field` names."""
-    problem = "it contains NaN, infinity or a value beyond float32"
+    problem = "it has NaN, infinity or a value beyond float32"
     return InputError(field, problem, expected="finite numbers", hint=hint)
 
 
 def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:
-    """Return x as contiguous float32. If x already has this form, it is not copied.
-
-    Values beyond float32 become infinite.
+    """Return x as contiguous float32, without a copy if possible. Larger values become infinite.
 
     Args:
         x: The values.
-        name: The name of x in a warning if a feature loses significant digits. If it is empty, there is no warning.
+        name: The name of x in a warning about lost significant digits. Without a name there is no warning.
     """
     if name:
         warn_lost_digits(name, x)

@@ -1,4 +1,4 @@
-"""A data set that was divided among clients."""
+"""A data set that is divided among clients."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,10 +16,10 @@ from fedraa.data.tree import Array, Tree, take_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federated:
-    """A data set that was divided among clients.
+    """A data set that is divided among clients.
 
-    In client order, the training samples of client 0 come first, then the samples of client 1, and so on. Without a
-    `source`, client n trains on the slice `offsets[n]:offsets[n + 1]` of `x_train`, which is a view and not a copy.
+    In client order, the training samples of client 0 come first, then those of client 1, and so on. Without a `source`,
+    client n trains on the view `x_train[offsets[n]:offsets[n + 1]]`.
 
     Attributes:
         dataset: The data set with its training samples in client order. With a `source` it has only a few random
@@ -32,7 +32,7 @@ class Federated:
         names: The names of the clients in the data; None if they have no names.
         order: For each training sample in client order, its row in the original data; None if a function generates the
             samples.
-        held_back: If the test samples are held-back training samples, their rows in the original data; otherwise None.
+        held_back: The rows in the original data of test samples that were training samples; None if there are none.
         scaling: The scaling of the inputs, which was applied to all samples.
         fixed: The transforms that were applied to all samples after the scaling.
     """
@@ -50,7 +50,7 @@ class Federated:
     fixed: Transforms = field(default_factory=Transforms)
 
     def __repr__(self) -> str:
-        """Return the name and the numbers of clients and samples, but no values."""
+        """Return the name and the sizes, without values."""
         counts = f"{int(self.sizes.sum())} + {len(self.dataset.y_test)} samples"
         return f"Federated {self.dataset.name!r} of {len(self.sizes)} clients with {counts}"
 
@@ -68,26 +68,26 @@ class Federated:
         return np.diff(self.offsets)
 
     def client(self, client: int) -> tuple[Tree, Any]:
-        """Return the training inputs and targets of one client, as views or as copies from the source."""
+        """Return the training inputs and targets of one client."""
         if self.source is not None:
             return self.source.client(client)
         rows = slice(self.offsets[client], self.offsets[client + 1])
         return take_rows(self.x_train, rows), self.y_train[rows]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples for the task number `turn` of a client, as views or as copies from the source."""
+        """Return the samples for the task number `turn` of a client."""
         if self.source is not None:
             return self.source.shard(client, turn)
         return *self.client(client), None
 
     def test_of(self, client: int) -> tuple[Tree, Any]:
-        """Return the test inputs and targets of one client. They may be empty."""
+        """Return the test inputs and targets of one client, which may be empty."""
         rows = self.test_order[self.test_offsets[client] : self.test_offsets[client + 1]]
         return take_rows(self.dataset.x_test, rows), self.dataset.y_test.take(rows, axis=0)
 
 
 def federate_dataset(dataset: Dataset, partition: Partition) -> Federated:
-    """Return the data set in the client order of a partition. The training samples are copied."""
+    """Return the data set in the client order of a partition, with copied training samples."""
     order, offsets = partition.train
     labels = dataset.y_train.take(order, axis=0)
     ordered = replace(dataset, x_train=take_rows(dataset.x_train, order), y_train=labels)

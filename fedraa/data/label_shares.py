@@ -12,12 +12,12 @@ from fedraa.rng import generator
 def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[float, ...]:
     """Return the share of each label in the training samples of all clients.
 
-    If a function generates the samples, only the samples of at most `MAX_CLIENTS` random clients are counted.
+    If a function generates the samples, at most `MAX_CLIENTS` random clients are counted.
 
     Args:
-        data: The dealt data, with one label per sample.
+        data: The divided data, with one label per sample.
         classes: Number of classes.
-        seed: The seed with which these clients are drawn.
+        seed: The seed for the random clients.
     """
     labels = _known_labels(data)
     if labels is None:

@@ -39,12 +39,12 @@ DATASETS: tuple[str, ...] = (DIGITS, *VISION, "agnews", *NATURAL)
 
 
 def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """Return the data set that `name` describes.
-
-    The values are not scaled: a run scales them later, and a model from `history.load_model()` expects unscaled values.
+    """Return the data set that `name` describes, without scaling.
 
         data = fedraa.load_dataset("sales.csv")
         x_test, y_test = data.test
+
+    A run scales the values later, and a model from `history.load_model()` expects unscaled values.
 
     Args:
         name: One of these texts:
@@ -56,7 +56,7 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
             `data_dir`.
         data_dir: The folder with the files of a data set in `DATASETS`. Missing image data sets are downloaded to it.
             digits needs no folder, because scikit-learn contains it.
-        targets: A function that checks and converts targets; None for labels of classes.
+        targets: Checks and converts targets; None for labels of classes.
 
     Raises:
         InputError: The name is unknown, `data_dir` has no effect, or the data are missing or malformed.
@@ -93,12 +93,12 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
 def _refuse_unused_folder(name: str, data_dir: Path) -> None:
     """Raise InputError if the data set `name` does not use `data_dir`.
 
-    Such a data set is part of a package, or `name` contains the path of its file or folder.
+    It is then part of a package, or `name` contains a path.
     """
     kind = name.partition("(")[0].partition(":")[0].strip()
     if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
         names = "|".join(dataset for dataset in DATASETS if dataset != DIGITS)
-        raise without_effect("data_dir", data_dir, f"dataset {name}", f"give --dataset {names}, or leave it out")
+        raise without_effect("data_dir", data_dir, f"dataset {name}", f"use --dataset {names}, or leave it out")
 
 
 def _load_builtin(name: str, data_dir: Path | None) -> Dataset:
@@ -116,7 +116,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
 
     Args:
         name: The text of the user, such as `folder:PATH`.
-        classes: True if the targets of a table are classes, False for numbers. An option in `name` has priority.
+        classes: True if a table's targets are classes, False for numbers. An option in `name` has priority.
     """
     kind = name.partition("(")[0].strip()
     try:
@@ -137,7 +137,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
 
 
 def _is_table(name: str) -> bool:
-    """Return True if this is the name of a text file with a table. The file may be compressed."""
+    """Return True for the name of a text file with a table, which may be compressed."""
     lower = name.lower()
     for packed in PACKED:
         lower = lower.removesuffix(packed)
@@ -145,7 +145,6 @@ def _is_table(name: str) -> bool:
 
 
 def _unknown_form(path: str) -> InputError:
-    """Return the error about an existing file or folder with data of an unknown kind."""
     field = f"dataset {path!r}"
     if Path(path).is_dir():
         expected = (
@@ -182,19 +181,18 @@ def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> D
 def _read_digits() -> npt.NDArray[np.float64]:
     """Return the table of the digits: one row per image, with the label in the last column.
 
-    The file is part of scikit-learn. It is read without importing scikit-learn, because the import takes longer than
-    starting a worker.
+    The file is part of scikit-learn. Importing scikit-learn would take longer than starting a worker.
     """
     package = find_spec("sklearn")
-    # scikit-learn is installed, because fedraa depends on it.
+    # fedraa depends on scikit-learn, so it is installed.
     assert package is not None
     return np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
 
 
 def _load_digits() -> Dataset:
-    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in a fixed split, stratified by label.
+    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in a fixed, stratified split.
 
-    The file `digits_split.npy` has the rows of scikit-learn's `train_test_split` with random_state 0.
+    `digits_split.npy` has the rows of scikit-learn's `train_test_split` with random_state 0.
     """
     table = _read_digits()
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)

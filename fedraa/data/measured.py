@@ -1,11 +1,8 @@
-"""Reading of some training samples before a run, to measure the scaling of inputs.
-
-It is needed if clients read their samples only when they train.
-"""
+"""Reading of some training samples before a run, to measure the scaling of inputs."""
 
 import numpy as np
 
-from fedraa.data.sources.clients import Dealt, Made, as_inputs
+from fedraa.data.sources.clients import GeneratedSamples, StoredSamples, as_inputs
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.tree import Tree, count_bytes, join_trees, map_tree, take_rows
 from fedraa.errors import locate_error
@@ -19,18 +16,17 @@ MAX_CLIENTS = 64
 """Maximum number of clients for which a function generates samples to measure the scaling."""
 
 
-def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
-    """Return the inputs of all training samples, or of randomly drawn ones if there are many.
+def read_measured(samples: StoredSamples | GeneratedSamples, seed: int, name: str) -> Tree:
+    """Return the inputs of all training samples, or of random ones if there are many.
 
-    At most `MAX_SAMPLES` samples are read. If they need more than `MAX_BYTES` bytes, fewer are read, but at least
-    `MIN_SAMPLES`.
+    At most `MAX_SAMPLES` samples are read, and fewer beyond `MAX_BYTES` bytes, but at least `MIN_SAMPLES`.
 
     Args:
         samples: The training samples. If a function generates them, it is called for at most `MAX_CLIENTS` clients.
         seed: The seed with which rows or clients are drawn.
-        name: The name of the data in the warning about a feature that loses significant digits.
+        name: The name of the data in a warning about lost significant digits.
     """
-    if isinstance(samples, Made):
+    if isinstance(samples, GeneratedSamples):
         return _read_clients(samples, seed, name)
     count = len(samples.rows)
     with ItemGenerators.of(samples).seed_temporarily(seed, "scaling items"):
@@ -44,7 +40,7 @@ def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
     return as_inputs(x, name)
 
 
-def _read_clients(samples: Made, seed: int, name: str) -> Tree:
+def _read_clients(samples: GeneratedSamples, seed: int, name: str) -> Tree:
     clients = len(samples.offsets) - 1
     parts: list[Tree] = []
     count = 0
@@ -57,7 +53,7 @@ def _read_clients(samples: Made, seed: int, name: str) -> Tree:
         # The user's function can raise any exception.
         except Exception as error:
             raise locate_error(error, f"client {client}") from error
-        # A client with samples of another shape is skipped here. `ClientSource` raises an error for it later.
+        # `ClientSource` raises an error for samples of another shape later.
         if not parts or _sample_shapes(x) == _sample_shapes(parts[0]):
             parts.append(x)
             count += len(y)

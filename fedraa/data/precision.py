@@ -24,7 +24,7 @@ NOISE = 1e-14
 def warn_lost_digits(name: str, x: Array) -> None:
     """Warn if the values of a channel (dimension 1) of x are too close together for float32.
 
-    About `MAX_ROWS` rows at equal distances are checked. Values that are not finite are ignored.
+    About `MAX_ROWS` rows at equal distances are checked.
 
     Args:
         name: The name of x in the warning.
@@ -57,7 +57,7 @@ def warn_lost_digits(name: str, x: Array) -> None:
 
 
 def _column_deviation(values: Array, counted: Array) -> Array:
-    """Return the standard deviation of each column over the values at which the mask `counted` is True."""
+    """Return the standard deviation of each column, over the values at which the mask `counted` is True."""
     count = np.maximum(counted.sum(axis=0), 1)
     mean = np.where(counted, values, 0).sum(axis=0) / count
     deviation: Array = np.sqrt(np.square(np.where(counted, values - mean, 0)).sum(axis=0) / count)
@@ -65,7 +65,7 @@ def _column_deviation(values: Array, counted: Array) -> Array:
 
 
 def _describe_loss(exact: Array, rounded: Array) -> str:
-    """Return the part of the warning that describes how rounding to float32 changes the values of a channel."""
+    """Return a text about how rounding to float32 changes the values of a channel."""
     mean = float(exact.mean())
     spread = float(np.ptp(exact))
     remedy = "subtract its mean or first value" if abs(mean) > spread else "multiply it by a large number"

@@ -19,9 +19,9 @@ Scaling = Tree
 
 @dataclass(frozen=True, eq=False)
 class ChannelScaling:
-    """The mean and the standard deviation of each channel (dimension 1), float32 `[channels]`.
+    """The mean and the standard deviation of each channel (dimension 1), float32 [channels].
 
-    Inputs `[n]`, with one number per sample, have one channel.
+    Inputs [n] have one channel.
     """
 
     mean: npt.NDArray[np.float32]
@@ -40,17 +40,17 @@ class ChannelScaling:
 
 
 def along_channels(values: Any, ndim: int) -> Any:
-    """Reshape `values` [channels] so that they broadcast along dimension 1 of an array with `ndim` dimensions."""
+    """Return `values` [channels] in a shape that broadcasts along dimension 1 of `ndim` dimensions."""
     if ndim < 2:
         return values.reshape(-1)
     return values.reshape((1, -1, *[1] * (ndim - 2)))
 
 
 def measure_scaling(x_train: Tree) -> Scaling:
-    """Return the scaling with which these training inputs have mean 0 and variance 1 in each channel.
+    """Return the scaling that gives each channel of these training inputs mean 0 and variance 1.
 
-    Only floats and bytes are scaled. If there are several inputs, an input with only the values 0 and 1 counts as a
-    mask and is not scaled. A constant channel becomes 0. Samples that are not finite are ignored.
+    Only floats and bytes are scaled, except for masks: one of several inputs, with only the values 0 and 1. Constant
+    channels become 0. Samples that are not finite are ignored.
     """
     if isinstance(x_train, dict | tuple):
         return _mapped_inputs(_measure_unless_mask, x_train)
@@ -58,7 +58,7 @@ def measure_scaling(x_train: Tree) -> Scaling:
 
 
 def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
-    """Return the scaled inputs. An input without a scaling is returned without a copy."""
+    """Return the scaled inputs. An input without a scaling is not copied."""
     if isinstance(scaling, dict):
         _check_names(scaling, x)
         return {name: apply_scaling(scaling[name], x[name]) for name in x}
@@ -126,7 +126,7 @@ def _measure_channels(x: Array) -> ChannelScaling | None:
     deviation = _channel_deviation(x, mean, count, np.float32)
     with np.errstate(over="ignore"):
         if not (np.isfinite(deviation) & (deviation > 0)).all():
-            # Either the squares exceed float32, or a channel is constant. The squares cannot exceed float64.
+            # Squares may exceed float32, but not float64.
             deviation = _channel_deviation(x, mean, count, np.float64)
     deviation[deviation == 0] = 1.0
     return ChannelScaling(mean, deviation)
@@ -161,7 +161,7 @@ def _finite_blocks(x: Array) -> Iterator[npt.NDArray[np.float32]]:
     for block in _iter_blocks(x):
         with np.errstate(over="ignore"):
             values = block.astype(np.float32, copy=False)
-        # A finite sum proves that all values are finite. It is faster to compute than a check of each value.
+        # Computing a sum is faster than checking each value.
         if not np.isfinite(values.sum()):
             values = values[np.isfinite(values).reshape(len(values), -1).all(axis=1)]
         if len(values):

@@ -27,9 +27,11 @@ _WORD = re.compile(r"[a-z0-9]+")
 def load_agnews(data_dir: Path) -> Dataset:
     """Return AG News: texts as tokens, int64 [n, 64], and labels 0 to 3.
 
-    The files are `agnews/train.csv.gz` and `agnews/test.csv.gz` in `data_dir`, with the columns label and text. The
-    first `LENGTH` words of a text are used, and shorter texts are padded with 0. The id of a word is its rank by
-    frequency in the training texts. Raises InputError if a file is missing or malformed.
+    The files `agnews/train.csv.gz` and `agnews/test.csv.gz` in `data_dir` have the columns label and text. The id of a
+    word is its rank by frequency in the training texts. A text is cut to `LENGTH` words, or padded with 0.
+
+    Raises:
+        InputError: A file is missing or malformed.
     """
     y_train, train = _read_split(data_dir / "agnews" / "train.csv.gz")
     y_test, test = _read_split(data_dir / "agnews" / "test.csv.gz")
@@ -39,14 +41,14 @@ def load_agnews(data_dir: Path) -> Dataset:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text in lower case. A word is a run of ASCII letters and digits."""
+    """Return the lower-case words of a text, which consist of ASCII letters and digits."""
     return _WORD.findall(text.lower())
 
 
 def rank_words(words: Iterable[str]) -> dict[str, int]:
     """Return a token id for each of the most frequent words.
 
-    Ids ascend from `FIRST_WORD` by falling frequency. Words with the same frequency are in alphabetical order.
+    Ids start at `FIRST_WORD`, in the order of falling frequency and then of the alphabet.
     """
     counts = Counter(words)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - FIRST_WORD]
@@ -54,7 +56,7 @@ def rank_words(words: Iterable[str]) -> dict[str, int]:
 
 
 def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> npt.NDArray[np.int64]:
-    """Return the token ids of the first `length` words of each text, [texts, length]. Words without an id become 1."""
+    """Return the ids of the first `length` words of each text, [texts, length]; 1 for unknown words."""
     tokens = np.zeros((len(texts), length), dtype=np.int64)
     for row, words in zip(tokens, texts, strict=True):
         row[: len(words)] = [ids.get(word, 1) for word in words[:length]]
@@ -62,7 +64,7 @@ def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: in
 
 
 def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
-    # pandas is imported only here, because the import is slow and workers do not need it.
+    # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     field = f"dataset 'agnews': {path}"
@@ -76,7 +78,7 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
         raise InputError(field, f"it cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
-    # The labels are copied, because a view of the column could be read-only.
+    # A view of the column could be read-only.
     labels = frame["label"].to_numpy(np.int64, copy=True)
     wrong = labels[(labels < 0) | (labels >= _CLASSES)]
     if wrong.size:

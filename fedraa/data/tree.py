@@ -1,4 +1,4 @@
-"""Functions for a tree of inputs: one array, or a dict or tuple of arrays with the same number of rows."""
+"""Functions on trees of inputs: one array, or a dict or tuple of arrays with equal rows."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -15,7 +15,7 @@ Tree = Any
 
 
 def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Apply a function to every array of a tree, and return the results as a tree of the same structure."""
+    """Return a tree of the same structure with the function's result for every array."""
     if isinstance(tree, dict):
         return {name: map_tree(function, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
@@ -33,14 +33,14 @@ def list_leaves(tree: Tree) -> list[Any]:
 
 
 def take_rows(tree: Tree, rows: Any) -> Tree:
-    """Return some rows of every array. A slice returns views; an array of row numbers returns copies."""
+    """Return some rows of every array. A slice gives views, row numbers give copies."""
     if isinstance(rows, slice):
         return map_tree(lambda array: array[rows], tree)
     return map_tree(lambda array: array.take(rows, axis=0), tree)
 
 
 def join_trees(trees: Sequence[Tree]) -> Tree:
-    """Concatenate trees of the same structure along the rows, and return the result."""
+    """Return the trees, which have the same structure, concatenated along the rows."""
     if isinstance(trees[0], dict):
         return {name: join_trees([tree[name] for tree in trees]) for name in trees[0]}
     if isinstance(trees[0], tuple):
@@ -49,9 +49,9 @@ def join_trees(trees: Sequence[Tree]) -> Tree:
 
 
 def refuse_masked(name: str, x: Any) -> None:
-    """Raise InputError if x, an array or a list of rows, has a value that is masked (`numpy.ma`).
+    """Raise InputError if x, an array or a list of rows, has a masked value (`numpy.ma`).
 
-    A conversion to a plain array would use the hidden value below the mask.
+    A plain array would contain the hidden value.
     """
     if isinstance(x, np.ma.MaskedArray):
         rows = np.argwhere(np.ma.getmaskarray(x))
@@ -69,7 +69,7 @@ def count_bytes(tree: Tree) -> int:
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """Return the first row with NaN or infinity, or None. To save memory, `block` rows are checked at a time."""
+    """Return the first row with NaN or infinity, or None. To save memory, it checks `block` rows at a time."""
     arrays = [leaf for leaf in list_leaves(tree) if leaf.dtype.kind == "f"]
     if not arrays:
         return None

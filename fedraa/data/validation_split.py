@@ -1,4 +1,4 @@
-"""Validation samples: a share of each client's training samples that is used only for evaluation."""
+"""Validation samples: a share of each client's training samples, only for evaluation."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,20 +7,19 @@ import numpy as np
 
 from fedraa.data.federated import Federated
 from fedraa.data.partition.partitioner import Index
-from fedraa.data.sources.clients import ClientSource, Kept
+from fedraa.data.sources.clients import ClientSource, TrainingSubset
 from fedraa.data.tree import Tree, join_trees, take_rows
 from fedraa.errors import InputError
 from fedraa.rng import generator
 
 
 def hold_back(data: Federated, share: float, seed: int) -> Federated:
-    """Replace the test samples by a random share of each client's training samples, and return the new data.
+    """Return the data with a random share of each client's training samples as test samples.
 
-    Every client keeps at least one training sample. If a client has several samples, at least one becomes a test
-    sample.
+    Every client keeps at least one training sample. A client with several samples gets at least one test sample.
 
     Args:
-        data: The data set, dealt to clients.
+        data: The data set, divided among clients.
         share: The share of each client's training samples that become test samples.
         seed: The seed with which the samples are drawn.
 
@@ -31,9 +30,9 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     if not any(len(places) for places in held):
         raise InputError(
             "validation",
-            "no client can give a sample, because each client has only one",
+            "every client has only one sample, which it needs for training",
             got=share,
-            hint="give more data, or fewer clients",
+            hint="use more data, or fewer clients",
         )
     parts = [_select_samples(data, client, places) for client, places in enumerate(held) if len(places)]
     x_test = join_trees([x for x, _ in parts])
@@ -53,12 +52,12 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
         dataset = replace(dataset, x_train=take_rows(dataset.x_train, rows), y_train=dataset.y_train[rows])
         return replace(data, dataset=dataset, offsets=offsets)
     assert isinstance(data.source, ClientSource)
-    source = replace(data.source, samples=Kept(data.source.samples, kept, offsets))
+    source = replace(data.source, samples=TrainingSubset(data.source.samples, kept, offsets))
     return replace(data, dataset=dataset, offsets=offsets, source=source)
 
 
 def _draw_held_back(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """Return the held-back and the kept samples of each client, as two tuples of ascending indices.
+    """Return the test samples and the kept samples of each client, as two tuples of ascending indices.
 
     Args:
         sizes: The number of training samples of each client.

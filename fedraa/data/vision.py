@@ -38,10 +38,13 @@ VISION: tuple[str, ...] = tuple(_SOURCES)
 
 
 def load_vision(name: str, data_dir: Path) -> Dataset:
-    """Return one of the data sets in `VISION`, with images as float32 `[n, channels, height, width]` from 0 to 255.
+    """Return a data set in `VISION`, with images as float32 [n, channels, height, width] from 0 to 255.
 
-    emnist has every fifth sample of EMNIST with 62 classes (the split `byclass`), as in Qu et al. 2022. It needs 0.5 GB
-    of memory. Raises InputError if the files are missing or damaged.
+    emnist has every fifth sample of EMNIST with 62 classes (the split `byclass`), as in Qu et al. 2022, and needs 0.5
+    GB of memory.
+
+    Raises:
+        InputError: The files are missing or damaged.
     """
     source = _SOURCES[name]
     try:
@@ -65,14 +68,14 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
 
 
 def _refuse_pipes(place: Path) -> None:
-    """Raise OSError if the path is or contains a named pipe, because reading a pipe could block forever."""
+    """Raise OSError if the path is or contains a named pipe, which could block forever."""
     for path in (place, *place.rglob("*")):
         if path.is_fifo():
             raise OSError(f"{path} is a named pipe")
 
 
 def _load_arrays(source: _Source, data_dir: Path) -> Arrays:
-    # torchvision raises a RuntimeError, "Dataset not found", if the archives are not extracted yet.
+    # torchvision raises a RuntimeError, "Dataset not found", for archives that are not extracted yet.
     with contextlib.suppress(RuntimeError):
         return _read_torchvision(source, data_dir, download=False)
     if _is_writable(data_dir):
@@ -87,16 +90,16 @@ def _load_arrays(source: _Source, data_dir: Path) -> Arrays:
 
 def _read_torchvision(source: _Source, root: Path, *, download: bool) -> Arrays:
     make = getattr(importlib.import_module("torchvision").datasets, source.class_name)
-    # torchvision prints the names of downloaded files to stdout, which is for the output of the command.
+    # torchvision prints to stdout, which is for the output of the command.
     with contextlib.redirect_stdout(sys.stderr):
         train, test = (make(root, train=train, download=download, **source.options) for train in (True, False))
     return *_convert_samples(train), *_convert_samples(test)
 
 
 def _convert_samples(split: Any) -> tuple[Images, Labels]:
-    """Return the images `[n, channels, height, width]` and the labels of a data set of torchvision.
+    """Return the images [n, channels, height, width] and the labels of a torchvision data set.
 
-    torchvision stores grey images as a tensor `[n, h, w]` and colour images as an array `[n, h, w, c]`.
+    torchvision stores grey images as a tensor [n, h, w], and colour images as an array [n, h, w, c].
     """
     images = np.asarray(split.data)
     labels = np.asarray(split.targets, dtype=np.int64)
@@ -106,8 +109,5 @@ def _convert_samples(split: Any) -> tuple[Images, Labels]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return True if the permission bits of the folder allow writing.
-
-    The user root could write even without these bits, but they show that the folder should not change.
-    """
+    """Return True if the permission bits of the folder allow writing, also for the user root."""
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

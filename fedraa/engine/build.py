@@ -19,10 +19,10 @@ from fedraa.config.section import Section
 from fedraa.config.sections import DEFAULT_ATTACKERS, ClientOptions, DeviceOptions, EvaluationOptions, ProblemOptions
 from fedraa.data import (
     Dataset,
-    Dealing,
+    DivisionSettings,
     FederatedDataset,
     as_dataset,
-    deal_samples,
+    divide_dataset,
     load_dataset,
     make_partitioner,
     make_transforms,
@@ -121,7 +121,7 @@ def build_run(
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment, clients=experiment.client_count, seed=experiment.seed)
     doing(f"dividing the data among {experiment.client_count} clients")
-    data = deal_samples(dataset, make_dealing(experiment, experiment, experiment.seed))
+    data = divide_dataset(dataset, make_dealing(experiment, experiment, experiment.seed))
     able = int((np.diff(data.test_offsets) > 0).sum())
     _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)
     dataset = data.dataset
@@ -235,15 +235,15 @@ def build_run(
     return spec
 
 
-def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
+def _refuse_options_of_names(options: Section, component: str) -> None:
     """Raise InputError if the user sets a field of `_ONLY_BY_NAME`, and passes the component as an object.
 
     Args:
-        experiment: The experiment.
+        options: The options that have these fields.
         component: `model` or `dataset`. The user passes this component as an object.
     """
     for field in _ONLY_BY_NAME[component]:
-        _refuse_set(experiment, field, f"a {component} that is given as an object")
+        _refuse_set(options, field, f"a {component} that is given as an object")
 
 
 def _refuse_set(options: Section, field: str, beside: str) -> None:
@@ -314,7 +314,7 @@ def target_check(objective: Objective) -> Targets | None:
     return objective.targets
 
 
-def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> Dealing:
+def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> DivisionSettings:
     """Return the settings for dividing the dataset among the clients.
 
     Args:
@@ -329,7 +329,7 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
     objective = make_objective(problem.objective)
     transforms = make_transforms(problem.transforms, seed=seed)
     check_transforms(transforms, objective)
-    return Dealing(
+    return DivisionSettings(
         partitioner,
         clients.client_count,
         seed,

@@ -11,8 +11,8 @@ from fedraa.ledger.participation import expected_cohort
 from fedraa.messages import SharedBuffer
 from fedraa.server.client_states import ClientStates
 from fedraa.server.local_rates import LocalRates
+from fedraa.server.mixing import LocalMean
 from fedraa.server.polyak import PolyakAveraging
-from fedraa.server.running_mean import LocalMean
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable

@@ -19,7 +19,7 @@ from fedraa.client.training_state import TrainingState
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
-from fedraa.data.deal import FEW
+from fedraa.data.division import FEW
 from fedraa.data.tree import Tree, count_bytes, list_leaves, take_rows
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import BYTES

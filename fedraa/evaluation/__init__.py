@@ -1,1 +1,1 @@
-"""Evaluation of a model: the loss and the metrics on the whole test set, and on the test samples of each client."""
+"""Evaluation of a model on the test set, and on each client's test samples."""

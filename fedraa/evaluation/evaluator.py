@@ -1,4 +1,4 @@
-"""Evaluation of the full model on the test set, and on the test samples of each client."""
+"""Evaluation of the full model on the test set, and on each client's test samples."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,16 @@ from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, copy_structure, drop_weights, load_parameters
 
 BATCH = 1024
-# The default of `kept` in `Evaluator.evaluate`. The empty array says that no client has trained yet, so that no client
-# has a personal model.
+# No client has trained yet, so no client has a personal model.
 NO_KEPT_VALUES: State = {"clients": np.zeros(0, np.int64)}
 
 Buffers = dict[str, Tensor | None]
-# The name of the metric that measures the success of a backdoor attack.
+# The success of a backdoor attack.
 ATTACK_SUCCESS = "attack_success"
 
 
 class Trigger(Protocol):
-    """The trigger of a backdoor: a change to inputs that makes the attacked model predict the class `target`."""
+    """A change of inputs for which a model with a backdoor predicts the class `target`."""
 
     target: int
 
@@ -40,7 +39,7 @@ class Trigger(Protocol):
 
 
 class Evaluator:
-    """An evaluator of flat parameter vectors. Its module is on `device`, and holds no weights between evaluations."""
+    """An evaluator of flat parameter vectors, with a module on `device`."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Evaluator:
             objective: Computes the loss and the built-in metrics (default: classification).
             personal: Returns the personal models of the clients that have training data in `data.personal`.
             state: Names the buffers that training changes.
-            trigger: The trigger of a backdoor attack. If it is set, the success of the attack is a metric.
+            trigger: The trigger of a backdoor attack. Its success then is a metric.
         """
         self._device = torch.device(device)
         self._module = copy_structure(traced.module)
@@ -83,7 +82,7 @@ class Evaluator:
         self._owners, self._clients = number_owners(data)
 
     def evaluate(self, params: Vector, kept: State | None = None) -> Evaluation:
-        """Return the loss of a model, all metrics, and the results of single clients.
+        """Return the loss and all metrics of a model, and the results of single clients.
 
         Args:
             params: The model [d].
@@ -116,11 +115,11 @@ class Evaluator:
         return Evaluation(metrics, time.perf_counter() - started, clients)
 
     def _attack_success(self, trigger: Trigger, params: Vector) -> float:
-        """Return the success rate of a backdoor: the share of inputs with the trigger that get the target class.
+        """Return the share of inputs with the trigger that are classified as the target class.
 
-        The inputs are the test samples of all classes except the target.
+        The inputs are the test samples of all other classes.
         """
-        # The evaluation of personal models may have replaced the module's weights.
+        # Personal models may have replaced the module's weights.
         self.prepare(params)
         rows = np.flatnonzero(self._data.dataset.y_test != trigger.target)
         fooled = 0
@@ -134,8 +133,8 @@ class Evaluator:
     def prepare(self, params: Vector) -> nn.Module:
         """Return the module with these parameters, ready for inference.
 
-        On a CPU the module's parameters share the memory of the array. Clients do not send buffers, so the buffers that
-        training changes, such as batch statistics, are first estimated on training samples.
+        On a CPU the module shares the array's memory. Buffers that training changes, such as batch statistics, are
+        estimated on training samples, because clients do not send them.
         """
         source = self._data.source
         if not getattr(self._data, "streamed", False) or source is None:
@@ -161,7 +160,7 @@ class Evaluator:
         return self._module.eval()
 
     def _batch_slices(self, samples: int) -> list[slice]:
-        """Return the rows of each batch. If the model works only with two or more samples, no batch has only one."""
+        """Return the rows of each batch, at least two if the model needs several samples."""
         if not samples:
             return []
         return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples)
@@ -169,7 +168,7 @@ class Evaluator:
     def _compute_outputs(self, inputs: Tree, samples: int) -> Tensor:
         """Return the model's outputs for a batch.
 
-        If the model works only with two or more samples, a batch of one sample is replaced by this sample twice.
+        A single sample is doubled if the model needs several samples.
         """
         if samples < self._state.min_eval_batch:
             inputs = map_tree(lambda part: torch.cat([part, part]), inputs)
@@ -181,10 +180,10 @@ class Evaluator:
         return outputs[:samples]
 
     def prepare_personal(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> nn.Module:
-        """Return the module with the personal model of a client, ready for inference.
+        """Return the module with a client's personal model, ready for inference.
 
-        The statistics of batch norm are estimated on the client's training samples. For a client without a personal
-        model the module has the global model.
+        Batch norm statistics are estimated on the client's training samples. A client without a personal model gets the
+        global model.
 
         Args:
             params: The global model [d].
@@ -200,7 +199,7 @@ class Evaluator:
         return self._prepare_on(own, x)
 
     def _evaluate_personal(self, params: Vector, kept: State) -> dict[int, float]:
-        """Return the main metric of each personal model on its client's test samples, by client."""
+        """Return each personal model's main metric on its client's test samples, by client."""
         results = {}
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
@@ -222,17 +221,17 @@ class Evaluator:
     def _client_results(
         self, sums: Mapping[str, npt.NDArray[np.float64]], personal: Mapping[int, float] | None
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return the metrics and the loss of each reported client, on its test samples.
+        """Return the loss and the metrics of each reported client on its test samples.
 
         Args:
             sums: For each measured value, its sums over the test samples of each client, with the global model.
-            personal: The main metric of each personal model, by client. None if personal models are not evaluated.
+            personal: The main metric of each personal model, by client; None if there are none.
         """
         reported = getattr(self._data, "reported", None)
         if reported is None:
             return {}
         counts = np.diff(self._data.test_offsets)
-        # The row of each reported client in `sums`, which has a row for each client with test samples.
+        # `sums` has a row for each client with test samples.
         places = (np.cumsum(counts > 0) - 1)[reported]
         measured = np.flatnonzero((counts[reported] > 0) & (sums["count"][places] > 0))
         metrics = self._objective.metrics_by_client({name: values[places[measured]] for name, values in sums.items()})
@@ -251,7 +250,7 @@ class Evaluator:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         higher_is_better = self._metric_spec.better(f"{name}_worst") == "max"
         worst = values.min() if higher_is_better else values.max()
-        # NumPy would print a warning if perplexities are huge or infinite, which is no error.
+        # Huge or infinite perplexities are no error.
         with np.errstate(over="ignore", invalid="ignore"):
             middle, spread = values.mean(), values.std()
         return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
@@ -262,11 +261,11 @@ class Evaluator:
     def _add_sums(
         self, sums: dict[str, npt.NDArray[np.float64]], owners: npt.NDArray[np.int64], new: Mapping[str, Tensor]
     ) -> None:
-        """Add each sample's measured values to the sums of its owner, the client to which the sample belongs.
+        """Add each sample's measured values to the sums of its client.
 
         Args:
             sums: Sums [clients + 1, ...] by name, changed in place.
-            owners: The owner of each sample [b], as in `number_owners`.
+            owners: The client of each sample [b], as in `number_owners`.
             new: The measured values of the samples [b, ...] by name.
         """
         for name, values in new.items():
@@ -291,9 +290,9 @@ class Evaluator:
 
 
 def number_owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the owner of each test sample [n], and the number of owners.
+    """Return the client of each test sample [n], and the number of clients with test samples.
 
-    Clients with test samples are numbered from 0. A sample that belongs to no client gets the number of owners.
+    These clients are numbered from 0. A sample without a client gets the number of clients.
     """
     counts = np.diff(data.test_offsets)
     counts = counts[counts > 0]

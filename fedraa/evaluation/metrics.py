@@ -1,4 +1,4 @@
-"""Custom metrics of an evaluation. Each is the mean of one number per test sample."""
+"""Custom metrics of an evaluation: means of one number per test sample."""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from fedraa.objectives import Classification, MetricSpec, Objective
 from fedraa.objectives.metric_spec import PERSONAL, Direction
 
 METRICS: ComponentRegistry[Any] = ComponentRegistry("metrics", (), {})
-# A custom metric cannot have these names, because logs, summaries or the tables of a report use them for other values.
+# Logs, summaries or reports use these names for other values.
 _LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
 _FAILURES = ("dropped", "dropped_clients", "quarantined")
@@ -31,7 +31,7 @@ TAKEN = frozenset((*_LOGS, *_TOTALS, *_FAILURES, *_MORE_TOTALS, *_MARKS, *_TABLE
 
 
 class Metric(ABC):
-    """A custom metric of every evaluation: the mean of `values` over all test samples, summed exactly.
+    """A custom metric: the mean of `values` over all test samples, summed exactly.
 
         class Top3(fl.Metric):
             name = "top3"
@@ -39,9 +39,8 @@ class Metric(ABC):
             def values(self, outputs, labels):
                 return (outputs.topk(3).indices == labels[:, None]).any(dim=1)
 
-    A plain function with these arguments is also a metric. `name` is the name of the column in evals.csv. By default it
-    is the name of the class or of the function. The result of `values` must depend only on the arguments, because each
-    worker has its own copy of the metric.
+    `name` is its column in evals.csv, by default the name of the class. A plain function `(outputs, labels)` is also a
+    metric. The values may depend only on the arguments, because each worker has a copy.
     """
 
     name: str
@@ -50,21 +49,25 @@ class Metric(ABC):
 
     @abstractmethod
     def values(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return one number per sample [b], from the model's `outputs` [b, ...] and the `labels` [b]."""
+        """Return one number per sample [b], from the outputs [b, ...] and the labels [b]."""
 
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """A metric with its name and its direction."""
+    """A metric with its name and its better direction."""
 
     name: str
     function: Callable[[Tensor, Tensor], Tensor]
     better: Direction = "max"
 
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
-        """Return one number per sample, float64 [b]. Raises InputError if the user's function returns anything else."""
+        """Return one number per sample, float64 [b].
+
+        Raises:
+            InputError: The user's function fails or returns anything else.
+        """
         try:
-            # A metric gets copies, because the next metric needs the tensors unchanged.
+            # The next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())
         # A user-defined function may raise any exception.
         except Exception as error:
@@ -79,21 +82,22 @@ class NamedMetric:
 def make_metrics(parts: Sequence[object], metric_spec: MetricSpec | None = None) -> tuple[NamedMetric, ...]:
     """Return the metrics that a user passed, each an import path, an object or a function.
 
-    Raises InputError for an object that is no metric, and for a name that is invalid or taken.
+    Raises:
+        InputError: An object is no metric, or a name is invalid or taken.
     """
     metrics = tuple(_make_named(part) for part in parts)
     names = [metric.name for metric in metrics]
     for number, name in enumerate(names):
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
             problem = f"the name {name!r} cannot be the name of a column"
-            raise InputError("metrics", problem, hint="give the metric a name such as top3")
+            raise InputError("metrics", problem, hint="choose a name such as top3")
         if name in TAKEN or name in names[:number] or (metric_spec is not None and name in reserved_names(metric_spec)):
-            raise InputError("metrics", f"the name {name} is taken", hint="give the metric another name")
+            raise InputError("metrics", f"the name {name} is taken", hint="choose another name")
     return metrics
 
 
 def reserved_names(metric_spec: MetricSpec) -> tuple[str, ...]:
-    """Return the names that an objective's metrics use, and the name of the best value in a summary."""
+    """Return the names that custom metrics cannot have because of the objective."""
     return (*metric_spec.names, f"best_{metric_spec.main}")
 
 
@@ -112,7 +116,7 @@ def _make_named(part: object) -> NamedMetric:
 
 
 def exact_mean(values: npt.NDArray[np.float64]) -> float:
-    """Return the mean of values [n], rounded only once. It is not finite if some value is not finite."""
+    """Return the mean of values [n], rounded only once; NaN or infinity if a value is not finite."""
     with np.errstate(invalid="ignore"):
         if not np.isfinite(values).all():
             return float(values.mean())
@@ -126,9 +130,7 @@ def refuse_misfit(
     y: Tensor,
     objective: Objective | None = None,
 ) -> None:
-    """Try the metrics on a batch and on one sample, because an evaluation's last batch may have one sample.
-
-    Raises InputError if a metric does not return a finite number per sample.
+    """Try the metrics on a batch and on one sample, because the last batch may have only one.
 
     Args:
         metrics: The metrics to try.
@@ -136,6 +138,9 @@ def refuse_misfit(
         x: Inputs of a batch.
         y: Labels of the batch.
         objective: Computes the outputs (default: classification).
+
+    Raises:
+        InputError: A metric does not return a finite number per sample.
     """
     if not metrics:
         return

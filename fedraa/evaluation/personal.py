@@ -1,4 +1,4 @@
-"""The personal models of evaluations: models that clients keep, or the global model trained on a client's data."""
+"""The personal models of evaluations: models that clients keep, or fine-tuned global models."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -21,13 +21,13 @@ Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData(Federated):
-    """The data of an evaluation. They include the training data of the clients whose personal models are evaluated."""
+    """The data of an evaluation, with the training data of clients with personal models."""
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
     """True if each evaluation reads all training samples from the data source, to estimate the model's buffers."""
     reported: npt.NDArray[np.int64] | None = None
-    """The clients whose results are reported, ascending, or None if only the results of all clients are reported."""
+    """The clients with reported results, ascending, or None if only the results of all clients are reported."""
 
     @classmethod
     def of(
@@ -43,7 +43,7 @@ class EvaluationData(Federated):
 
 
 def choose_clients(data: Federated, count: int, rng: np.random.Generator, left_out: Collection[int] = ()) -> list[int]:
-    """Return `count` clients that have test samples, sampled uniformly and sorted. Return all if there are fewer.
+    """Return `count` random clients with test samples, sorted, or all if there are fewer.
 
     Args:
         data: The federated data.
@@ -59,7 +59,7 @@ class PersonalModels(Protocol):
     """The source of the personal models of an evaluation."""
 
     def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
-        """Return the personal model [d] of a client, or None if it has only the global model.
+        """Return a client's personal model [d], or None if it has only the global model.
 
         Args:
             params: The global model [d].
@@ -72,10 +72,7 @@ class PersonalModels(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class KeptModels:
-    """The personal models that clients keep: the model that the algorithm trains, or the client's personal layers.
-
-    Personal layers replace the same layers of the global model. If a client has never trained, its personal layers have
-    the initial values.
+    """The personal models that clients keep: a whole model, or personal layers in the global model.
 
     Attributes:
         algorithm: The algorithm of local training.
@@ -102,13 +99,11 @@ class KeptModels:
 
 
 class FineTuning:
-    """A trainer of the full model on a client's data, with the epochs and the learning rate of a task.
+    """Personal models that train the global model on a client's data, with a task's epochs and learning rate.
 
-    If the number of local steps depends on costs, the training has the steps of a task that takes no time to send.
-
-    The training uses nothing that a server sends besides the model, such as control variates, momentum or optimizer
-    state. Nothing is compressed. Logits are not calibrated, because the personal model should fit the client's labels.
-    Every evaluation has the same order of minibatches and the same random numbers for transforms.
+    The training does not use the server's control variates, momentum or optimizer state, compression or logit
+    calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs, it is that
+    of a task without sending time.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, **options: Any) -> None:
@@ -121,7 +116,7 @@ class FineTuning:
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **options)
 
     def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
-        """Return the parameters [d] after the client's local training, or None if it has too few samples."""
+        """Return the parameters [d] after the client's training, or None if it has too few samples."""
         if len(y) < self._solver.min_batch:
             return None
         auto = self._solver.auto

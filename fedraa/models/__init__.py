@@ -1,6 +1,6 @@
-"""The built-in models, which the papers use, and the creation of user-defined models."""
+"""The built-in models, and the creation of custom models."""
 
-# The import of `safe_convolution` replaces PyTorch's backward pass of convolutions by a safe one.
+# The import of `safe_convolution` replaces PyTorch's backward pass of convolutions.
 from fedraa.models import safe_convolution as safe_convolution
 from fedraa.models.build import MODELS, build_model
 from fedraa.models.scaler import Scaler, set_scaler_rate

@@ -1,4 +1,4 @@
-"""Creation of models from names, import paths or functions, and checks of models."""
+"""Creation of models from names, import paths or functions, with checks."""
 
 import inspect
 import math
@@ -24,9 +24,8 @@ from fedraa.models.statistics import kept_buffers
 from fedraa.models.vit import vit, vit_small
 from fedraa.models.wrappers import unwrap_module
 
-# For each model: the function of (channels, height, width, classes) that makes it, and the smallest side of an image in
-# pixels. For models with batch norm, images of this size still have more than one pixel in the last stage, so that a
-# batch of one sample can be normalised.
+# Each model's function of (channels, height, width, classes), and its smallest image side in pixels. A batch norm needs
+# more than one pixel in the last stage to normalise a single sample.
 _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
     "cnn": (cnn, 4),
     "cnn-wide": (wide_cnn, 8),
@@ -58,9 +57,9 @@ def build_model(
     seed: int = 0,
     misfit: Callable[[Any], str | None] | None = None,
 ) -> nn.Module:
-    """Return an initialised model that maps a batch like `sample`, `[b, ...]`, to logits `[b, classes]`.
+    """Return an initialised model that maps a batch `[b, ...]` to logits `[b, classes]`.
 
-    The same seed gives the same weights, bit for bit. The state of torch's global generator does not change.
+    The same seed gives the same weights, bit for bit. Torch's global generator does not change.
 
     Args:
         source: One of `MODELS`, `package.module:callable`, or a function or class. A function or class must return an
@@ -70,8 +69,8 @@ def build_model(
         hidden: Widths of the hidden layers of the mlp.
         dropout: Dropout of the mlp.
         seed: Seed of the weights.
-        misfit: A function of the model's result for two samples. It returns None if the result is correct, and
-            otherwise the rest of a sentence about the mistake. By default the result must be logits.
+        misfit: Returns the problem of the model's result for two samples, as the end of a sentence, or None. By default
+            the result must be logits.
 
     Raises:
         InputError: The name is unknown, the model cannot be created, or it does not accept `sample`.
@@ -83,20 +82,19 @@ def build_model(
             raise _unknown_name_error(name)
         if not isinstance(sample, torch.Tensor) and name in MODELS:
             problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
-            raise InputError(f"model {name!r}", problem, hint="give a custom model")
+            raise InputError(f"model {name!r}", problem, hint="use a custom model")
         model: nn.Module
         if name == "mlp":
             model = _build_mlp(sample, classes, hidden, dropout)
         elif name == "mlp-exits":
             layers = _build_mlp(sample, classes, hidden, dropout)
-            # The first module flattens the samples and the last gives the logits. Each hidden layer between them has
-            # the same number of modules.
+            # The first module flattens the samples, the last gives the logits, and all hidden layers have equally many.
             count = (len(layers) - 2) // max(1, len(hidden))
             model = early_exits(layers, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:
-            raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
+            raise without_effect("hidden", hidden, f"model {name}", "use --model mlp, or leave it out")
         elif dropout != 0.0:
-            raise without_effect("dropout", dropout, f"model {name}", "give --model mlp, or leave it out")
+            raise without_effect("dropout", dropout, f"model {name}", "use --model mlp, or leave it out")
         elif not isinstance(source, str) or ":" in name:
             model = _build_custom(name, source, classes)
         elif name in _IMAGE_MODELS:
@@ -113,14 +111,6 @@ def build_model(
 
 
 def _build_mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Sequential:
-    """Return a multi-layer perceptron for these samples.
-
-    Args:
-        sample: A batch of samples.
-        classes: The number of outputs.
-        hidden: Widths of the hidden layers.
-        dropout: Dropout after each hidden layer.
-    """
     if any(width < 1 for width in hidden):
         raise InputError("hidden", got=hidden, expected="widths of 1 or more")
     if not 0 <= dropout < 1:
@@ -129,13 +119,7 @@ def _build_mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], drop
 
 
 def _build_image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
-    """Return a model for images.
-
-    Args:
-        name: A key of `_IMAGE_MODELS`.
-        sample: A batch of images [b, channels, height, width].
-        classes: The number of outputs.
-    """
+    """Return a built-in model for images [b, channels, height, width]."""
     make, smallest = _IMAGE_MODELS[name]
     if sample.ndim != 4 or min(sample.shape[2:]) < smallest:
         problem = f"the samples have the shape {list(sample.shape[1:])}"
@@ -146,7 +130,7 @@ def _build_image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Modu
 
 
 def _build_custom(name: str, source: object, classes: int) -> nn.Module:
-    """Return the model of a function or class, or of an import path.
+    """Return the model of a function, a class or an import path.
 
     Args:
         name: The name of the model for errors.
@@ -157,7 +141,7 @@ def _build_custom(name: str, source: object, classes: int) -> nn.Module:
     if isinstance(source, str):
         make = import_object("model", source)
     if isinstance(make, nn.Module):
-        hint = "give the module to run, as model=..."
+        hint = "pass the module to run, as model=..."
         raise InputError("model", got=make, expected="a function or a class that makes a module", hint=hint)
     if not callable(make):
         raise InputError("model", got=make, expected=MODULE, hint=_hint_for_object(make))
@@ -187,33 +171,32 @@ def _find_arguments(name: str, make: Callable[..., Any], classes: int) -> dict[s
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):
-        # Some functions that are written in C have no signature.
+        # Some C functions have no signature.
         return {}
     arguments = {"classes": classes} if "classes" in signature.parameters else {}
     try:
         signature.bind(**arguments)
     except TypeError as error:
         problem = f"fedraa can call it only with the argument classes or without arguments: {error}"
-        hint = "give a finished module, or a function without other arguments"
+        hint = "pass a module, or a function without other arguments"
         raise InputError(f"model {name!r}", problem, hint=hint) from error
     return arguments
 
 
 def _hint_for_object(source: object) -> str:
-    """Return the hint of the error about an object that is neither a model nor callable."""
+    """Return the hint for an object that is neither a model nor callable."""
     if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
-        return "give nn.Sequential(*layers)"
+        return "pass nn.Sequential(*layers)"
     if isinstance(source, Mapping) and any(isinstance(value, torch.Tensor) for value in source.values()):
-        return "a state dict holds only values: load it into the module with load_state_dict, and give the module"
+        return "load the state dict into the module with load_state_dict, and pass the module"
     if isinstance(source, Path):
-        return "make the module, load the file with load_state_dict, and give the module"
+        return "make the module, load the file with load_state_dict, and pass the module"
     return ""
 
 
 def _unknown_name_error(name: str) -> InputError:
-    """Return the error about an unknown model name."""
     if Path(name).suffix in _FILES:
-        hint = "a file holds only values: load it into the module with load_state_dict, and give the module"
+        hint = "load the file into the module with load_state_dict, and pass the module"
         return InputError("model", got=name, expected=MODULE, hint=hint)
     expected = f"one of {', '.join(MODELS)}, package.module:callable, or in Python an nn.Module of any library"
     return InputError("model", got=name, expected=expected, hint=suggest_closest(name, MODELS))
@@ -228,15 +211,12 @@ def refuse_misfit(
 ) -> None:
     """Raise InputError if the model fails on a small batch or returns a wrong result.
 
-    The model runs in evaluation mode, so that no statistic changes.
-
     Args:
         field: The field of the error.
-        model: The model. Its training modes and buffers are restored.
+        model: The model. It runs in evaluation mode; its modes and buffers are restored.
         batch: The samples, which are not changed.
-        misfit: A function of the result. It returns None if the result is correct, and otherwise the rest of a sentence
-            about the mistake.
-        run: The function that runs the model on the batch.
+        misfit: Returns the problem of the model's result, as the end of a sentence, or None.
+        run: Runs the model on the batch.
     """
     modes = [(part, part.training) for part in model.modules()]
     shapes = " and ".join(str(list(part.shape[1:])) for part in list_leaves(batch))
@@ -259,16 +239,15 @@ def refuse_misfit(
 
 
 def _hint_for_error(error: Exception) -> str:
-    """Return a hint for the user after an error in a forward pass."""
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
-        return "give the inputs of the data set the names of the arguments of the model's forward"
+        return "name the inputs of the data set like the arguments of the model's forward"
     if isinstance(error, TypeError) and "positional argument" in str(error):
-        return "give the data set one input for each argument of the model's forward, in a tuple or a dict"
+        return "use one input of the data set for each argument of the model's forward, in a tuple or a dict"
     return "change the first layers of the model, or the shape of the samples"
 
 
 def _check_for_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
-    """Return a function of a model's result, which returns None for logits [b, classes], or describes the mistake."""
+    """Return a function that returns the problem of a model's result, or None for logits [b, classes]."""
     expected = [len(list_leaves(batch)[0]), classes]
 
     def describe_wrong(result: Any) -> str | None:

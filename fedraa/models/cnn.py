@@ -9,10 +9,9 @@ from fedraa.models.images import ImageConv2d
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Return RA-Fed's network for CIFAR-10: 5x5 convolutions of 6 and 16 channels, dense layers of 120 and 84 units.
+    """Return RA-Fed's network for CIFAR-10, with two convolutions (6 and 16 channels) and two hidden layers (120, 84).
 
-    For images of 16x16 or more the network is as published. Smaller images, such as the 8x8 digits, would shrink to
-    nothing in the second convolution. For them both convolutions are padded by 2, which keeps the size of the image.
+    The 5x5 convolutions are padded by 2 if the images are smaller than 16x16.
     """
     padding = 0 if min(height, width) >= 16 else 2
 
@@ -36,9 +35,9 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
 
 
 def wide_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Return a wider network for CIFAR: three padded 3x3 convolutions, each with a pool of 2x2, and two dense layers.
+    """Return a network for CIFAR with three padded 3x3 convolutions, each with a 2x2 pool, and two dense layers.
 
-    Each pool is before the ReLU, because the result is the same and the ReLU then costs a quarter.
+    A ReLU after a pool costs a quarter of one before it, with the same result.
     """
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1),

@@ -14,8 +14,8 @@ from fedraa.errors import InputError
 class EarlyExits(nn.Module):
     """A sequence of blocks with a classifier after each block.
 
-    In training only the first `depth` blocks run. The result is a tuple of the logits [b, classes] of their
-    classifiers, the deepest first. In evaluation the result is the mean of the logits of all classifiers.
+    In training, the first `depth` blocks run and return the logits [b, classes] of their classifiers, the deepest
+    first. In evaluation, the mean of all classifiers' logits is returned.
 
     Args:
         blocks: The blocks. Each takes the result of the block before it.
@@ -43,7 +43,7 @@ class EarlyExits(nn.Module):
 
 
 def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
-    """Let a model with early exits run in training only up to its last block that has a trained parameter.
+    """Run an EarlyExits model in training only up to its last block with a trained parameter.
 
     Other models do not change.
 
@@ -63,13 +63,12 @@ def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None
 
 
 def early_exits(model: nn.Sequential, sample: Tensor, after: Sequence[int]) -> EarlyExits:
-    """Return an EarlyExits model: the layers of `model` as blocks, with a new classifier after each block but the last.
+    """Return the layers of `model` as blocks, with a new classifier after each block but the last.
 
-    The output of the model itself is the last classifier. A new classifier averages the pixels of each channel and has
-    one linear layer.
+    A new classifier averages the pixels of each channel and has one linear layer.
 
     Args:
-        model: The model, a sequence of layers that ends with logits. Its layers become part of the result.
+        model: A sequence of layers that ends with logits. Its layers become part of the result.
         sample: A batch of samples [b, ...].
         after: The numbers of layers after which a classifier is added, ascending, such as (5, 7, 9).
     """

@@ -7,10 +7,9 @@ _ROWS = 10_000
 
 
 class FastText(nn.Module):
-    """A model that maps tokens, int64 `[b, length]`, to logits: the mean of the embeddings, then two hidden layers.
+    """A text classifier for tokens, int64 `[b, length]`: the mean embedding, then two hidden layers.
 
-    Token 0 is padding and has the embedding 0. Token numbers beyond the embedding table are taken modulo the table's
-    size, similar to fastText's hashes of n-grams.
+    Token 0 is padding. Larger token numbers than the embedding table are taken modulo its size.
     """
 
     def __init__(self, classes: int, width: int = 64, hidden: int = 128) -> None:

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 class ImageConv2d(nn.Conv2d):
     """A convolution that converts images [n, c, h, w] to the memory format `channels_last`.
 
-    All later feature maps keep this format. On a CPU the format saves about a quarter of the time of convolutions and
-    pools in larger models. With the channel numbers of submodels, PyTorch's backward pass in this format can corrupt
-    memory; the module `safe_convolution` prevents this. Set `lay_out` to False under vmap, which supports only the
-    default format.
+    On a CPU this saves about a quarter of the time of larger models. `safe_convolution` prevents PyTorch's backward
+    pass in this format from corrupting memory. Set `lay_out` to False under vmap, which supports only the default
+    format.
     """
 
     lay_out = True

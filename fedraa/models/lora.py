@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al. 2022) for the layers of any module, and their merge into the layers' weights."""
+"""Low-rank adapters (LoRA, Hu et al. 2022) for any module, and their merge into its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = "Linear, Conv without groups or Embedding layers with a weight of float
 
 
 class _Lookup(nn.Module):
-    """An embedding with a transposed table [rank, entries]. The padding entry gets no gradient."""
+    """An embedding with a transposed table [rank, entries], without a gradient for the padding entry."""
 
     def __init__(self, entries: int, rank: int, padding: int | None) -> None:
         super().__init__()
@@ -37,15 +37,18 @@ class _Lookup(nn.Module):
 class Adapted(nn.Module):
     """A frozen layer with an adapter: base(x) + scale * lora_B(lora_A(x)).
 
-    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32, even if the base has
-    another type. The parameter `merged`, if it exists, is added to the layer's weight and has its shape. `merged` gets
-    no gradient; only the server changes it. The attribute `weight` is the base's weight plus the dense product of the
-    adapter. All other attributes come from the base.
+    All other attributes are those of the base.
+
+    Attributes:
+        lora_A: Layer with the float32 weight [rank, in, ...].
+        lora_B: Layer with the float32 weight [out, rank, ...].
+        merged: A parameter that is added to the layer's weight, or None. It gets no gradient; the server changes it.
+        weight: The base's weight plus the result of `compute_change`.
     """
 
-    # This name is in capitals because the library peft uses it.
+    # The library peft uses this name.
     lora_A: Any  # noqa: N815
-    # The second matrix also has peft's name.
+    # The second name is also peft's.
     lora_B: Any  # noqa: N815
     merged: nn.Parameter | None
 
@@ -54,7 +57,7 @@ class Adapted(nn.Module):
         self.base = base
         self.scale = scale
         weight = base.get_parameter("weight")
-        # Torch's layers draw initial values from the global generator, which must not change.
+        # Torch's layers draw initial values from the global generator.
         with torch.random.fork_rng(devices=[]):
             self.lora_A, self.lora_B = _make_pair(base, rank)
         self.to(weight.device)
@@ -78,7 +81,7 @@ class Adapted(nn.Module):
         return out + change.to(out.dtype)
 
     def _run_base(self, x: Tensor) -> Any:
-        """Return the result of the base layer, with `merged` added to the layer's weight."""
+        """Return the result of the base layer, with `merged` added to its weight."""
         if self.merged is None:
             return self.base(x)
         weight = self.base.get_parameter("weight")
@@ -90,7 +93,7 @@ class Adapted(nn.Module):
         return weight + self.compute_change().to(weight.dtype)
 
     def compute_change(self) -> Tensor:
-        """Return the float32 tensor that the adapter, and `merged` if it exists, add to the layer's weight."""
+        """Return the float32 change of the layer's weight by the adapter and `merged`."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         if isinstance(self.base, nn.Embedding):
@@ -104,7 +107,7 @@ class Adapted(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # During construction these attributes are missing. A lookup in `self.base` would then recurse without end.
+            # These attributes are missing during construction, so `self.base` would recurse without end.
             if name in ("base", "lora_A", "lora_B"):
                 raise
             return getattr(self.base, name)
@@ -122,16 +125,18 @@ def lora(
 ) -> nn.Module:
     """Return a model with low-rank adapters on its frozen layers. Only the adapters are trained and sent.
 
-    `model` does not change, and the result shares its parameters. The output of an adapter is 0 at first. A method that
-    cuts models also cuts the `rank` units of an adapter, so that weak devices may get fewer units. The scale is alpha /
-    rank, with the full rank for every device. The adapter of a device thus equals the full adapter with all other units
-    at zero. With `fragment_scale` the scale is alpha / (the device's rank) while the device trains.
+        model = fedraa.lora(Net(), rank=8, targets=("query", "value"), train="head")
+        history = fedraa.run(method="hetlora", model=model, dataset=data, rounds=20)
+
+    `model` does not change, and the result shares its parameters. The output of an adapter is 0 at first. Methods that
+    cut models also cut the `rank` units of an adapter. The scale is alpha / rank on every device; with `fragment_scale`
+    it is alpha / (the device's rank) in training.
 
     Args:
         model: Any module. Linear, Conv1d to Conv3d without groups, and Embedding layers can have adapters.
         rank: The number of units of each adapter. A rank above the smaller side of a layer's weight has no benefit.
-        targets: The layers, by their names or the ends of their names (`"query"` is every `...query`). By default
-            every Linear, and every Conv that can have an adapter.
+        targets: The layers, by their names or the ends of their names (`"query"` is every `...query`). By default every
+            Linear, and every Conv that can have an adapter.
         train: Layers or containers, named in the same way, that are trained in full, such as a new head.
         alpha: The numerator of the scale. The default `rank` gives the scale 1.
         merge: True to give each layer a parameter `merged` with the shape of its weight. The method flora requires it.
@@ -139,9 +144,6 @@ def lora(
 
     Raises:
         InputError: A name matches no layer, or a layer cannot have an adapter.
-
-        model = fedraa.lora(Net(), rank=8, targets=("query", "value"), train="head")
-        history = fedraa.run(method="hetlora", model=model, dataset=data, rounds=20)
     """
     if not isinstance(model, nn.Module):
         raise InputError("model", got=model, expected="an nn.Module")
@@ -155,7 +157,7 @@ def lora(
         raise InputError("seed", got=seed, expected="a whole number of at most 64 bits")
     if any(isinstance(part, Adapted) for part in model.modules()):
         problem = f"{type(model).__name__} already has adapters"
-        raise InputError("model", problem, hint="give merged(model), or the plain model")
+        raise InputError("model", problem, hint="pass merged(model), or the plain model")
     rank = int(rank)
     scale = float(alpha) / rank
     whole = _match_names(model, "train", train)
@@ -172,9 +174,9 @@ def lora(
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return a copy of a model in which each adapter is removed and the change that it makes is added to the weight.
+    """Return a copy of a model with its adapters merged into the weights.
 
-    Layers that shared a weight get separate weights, because their adapters differ. Frozen parameters stay frozen.
+    Layers that shared a weight get separate weights. Frozen parameters stay frozen.
 
     Raises:
         InputError: The model has no adapters that `lora` made.
@@ -187,7 +189,7 @@ def merged(model: nn.Module) -> nn.Module:
         raise InputError("model", f"{type(model).__name__} has no adapters of fedraa.lora")
     for part in dict.fromkeys(part for _, part in adapted):
         weight = part.base.get_parameter("weight")
-        # The sum is computed in float32, so that it is rounded only once.
+        # With float32 the sum is rounded only once.
         moved = (weight.float() + part.compute_change()).detach().to(weight.dtype)
         part.base.register_parameter("weight", nn.Parameter(moved, requires_grad=False))
     for name, part in adapted:
@@ -196,9 +198,9 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
-    """Return a copy of the model with frozen parameters, which share the memory of the original's parameters.
+    """Return a copy of the model that shares the original's parameters and freezes them.
 
-    The modules in `whole` get copies of their parameters instead, which are not frozen.
+    Modules in `whole` get trainable copies of their parameters.
     """
     for name, p in model.named_parameters():
         if is_lazy(p):
@@ -206,7 +208,7 @@ def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
     free = set(map(id, chain.from_iterable(model.get_submodule(name).parameters() for name in whole)))
     memo: dict[int, Any] = {}
     for value in chain.from_iterable(vars(part).values() for part in model.modules()):
-        # Hooks may have stored tensors that are computed from parameters. `deepcopy` fails for these unless detached.
+        # `deepcopy` fails for tensors that hooks computed from parameters, unless they are detached.
         if isinstance(value, Tensor) and not value.is_leaf:
             memo[id(value)] = value.detach()
     for p in model.parameters():
@@ -222,7 +224,6 @@ def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
 
 
 def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
-    """Return the two layers of an adapter, with `rank` units between them."""
     if isinstance(base, nn.Linear):
         return nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
     if isinstance(base, nn.Embedding):
@@ -235,7 +236,7 @@ def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
-    """Return the names of the layers that get adapters. If a layer is in several places, all its names are returned.
+    """Return all names of the layers that get adapters.
 
     Args:
         model: The model.
@@ -265,7 +266,7 @@ def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole:
 
 
 def _match_names(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
-    """Return the module names that are one of `ends`, or end with a dot and one of them.
+    """Return the names of modules that equal one of `ends`, or end with a dot and one of them.
 
     Args:
         model: The model.
@@ -289,7 +290,7 @@ def _match_names(model: nn.Module, field: str, ends: str | Sequence[str]) -> set
 
 
 def _describe_unfit(layer: nn.Module) -> str | None:
-    """Return the reason why a layer cannot have an adapter, or None if it can have one."""
+    """Return why a layer cannot have an adapter, or None if it can."""
     if not isinstance(layer, _LAYERS):
         return f"is a {type(layer).__name__}"
     if isinstance(layer, _CONVOLUTIONS) and layer.groups > 1:
@@ -302,7 +303,7 @@ def _describe_unfit(layer: nn.Module) -> str | None:
 
 
 def _replace_module(model: nn.Module, name: str, part: nn.Module) -> nn.Module:
-    """Replace the submodule `name` by `part` and return the model. With an empty name, return `part`."""
+    """Replace the submodule `name` and return the model. With an empty name, return `part`."""
     owner, _, last = name.rpartition(".")
     if not last:
         return part

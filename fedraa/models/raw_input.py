@@ -12,10 +12,9 @@ from fedraa.rng import generator
 
 
 class RawInputModel(nn.Module):
-    """A model that applies the scaling and the fixed transforms of the run to its inputs, and then calls `model`.
+    """A trained model that scales and transforms its inputs as in the run before it calls `model`.
 
-    Its input is a batch of raw samples of the data set, as tensors or arrays: images of floats or bytes, rows of
-    features, or tokens. Several inputs are passed as keyword or positional arguments.
+    Its input is a batch of raw samples as tensors or arrays: images of floats or bytes, rows of features, or tokens.
     """
 
     def __init__(self, model: nn.Module, scaling: Scaling, fixed: Transforms) -> None:
@@ -26,7 +25,6 @@ class RawInputModel(nn.Module):
         self._fixed = fixed
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Return the model's result for a batch of raw inputs."""
         x: Any = named or inputs
         if len(inputs) == 1 and not named:
             x = inputs[0]
@@ -38,7 +36,7 @@ class RawInputModel(nn.Module):
         return forward(self.model, x)
 
     def _add_scaling(self, scaling: Scaling) -> Any:
-        """Append each scaling in the tree to `scalings`. Return the tree with each scaling replaced by its index."""
+        """Append each scaling in the tree to `scalings`, and return a tree of their indices."""
         if isinstance(scaling, dict):
             return {name: self._add_scaling(part) for name, part in scaling.items()}
         if isinstance(scaling, tuple):
@@ -52,7 +50,7 @@ class RawInputModel(nn.Module):
         """Return the inputs in the types and scales of the run.
 
         Args:
-            scaling: Tree of indices into `scalings`; None stands for no scaling.
+            scaling: Tree of indices into `scalings`; None for no scaling.
             x: Raw inputs.
             several: True if the model has several inputs.
         """
@@ -95,8 +93,8 @@ def _pick_scaling(scaling: Any, key: Any) -> Any:
 def _as_input(x: Tensor, *, several: bool) -> Tensor:
     """Return x in the type in which a run trains.
 
-    Integers other than bytes become int64 if x has two dimensions (tokens) or is one of several inputs. Booleans stay
-    bool if x is one of several inputs (a mask). All other values become float32.
+    Integers except bytes become int64 (tokens) if x is a matrix or one of several inputs. Booleans stay bool (masks) if
+    x is one of several inputs. All others become float32.
     """
     if several and x.dtype is torch.bool:
         return x

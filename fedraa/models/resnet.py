@@ -1,4 +1,4 @@
-"""ResNet-18 for 32x32 images (He et al. 2016): a 3x3 stem without pooling, stages of 64 to 512 channels.
+"""ResNet-18 for 32x32 images (He et al. 2016), with a 3x3 stem without pooling.
 
 The arguments of each model function are the shape of the images (channels, height, width) and the number of classes.
 """
@@ -13,21 +13,21 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.scaler import Scaler
 
 Norm = Callable[[int], nn.Module]
-# For each stage of a ResNet-18 except the last, the number of modules up to its end.
+# The number of modules up to the end of each stage of a ResNet-18, except for the last.
 ENDS_OF_STAGES = (5, 7, 9)
 
 
 def group_norm(channels: int) -> nn.Module:
     """Return a group norm with 32 groups (Wu and He 2018).
 
-    All widths have the same number of groups, so that every stage can be cut between groups at the same 32 points. Such
-    a cut does not change the statistics of the remaining groups.
+    A cut between groups does not change the statistics of the others. With 32 groups at all widths, every stage can be
+    cut at the same points.
     """
     return nn.GroupNorm(32, channels)
 
 
 class Block(nn.Module):
-    """Two convolutions with a residual connection, which has a 1x1 convolution if input and output shapes differ."""
+    """Two convolutions with a residual connection, which has a 1x1 convolution if the shapes differ."""
 
     def __init__(self, channels: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class PreactivatedBlock(nn.Module):
 
 
 def _make_stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> list[nn.Module]:
-    """Return four stages of two blocks. The first block of every stage except the first halves the image."""
+    """Return four stages of two blocks. Each stage except the first halves the image."""
     blocks: list[nn.Module] = []
     for channels, width, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
         blocks += [block(channels, width, stride, norm), block(width, width, 1, norm)]
@@ -78,13 +78,6 @@ def _make_stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) 
 
 
 def _make_resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
-    """Return a ResNet-18.
-
-    Args:
-        channels: Channels of the images.
-        classes: Number of classes.
-        norm: Makes a norm layer for a number of channels.
-    """
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1, bias=False),
         norm(64),
@@ -97,15 +90,14 @@ def _make_resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
 
 
 def resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Return a ResNet-18 with group norm, which has no running statistics, so that clients send only parameters."""
+    """Return a ResNet-18 with group norm, which has no running statistics."""
     return _make_resnet(channels, classes, group_norm)
 
 
 def resnet18_bn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return a ResNet-18 with static batch norm.
 
-    Clients train with the statistics of the minibatch and do not send running statistics. The server estimates running
-    statistics with `reestimate_statistics` before each evaluation.
+    Clients train with the statistics of the minibatch. The server estimates running statistics before each evaluation.
     """
     return _make_resnet(channels, classes, nn.BatchNorm2d)
 

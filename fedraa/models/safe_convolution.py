@@ -1,19 +1,16 @@
 """The backward pass of a convolution on a CPU, without two faults of oneDNN 3.12 (PyTorch 2.13).
 
-The first fault overwrites memory. It occurs in the gradient of a convolution with a 1x1 kernel and a stride. oneDNN
-copies the pixels that it needs into a buffer and runs its kernel of stride 1 on them. If channels are the innermost
-dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy exceeds the buffer:
-https://github.com/uxlfoundation/oneDNN/issues/6035. The process then dies or hangs, or values elsewhere in memory
-change silently. The fault occurs with `channels_last` images, a permuted NHWC array and `channels_last` weights. For
-few channels the backward pass of this module therefore selects the pixels itself and runs PyTorch's kernel with stride
-1. The result is the same sum for any memory format and CPU.
+The first fault overwrites memory in the gradient of a convolution with a 1x1 kernel and a stride:
+https://github.com/uxlfoundation/oneDNN/issues/6035. It needs channels as the innermost dimension (`channels_last`
+images or weights, permuted NHWC arrays) and fewer than 8 of them (AVX2) or 16 (AVX-512). The process then dies or
+hangs, or values change silently. With few channels, this module selects the pixels itself and runs PyTorch's kernel
+with stride 1. The result is the same sum.
 
 The second fault gives wrong weight gradients of some three-dimensional convolutions in bfloat16. This module computes
-these gradients in float32.
+them in float32.
 
-The import of this module replaces PyTorch's CPU kernel of `convolution_backward`. Every backward pass of a convolution
-calls the replacement: in a module, a function, a script, or under vmap. The replacement passes all other convolutions
-to PyTorch's kernel.
+The import of this module replaces PyTorch's CPU kernel of `convolution_backward` everywhere. All other convolutions
+still run PyTorch's kernel.
 """
 
 from typing import Any
@@ -22,8 +19,7 @@ import torch
 from torch import Tensor
 
 _OPERATOR = "convolution_backward"
-# The fault occurs only with fewer channels than oneDNN's largest block, which has 16. To be safe, the limit is twice
-# 16.
+# The fault occurs below oneDNN's largest block of 16 channels. The limit is twice 16 for safety.
 _FEW_CHANNELS = 32
 
 _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
@@ -32,9 +28,7 @@ _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
 def _convolution_backward(
     keys: torch.DispatchKeySet, grad_output: Tensor, input: Tensor, weight: Tensor, *options: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of input, weight and bias that the output mask selects.
-
-    The arguments and the result are those of PyTorch's operator `convolution_backward`.
+    """Return the gradients of input, weight and bias, as PyTorch's operator `convolution_backward`.
 
     Args:
         keys: The dispatch keys of the call.
@@ -54,7 +48,7 @@ def _convolution_backward(
         unchanged: tuple[Tensor | None, ...] = _backward.call_boxed(keys, grad_output, input, weight, *options)
         return unchanged
     sides = weight.ndim - 2
-    # The stride may be a single value for all dimensions.
+    # The stride may be one value for all dimensions.
     steps = [*stride, *stride[-1:] * (sides - len(stride))]
     pixels = (slice(None), slice(None), *(slice(None, None, step) for step in steps))
     unstrided = [1] * sides, padding, dilation, transposed, [0] * sides, groups
@@ -77,10 +71,8 @@ def _convolution_backward(
 
 
 def replace_kernel() -> torch.library.Library:
-    """Replace PyTorch's kernel for as long as the returned object exists."""
-    # Torch's constructor has no types.
+    """Replace PyTorch's kernel while the returned object exists."""
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    # Torch's method has no types.
     library.impl(_OPERATOR, _convolution_backward, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
     return library
 

@@ -1,7 +1,7 @@
 """Estimation of the buffers that training changes, such as batch norm's statistics (Diao et al. 2021).
 
-Clients do not send buffers. The server estimates the buffers from the parameters and a fixed set of training samples.
-An evaluation depends on nothing else, so that a resumed run has the same results.
+Clients do not send buffers. The server estimates them from the parameters and a fixed set of training samples, so a
+resumed run has the same evaluations.
 """
 
 import math
@@ -18,19 +18,18 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from fedraa.data.tree import Tree, list_leaves, map_tree, take_rows
 from fedraa.models.forward import forward
 
-# Lazy batch norms change to one of these classes in their first forward pass.
+# Lazy batch norms become one of these classes in their first forward pass.
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-# Maximum number of passes over the training samples. If a buffer still changes after them, an error is raised.
+# A buffer that still changes after this number of passes is an error.
 MAX_PASSES = 1000
-# A buffer counts as constant if its distance to its limit is at most this share of its largest value.
+# A buffer counts as constant at this distance from its limit, relative to its largest value.
 TOLERANCE = 1e-4
-# Changes are divided by the largest value of a buffer, but at least by this value, so that rounding errors of small
-# buffers are ignored.
+# A smaller largest value counts as this one, because of rounding errors.
 SMALLEST_SCALE = 1e-3
-# A buffer counts as one that only grows if its changes in two passes differ at most by this relative amount.
+# The changes of a buffer that only grows differ at most by this relative amount from pass to pass.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
-# The power iteration of a unit vector ends when every entry changes by less than this.
+# The power iteration ends when every entry of the unit vector changes by less than this.
 POWER_TOLERANCE = 1e-6
 
 Buffers = Mapping[str, Tensor | None]
@@ -39,23 +38,23 @@ Parts = Callable[[], Iterable[Tree]]
 
 
 class Unsettled(Exception):
-    """An error about a buffer that changes in every pass over the same samples. The message is the buffer's name."""
+    """A buffer changes in every pass over the same samples. The message is the buffer's name."""
 
 
 def is_norm(part: nn.Module) -> bool:
-    """Return True for a batch norm that keeps running statistics and does not override torch's forward."""
+    """Return True for a batch norm with running statistics and torch's forward."""
     if not isinstance(part, NORMS):
         return False
     return type(part).forward in {kind.forward for kind in NORMS} and part.track_running_stats
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Return True if the module has a batch norm with running statistics, which must be estimated."""
+    """Return True if the module has a batch norm with running statistics."""
     return any(map(is_norm, module.modules()))
 
 
 def part_sizes(count: int, batch: int) -> list[int]:
-    """Divide `count` samples evenly into parts of at most `batch` samples. Return the sizes of the parts."""
+    """Return the sizes of the most even division of `count` samples into parts of at most `batch`."""
     if not count:
         return []
     return [len(rows) for rows in np.array_split(np.arange(count), math.ceil(count / batch))]
@@ -64,7 +63,7 @@ def part_sizes(count: int, batch: int) -> list[int]:
 def reestimate_statistics(
     module: nn.Module, x: Tree, *, batch: int = 512, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Call `reestimate_over` with the samples `x` [n, ...], divided as evenly as possible.
+    """Estimate the buffers that training changes from the samples `x` [n, ...], as `reestimate_over` does.
 
     Args:
         module: The module, which is changed in place.
@@ -83,22 +82,18 @@ def reestimate_statistics(
 def reestimate_over(
     module: nn.Module, parts: Parts, *, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Set the buffers that training changes. They get the values that training on `parts` would give them.
+    """Set the buffers that training changes to the values that they would have after training on `parts`.
 
-    Only the modules that own these buffers run in training mode. All modes and momenta are restored at the end.
-
-    - Batch norms get the mean of the statistics of all batches, with equal weights, in one pass. A batch norm that
-      stays in evaluation mode during training keeps its statistics.
-    - The `estimated` buffers start from their current values. The batches are passed through the module repeatedly
-      until these buffers are constant. If a buffer is a moving average, each batch moves it by a fixed share of the
-      distance to its limit, so the limit is extrapolated. The result is the buffer's mean over the last pass.
-    - An `estimated` buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads
-      such a buffer, all buffers keep their values after the last pass, so that they match each other.
+    - Batch norms that train get the mean of the statistics of all batches, in one pass.
+    - The `estimated` buffers start from their current values, and the batches run until they are constant. The result
+      is the mean over the last pass. The limit of a moving average is extrapolated.
+    - A buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads such a buffer,
+      all `estimated` buffers keep their values after the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.
 
     Args:
-        module: The module, which is changed in place.
-        parts: The function that returns the batches.
+        module: The module, which is changed in place. Its modes and momenta are restored.
+        parts: Returns the batches.
         estimated: The names of buffers that training changes, besides those of batch norms.
         read: The names of the `estimated` buffers that evaluation reads.
 
@@ -122,9 +117,9 @@ def reestimate_over(
 
 
 def settle_spectral(module: nn.Module) -> None:
-    """Set the vectors of every `spectral_norm` in the module to the leading singular vectors of the current weight.
+    """Set the vectors of every `spectral_norm` to the leading singular vectors of its weight.
 
-    Training updates the vectors by only one power iteration per step, so they lag behind the weight.
+    In training they lag behind the weight, because each step makes only one power iteration.
     """
     for layer in module.modules():
         for hook in layer._forward_pre_hooks.values():
@@ -142,15 +137,15 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with the old `spectral_norm`, or for a parametrization of the new `spectral_norm`."""
+    """Return True for a layer with the old, or a parametrization of the new `spectral_norm`."""
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
 
 def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor | None]:
-    """Return copies of the buffers with these names; None means all buffers.
+    """Return copies of the buffers with these names; None means all.
 
-    The result includes buffers that are None and buffers that are not in the state dict.
+    They include buffers that are None or not in the state dict.
     """
     copies: dict[str, Tensor | None] = {}
     for name, buffer in _all_buffers(module).items():
@@ -170,7 +165,7 @@ def _all_buffers(module: nn.Module) -> Buffers:
 def put_buffers(module: nn.Module, values: Buffers) -> None:
     """Set the module's buffers to these values, which may have other shapes.
 
-    A buffer of the same shape is written in place, because the module may also hold this tensor under other names.
+    A buffer of the same shape is written in place, because it may have further names.
     """
     if not values:
         return
@@ -189,9 +184,9 @@ def put_buffers(module: nn.Module, values: Buffers) -> None:
 
 @contextmanager
 def kept_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore the module's buffers at the end of the block. Some modules change them even in evaluation mode.
+    """Restore the module's buffers at the end of the block, except a lazy one without a shape.
 
-    A lazy buffer, which has no shape before the block, is not restored.
+    Some modules change buffers even in evaluation mode.
     """
     lazy = {name for name, buffer in module.named_buffers() if is_lazy(buffer)}
     values = copy_buffers(module, _all_buffers(module).keys() - lazy)
@@ -206,7 +201,7 @@ def fixed_random_numbers(module: nn.Module) -> Iterator[None]:
     """Seed torch's generators with 0 inside the block, and restore their states at its end."""
     devices = {tensor.device.index or 0 for tensor in module.parameters() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)):
-        # This is faster than torch.manual_seed, which creates a traceback for each kind of device.
+        # torch.manual_seed is slower, because it creates a traceback per kind of device.
         torch.default_generator.manual_seed(0)
         for device in devices:
             with torch.cuda.device(device):
@@ -222,7 +217,7 @@ def _iterate_power(update: Callable[[], object], layer: nn.Module, prefix: str) 
     """Call `update` until the vectors of `spectral_norm` are constant.
 
     Args:
-        update: A function that makes one power iteration.
+        update: Makes one power iteration.
         layer: The module that holds the vectors as buffers.
         prefix: The start of the names of these buffers.
     """
@@ -240,7 +235,7 @@ def _iterate_power(update: Callable[[], object], layer: nn.Module, prefix: str) 
 
 @contextmanager
 def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collection[nn.Module]) -> Iterator[None]:
-    """Put only some modules into training mode inside the block.
+    """Put only these modules into training mode inside the block.
 
     Args:
         module: The module; all its other submodules are put into evaluation mode.
@@ -250,9 +245,8 @@ def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collect
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:
-        # Torch's annotation of this method is wrong.
         norm.reset_running_stats()  # type: ignore[operator]
-        # Without a momentum a norm keeps a cumulative average. Torch's annotation of this attribute is wrong.
+        # Without a momentum, a norm keeps a cumulative average.
         norm.momentum = None  # type: ignore[assignment]
     for part in (*norms, *owners):
         part.training = True
@@ -262,11 +256,11 @@ def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collect
 
 
 def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) -> dict[str, Tensor]:
-    """Pass all batches through the module; return the mean of some buffers over the batches, as float64.
+    """Pass all batches through the module. Return the mean of some buffers over the batches, as float64.
 
     Args:
         module: The module.
-        parts: The function that returns the batches.
+        parts: Returns the batches.
         averaged: The names of the buffers to average.
     """
     device = next(module.buffers()).device
@@ -288,14 +282,12 @@ def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) 
 def _settle_buffers(
     module: nn.Module, norms: Collection[nn.Module], parts: Parts, estimated: frozenset[str], read: frozenset[str]
 ) -> None:
-    """Pass the batches through the module repeatedly until the `estimated` buffers are constant.
-
-    `reestimate_over` describes the result for each kind of buffer.
+    """Pass the batches through the module until the `estimated` buffers are constant (see `reestimate_over`).
 
     Args:
         module: The module, in the modes that `_train_only` sets.
         norms: The batch norms. Only the first pass changes their statistics.
-        parts: The function that returns the batches.
+        parts: Returns the batches.
         estimated: The names of the buffers.
         read: The names of the `estimated` buffers that evaluation reads.
     """
@@ -306,8 +298,7 @@ def _settle_buffers(
     for _ in range(MAX_PASSES):
         means = _pass_over(module, parts, estimated)
         for norm in norms:
-            # After the first pass the statistics are complete, and a momentum of 0 keeps them. Torch's annotation of
-            # this attribute is wrong.
+            # A momentum of 0 keeps the statistics of the first pass.
             norm.momentum = 0.0  # type: ignore[assignment]
         states = [*states[-2:], copy_buffers(module, estimated)]
         first = first or states[-1]
@@ -341,7 +332,7 @@ def _settle_buffers(
 
 
 def _subtract_buffers(before: Tensor | None, after: Tensor | None) -> Tensor | None:
-    """Return the change of a buffer as float64, or None if the change is not defined or not finite."""
+    """Return the change of a buffer as float64, or None if it is undefined or not finite."""
     if before is None or after is None or before.shape != after.shape or before.is_complex():
         return None
     change = after.double() - before.double()

@@ -9,15 +9,14 @@ from torch.nn import functional as F
 
 from fedraa.errors import InputError
 
-# Number of patches per side of the image; `vit_small` explains this number.
+# Number of patches per side of the image (see `vit_small`).
 _GRID = 4
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over `[b, tokens, width]`. Query, key and value have no biases.
+    """Multi-head self-attention over `[b, tokens, width]`, without biases for query, key and value.
 
-    The inner width, `heads * head_dim`, may differ from the width of the tokens. The module computes the number of
-    heads from the sizes of its layers. Whole heads can therefore be cut from the four layers without any other change.
+    The number of heads follows from the sizes of the layers, so whole heads can be cut from them.
     """
 
     def __init__(self, width: int, heads: int, head_dim: int) -> None:
@@ -35,7 +34,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         split = (-1, self.head_dim)
-        # Query, key and value have the shape [b, heads, tokens, head_dim].
+        # The shapes are [b, heads, tokens, head_dim].
         query = self.query(x).unflatten(-1, split).transpose(1, 2)
         key = self.key(x).unflatten(-1, split).transpose(1, 2)
         value = self.value(x).unflatten(-1, split).transpose(1, 2)
@@ -45,7 +44,7 @@ class Attention(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and a two-layer perceptron, each with a layer norm before it and a residual connection."""
+    """A pre-norm transformer block: attention and a two-layer perceptron with residual connections."""
 
     def __init__(self, width: int, heads: int, mlp_width: int) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class EncoderBlock(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A transformer of `depth` blocks over image patches and a class token. The class token gives the logits."""
+    """A transformer over image patches and a class token, which gives the logits."""
 
     def __init__(
         self,
@@ -98,10 +97,8 @@ class VisionTransformer(nn.Module):
 def vit_small(channels: int, height: int, width: int, classes: int) -> VisionTransformer:
     """Return a vision transformer with 4 blocks of width 64, MLP 128 and 8 heads.
 
-    The blocks have 133,120 parameters, as in SubDisMO's Table 7. SubDisMO does not state the patch size. The 2.63
-    MFLOPs per sample in its Table 7 correspond to 16 patches and a class token, which means patches of 8x8 for images
-    of 32x32. With 64 patches the FLOPs would be four times as many. SubDisMO's model has 21,962 parameters outside the
-    blocks, 7,680 more than this model. The paper does not explain the difference.
+    The blocks have 133,120 parameters, as in SubDisMO's Table 7. Its 2.63 MFLOPs per sample correspond to 16 patches.
+    The paper does not explain its 7,680 additional parameters outside of the blocks.
     """
     return VisionTransformer((channels, height, width), classes, depth=4, width=64, mlp_width=128, heads=8)
 

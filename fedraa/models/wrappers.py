@@ -1,4 +1,4 @@
-"""Removal of modules that only wrap another module, such as `torch.compile` and `nn.DataParallel`."""
+"""Removal of modules that only wrap another one, such as `torch.compile` and `nn.DataParallel`."""
 
 import copy
 from typing import Any
@@ -8,11 +8,10 @@ from torch import nn
 
 
 def unwrap_module(module: nn.Module) -> nn.Module:
-    """Return the module to train, without wrappers and without compiled code.
+    """Return the module to train, without wrappers and compiled code.
 
-    A wrapper of the whole model is removed, so that the tensors have the names of the inner module. A wrapper of a
-    submodule is replaced by a PlainCall, so that names do not change. `module` itself does not change, and the result
-    shares its tensors.
+    The result shares the tensors of `module`, which does not change. Tensors have the names of the inner module. A
+    wrapped submodule becomes a PlainCall, which keeps all names.
     """
     while (name := _inner_name(module)) is not None:
         module = module.get_submodule(name)
@@ -30,7 +29,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 class PlainCall(nn.Module):
-    """A module that replaces a wrapper. It only calls the inner module, and keeps the inner module's name."""
+    """A module that replaces a wrapper: it has the calls and the attributes of the inner module."""
 
     def hold(self, name: str, inner: nn.Module) -> None:
         """Store the inner module under the name that it had in the wrapper."""
@@ -47,15 +46,14 @@ class PlainCall(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
-            # To copy or pickle this module, Python looks up special methods. The special methods of the inner module
-            # would copy or pickle only the inner module.
+            # Special methods of the inner module would copy or pickle only the inner module.
             if inner is None or name.startswith("__"):
                 raise
             return getattr(inner, name)
 
 
 def _inner_name(module: nn.Module) -> str | None:
-    """Return the name of the only child of a wrapper, or None if the module is no wrapper.
+    """Return the name of the only child of a wrapper, or None for other modules.
 
     Classes are recognised by name, because the import of torch's compiler takes a second.
     """

@@ -1,4 +1,4 @@
-"""Objectives, which define the loss of a run, its metrics, and the better direction of each metric."""
+"""Objectives, which define the loss and the metrics of a run."""
 
 from fedraa.objectives.builtin import OBJECTIVE, Classification, MultiLabel, NextToken, Regression, Segmentation
 from fedraa.objectives.fit import describe_misfit, make_objective

@@ -52,9 +52,9 @@ class Classification(Objective):
 class MultiLabel(Objective):
     """Classification with any number of labels per sample.
 
-    The loss is the binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels]. A label counts as
-    predicted if its logit is positive. `f1` is over all labels of all samples (micro). `accuracy` is the share of
-    labels that are predicted correctly. `exact` is the share of samples with all labels correct.
+    The loss is the binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels]. A positive logit
+    predicts a label. `f1` is over all labels of all samples (micro). `accuracy` is the share of correct labels. `exact`
+    is the share of samples without a wrong label.
     """
 
     auxiliary: Mapping[str, float] = field(default_factory=dict)
@@ -160,9 +160,8 @@ class Regression(Objective):
 class NextToken(Objective):
     """Prediction of a token at every position.
 
-    The loss is the cross-entropy of logits [b, t, vocabulary] and target tokens [b, t]. The data set must already hold
-    the targets shifted by one position. Positions with the target `ignore` count neither in the loss nor in a metric.
-    `perplexity` is exp(loss).
+    The loss is the cross-entropy of logits [b, t, vocabulary] and target tokens [b, t], which the data set must shift
+    by one position. Positions with the target `ignore` do not count. `perplexity` is exp(loss).
     """
 
     ignore: StrictInt = -100
@@ -201,8 +200,8 @@ class Segmentation(Objective):
     """Classification of every pixel.
 
     The loss is the cross-entropy of logits [b, classes, h, w] and labels [b, h, w]. Pixels with the label `ignore` do
-    not count. `mean_iou` is the mean of intersection / union over the classes that occur in the labels or in the
-    predictions. The pixels of all samples are counted together.
+    not count. `mean_iou` is the mean intersection / union over the classes that occur, with the pixels of all samples
+    together.
     """
 
     ignore: StrictInt = -100
@@ -222,7 +221,7 @@ class Segmentation(Objective):
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         classes = outputs.shape[1]
         seen = (targets != self.ignore).flatten(1)
-        # Ignored pixels get the extra class number `classes`, which `counts` removes.
+        # `counts` removes the extra class `classes`.
         present = targets.flatten(1).where(seen, classes)
         predicted = outputs.argmax(1).flatten(1).where(seen, classes)
 
@@ -260,7 +259,7 @@ class Segmentation(Objective):
 def _check_labels(
     train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str
 ) -> tuple[Array, Array, int]:
-    """Return the labels of pixels or positions, and the number of classes; raise InputError about a wrong label.
+    """Return the training and the test labels of pixels or positions, and the number of classes.
 
     Args:
         train: The training labels.
@@ -269,15 +268,18 @@ def _check_labels(
         ignore: The label that does not count.
         ndim: The number of dimensions that the labels must have.
         form: The description of this shape for errors.
+
+    Raises:
+        InputError: A label is wrong.
     """
-    # A caller that checks the labels of one client passes the same array twice.
+    # For a single client, the caller passes the same array twice.
     is_client = train is test
     train, test = require_integers("y_train", train, ndim, form), require_integers("y_test", test, ndim, form)
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1
     for name, y in (("y_train", train), ("y_test", test)):
         wrong = (y != ignore) & ((y < 0) | (y >= classes))
         refuse_wrong(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
-        # A single client may have no labels that count, but a whole data set must have some.
+        # Only a single client may have no labels that count.
         if not is_client and (y == ignore).all():
             problem = f"every value is {ignore}, the label that does not count"
             raise InputError(name, problem, expected="at least one other label")

@@ -1,4 +1,4 @@
-"""Creation of an objective, and the check that a model's result fits the objective."""
+"""Creation of an objective, and the check that a model fits it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,11 @@ from fedraa.objectives.objective import Objective
 
 
 def make_objective(description: object) -> Objective:
-    """Return the objective that a name, an import path or an object describes; raise InputError if it is malformed."""
+    """Return the objective that a name, an import path or an object describes.
+
+    Raises:
+        InputError: The objective is malformed.
+    """
     objective = OBJECTIVE.resolve(description)
     if not isinstance(objective, Objective):
         hint = "derive its class from fedraa.Objective"
@@ -31,7 +35,7 @@ def make_objective(description: object) -> Objective:
 
 
 def describe_misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:
-    """Return a clause that describes how the result of a model does not match the targets, or None if it matches.
+    """Return how a model's result does not match the targets (the end of a sentence), or None.
 
     Args:
         objective: The objective.
@@ -58,13 +62,16 @@ def describe_misfit(objective: Objective, result: Any, targets: Tensor, classes:
 
 
 def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) -> None:
-    """Call every method of the objective that a run calls; raise InputError if a result is malformed.
+    """Call every method of the objective once, and check its result.
 
     Args:
         objective: The objective.
         result: The result of the model for a batch.
         outputs: The main output in this result.
         targets: The targets of the batch.
+
+    Raises:
+        InputError: A result is malformed.
     """
     shapes = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
     field = f"objective: {objective.name}"

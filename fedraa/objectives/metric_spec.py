@@ -1,4 +1,4 @@
-"""The metrics of an evaluation, the better direction of each, and the main metric, which is used to compare runs."""
+"""The metrics of a run, their better directions, and the main metric."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,10 +15,8 @@ PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 class MetricSpec:
     """The metrics of a run, which are the columns of evals.csv.
 
-    The order of the columns is: `names`, the loss, statistics of `main` over clients, statistics of personal models if
-    `personal` is True, and the user-defined metrics `own`.
-
-    For the loss and the metrics in `less`, lower is better. For all other metrics, higher is better.
+    The columns are `names`, the loss, statistics of `main` over clients (with `personal` also of personal models), and
+    the custom metrics `own`. Lower is better for the loss and the metrics in `less`, higher for all others.
     """
 
     names: tuple[str, ...] = ("accuracy",)
@@ -29,7 +27,7 @@ class MetricSpec:
 
     @property
     def personal_main(self) -> str:
-        """Return the name of the column in clients.csv with the main metric of the personal models."""
+        """Return the column of clients.csv with the main metric of personal models."""
         return f"personal_{self.main}"
 
     @property
@@ -49,16 +47,16 @@ class MetricSpec:
         return "max"
 
     def best(self, values: Any) -> float:
-        """Return the best value of the main metric from a pandas column. NaN is ignored unless all values are NaN."""
+        """Return the best value of the main metric in a pandas column, ignoring NaN."""
         return float(values.max() if self.better(self.main) == "max" else values.min())
 
     def described(self) -> dict[str, Any]:
-        """Return the fields for config.json, except the user-defined metrics, which config.json lists elsewhere."""
+        """Return the fields for config.json, which lists custom metrics elsewhere."""
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 
 def read_metric_spec(config: Mapping[str, Any]) -> MetricSpec:
-    """Return the metrics of a run from its config.json. Without an entry, these are the metrics of classification."""
+    """Return the metrics of a run from its config.json, by default those of classification."""
     resolved = config["resolved"]
     own = tuple(resolved.get("metrics", ()))
     fields = resolved.get("metric_spec")
@@ -69,7 +67,7 @@ def read_metric_spec(config: Mapping[str, Any]) -> MetricSpec:
 
 @dataclass(frozen=True)
 class Target:
-    """A stop condition: the run ends when the metric `name` reaches `value` or better."""
+    """A stop condition: the metric `name` reaches `value` or better."""
 
     name: str
     value: float
@@ -83,7 +81,11 @@ class Target:
 
 
 def make_target(text: str, metric_spec: MetricSpec) -> Target:
-    """Return the target that `METRIC:VALUE` describes; raise InputError if the run does not have the metric."""
+    """Return the target that `METRIC:VALUE` describes.
+
+    Raises:
+        InputError: The run does not have the metric.
+    """
     name, _, value = text.rpartition(":")
     if name not in metric_spec.columns:
         raise InputError("target", got=text, expected=f"a metric of this run: {', '.join(metric_spec.columns)}")
@@ -91,8 +93,8 @@ def make_target(text: str, metric_spec: MetricSpec) -> Target:
 
 
 def refuse_no_accuracy(value: float, metric_spec: MetricSpec) -> None:
-    """Raise InputError about the target accuracy `value` if accuracy is not among the run's metrics."""
+    """Raise InputError about a target accuracy if the run does not have the metric accuracy."""
     if "accuracy" not in metric_spec.columns:
         problem = f"this run has no accuracy, but {', '.join(metric_spec.columns)}"
-        hint = f"give --target METRIC:VALUE, such as --target {metric_spec.main}:VALUE"
+        hint = f"use --target METRIC:VALUE, such as --target {metric_spec.main}:VALUE"
         raise InputError("target_accuracy", problem, got=value, hint=hint)

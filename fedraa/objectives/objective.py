@@ -1,4 +1,4 @@
-"""The base class of objectives: the forward pass of a batch, its loss, and metrics from sums over samples."""
+"""The base class of objectives, which compute the loss and the metrics of a model's outputs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,8 +14,7 @@ from fedraa.models.forward import forward
 from fedraa.objectives.metric_spec import Direction, MetricSpec
 
 Array = npt.NDArray[Any]
-# Names of a model's main output: the keys or attributes in the results of the libraries transformers and torchvision,
-# and the index of a tuple's first item.
+# The main output in results of the libraries transformers and torchvision, and a tuple's first item.
 _MAIN_OUTPUTS = ("logits", "out", "0")
 
 Sums = Mapping[str, Array]
@@ -37,10 +36,10 @@ class Objective(ABC):
             def measured(self, outputs, targets):
                 return {"covered": targets <= outputs.squeeze(1)}
 
-    `better` maps each metric other than the loss to its better direction, "max" or "min". Runs are compared by the
-    metric `main`. `auxiliary` maps additional outputs of the model to their weights in the training loss. Such an
-    output is a key or attribute of the model's result, or an index in a tuple, as a string. Outputs that the model does
-    not return are skipped. Every worker has a copy of the objective, so methods may depend only on their arguments.
+    `better` has the better direction, "max" or "min", of each metric except the loss. Runs are compared by the metric
+    `main`. `auxiliary` has the weights of additional outputs in the training loss. An output is named by its key,
+    attribute or tuple index (as text), and a missing one is skipped. Methods may depend only on their arguments,
+    because each worker has a copy.
     """
 
     better: ClassVar[Mapping[str, Direction]] = {}
@@ -59,37 +58,36 @@ class Objective(ABC):
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every sample [b], or of every position of every sample [b, ...].
-
-        The loss of the batch is the mean of these values.
-        """
+        """Return the loss of every sample [b], or of every position of every sample [b, ...]."""
 
     def counted(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return a mask of the losses that count, or None if all count. A mask can exclude padding."""
+        """Return a mask of the losses that count, for example without padding, or None if all count."""
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return values for every sample, [b] or [b, k], by name. `metrics` computes the metrics from their sums."""
+        """Return values for every sample, [b] or [b, k], by name. `metrics` gets their sums."""
         return {}
 
     def metrics(self, sums: Sums) -> Mapping[str, float]:
-        """Return the metrics in `better` for a set of samples, from sums over these samples.
+        """Return the metrics in `better` of some samples, by default the mean of each value.
 
-        By default each metric is the mean of its values.
-
-        `sums` has the names of `measured`, `loss`, and `count`, which is the number of losses that count.
+        Args:
+            sums: Sums over the samples of the values of `measured`, of `loss`, and of `count`, the losses that count.
         """
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
-        """Return the model's result for a batch. A dict is passed as keyword arguments, a tuple as positional ones."""
+        """Return the model's result. Inputs in a dict are keyword arguments, in a tuple positional ones."""
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the model's output for which the loss is computed. Half precision is converted to float32.
+        """Return the output for which the loss is computed, at least in float32.
 
-        The output is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a
-        dict or an object. Raises TypeError if the result has no such tensor, or several.
+        It is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or an
+        object.
+
+        Raises:
+            TypeError: The result has no such tensor, or several.
         """
         output = _main_output(result)
         if output.dtype in (torch.float16, torch.bfloat16):
@@ -97,7 +95,7 @@ class Objective(ABC):
         return output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of those losses of a batch that count (see `counted`), or 0 if none counts."""
+        """Return the mean of the losses that count (see `counted`), or 0 if none counts."""
         losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
         if counted is None:
             return losses.mean()
@@ -119,7 +117,7 @@ class Objective(ABC):
         return loss
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the values of `measured`, `loss` and `count` for every sample, float64 [b] or [b, k]."""
+        """Return `measured`, `loss` and `count` for every sample, float64 [b] or [b, k]."""
         losses = self.losses(outputs, targets)
         counts = self.counted(outputs, targets)
         if counts is None:
@@ -129,11 +127,11 @@ class Objective(ABC):
         return sums | {name: values.double() for name, values in self.measured(outputs, targets).items()}
 
     def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the sum of those losses of a batch that count (see `counted`)."""
+        """Return the sum of the losses that count (see `counted`)."""
         return float(self.sums(outputs, targets)["loss"].sum())
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
-        """Return the targets of a data set as float32 or int64, and the number of outputs that they require.
+        """Return a data set's targets as float32 or int64, and the number of outputs that they require.
 
         Args:
             train: The training targets.
@@ -154,7 +152,7 @@ class Objective(ABC):
         return np.array([metrics[self.main] for metrics in self._metrics_of_rows(sums)])
 
     def metrics_by_client(self, sums: Sums) -> dict[str, Array]:
-        """Return the loss and each metric in `better` of every client [c], from its sums [c] or [c, k]."""
+        """Return the loss and the metrics of every client [c], from its sums [c] or [c, k]."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).metrics is Objective.metrics:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
@@ -162,12 +160,11 @@ class Objective(ABC):
         return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
 
     def _metrics_of_rows(self, sums: Sums) -> list[Mapping[str, float]]:
-        """Return the metrics of each client from its row of the sums [c] or [c, k]."""
         clients = range(len(sums["count"]))
         return [self.metrics({name: values[client] for name, values in sums.items()}) for client in clients]
 
     def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        """Return a description of the expected outputs if the outputs have a wrong shape, or None if they are correct.
+        """Return the expected shape of outputs as text if they have a wrong one, otherwise None.
 
         Args:
             outputs: The main output of the model for a batch.
@@ -177,13 +174,16 @@ class Objective(ABC):
         return None
 
     def summary(self) -> MetricSpec:
-        """Return the names and directions of the metrics of an evaluation."""
         less = tuple(name for name, way in self.better.items() if way == "min")
         return MetricSpec(tuple(self.better), self.main, less)
 
 
 def _main_output(result: Any) -> Tensor:
-    """Return the main tensor of a model's result. Raise TypeError if the result has no such tensor, or several."""
+    """Return the main tensor of a model's result.
+
+    Raises:
+        TypeError: The result has no such tensor, or several.
+    """
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:
@@ -204,7 +204,6 @@ def _main_output(result: Any) -> Tensor:
 
 
 def _find_output(result: Any, name: str) -> Tensor | None:
-    """Return the tensor with the key, attribute or index `name` in a model's result, or None."""
     if isinstance(result, Mapping):
         output = result.get(name)
     elif not name.isdigit():
@@ -229,13 +228,16 @@ def require_numbers(name: str, y: Array) -> Array:
 
 
 def require_integers(name: str, y: Array, ndim: int, form: str) -> Array:
-    """Return targets as int64; raise InputError if they are no integers with `ndim` dimensions.
+    """Return targets as int64.
 
     Args:
         name: The name of the array for errors.
         y: The targets.
         ndim: The required number of dimensions.
         form: The description of this shape for errors.
+
+    Raises:
+        InputError: The targets are no integers with `ndim` dimensions.
     """
     if y.dtype.kind not in "iu" or y.ndim != ndim:
         raise InputError(name, got=y, expected=f"integers of shape {form}")
@@ -243,7 +245,7 @@ def require_integers(name: str, y: Array, ndim: int, form: str) -> Array:
 
 
 def refuse_wrong(name: str, y: Array, wrong: npt.NDArray[np.bool_], expected: str) -> None:
-    """Raise InputError about the first wrong value, if there is one.
+    """Raise InputError about the first wrong value, if any.
 
     Args:
         name: The name of the array.

@@ -3,11 +3,10 @@
     release b contains r_ib updates of client i:  sigma_i = noise / sqrt(sum over b of r_ib^2)
     epsilon = max over the clients of the epsilon of a Gaussian mechanism at sigma_i
 
-A release is a step that the server makes public: a round, a full buffer, or one update. A composition of Gaussian
-mechanisms is a Gaussian mechanism, so these formulas are exact. Sampling of clients makes epsilon smaller only under
-three conditions: the method has rounds, each client joins each round independently (Poisson sampling), and the cohort
-stays secret. A cohort of a fixed size and the order of asynchronous updates do not count as sampling. With submodels
-the coverage is public, so that the cohort is not secret.
+A release is a step that the server makes public: a round, a full buffer, or one update. The formulas are exact, because
+a composition of Gaussian mechanisms is a Gaussian mechanism. Sampling of clients reduces epsilon only if the method has
+rounds, each client joins each round independently (Poisson sampling), and the cohort stays secret. It does not reduce
+epsilon for cohorts of a fixed size, asynchronous updates, and submodels, because their coverage is public.
 """
 
 from collections import Counter
@@ -18,8 +17,7 @@ from typing import Any
 
 from fedraa.privacy.privacy import refuse_missing_library
 
-# The smallest noise multiplier for which epsilon takes sampling into account. With less noise, the distribution of the
-# privacy loss takes too much memory: 38 GiB at the noise 0.001.
+# With less noise, the distribution of the privacy loss takes too much memory: 38 GiB at 0.001.
 MIN_SAMPLED_NOISE = 0.2
 # The library finds no epsilon for less noise.
 MIN_NOISE = 1e-6
@@ -31,13 +29,13 @@ ANY_UPDATE = "replace one client's updates by any other updates"
 
 @dataclass(frozen=True)
 class PrivacyTerms:
-    """The facts about a run that determine its privacy loss, besides its log.
+    """The settings of a run that determine its privacy loss.
 
     Attributes:
         noise: The noise multiplier.
         delta: The delta at which epsilon is computed.
         per_release: Number of updates in a buffer of an asynchronous server; None for rounds.
-        sampling: Probability with which each client joins a round. None if sampling does not make epsilon smaller.
+        sampling: Probability with which each client joins a round. None if sampling does not reduce epsilon.
         local: True if each client adds the noise itself.
     """
 
@@ -48,10 +46,10 @@ class PrivacyTerms:
     local: bool = False
 
     def measure_loss(self, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the privacy loss of the events of a log, as summary.json stores it.
+        """Return the privacy loss of a log, as summary.json stores it.
 
-        `releases` is the number of rounds, buffers or updates that the server released. With local privacy it is the
-        largest number of tasks of a client. `epsilon` is None if it is infinite.
+        `releases` is the number of rounds, buffers or updates, and with local privacy the largest number of tasks of a
+        client. `epsilon` is None if it is infinite.
         """
         if self.local:
             releases = count_tasks(events)
@@ -72,7 +70,7 @@ class PrivacyTerms:
         return {"epsilon": bounded, "delta": self.delta, "releases": releases, "adjacency": adjacency}
 
     def described(self) -> dict[str, Any]:
-        """Return these values as config.json stores them."""
+        """Return the fields for config.json."""
         return dict(vars(self))
 
 
@@ -81,7 +79,7 @@ def gaussian_epsilon(noise: float, squared: float, delta: float) -> float:
 
     Args:
         noise: The noise multiplier of a release.
-        squared: Sum over the releases of the square of the client's number of updates.
+        squared: The sum over the releases of the squared number of a client's updates.
         delta: The delta.
     """
     refuse_missing_library()
@@ -95,9 +93,9 @@ def gaussian_epsilon(noise: float, squared: float, delta: float) -> float:
 
 
 def poisson_epsilon(noise: float, share: float, rounds: int, delta: float) -> float:
-    """Return the epsilon of rounds with Poisson sampling, from the distribution of the privacy loss (PLD).
+    """Return the epsilon of rounds with Poisson sampling, by the distribution of the privacy loss (PLD).
 
-    For noise below `MIN_SAMPLED_NOISE` the result is the epsilon without sampling, which is larger.
+    Below `MIN_SAMPLED_NOISE` it is the larger epsilon without sampling.
 
     Args:
         noise: The noise multiplier of a round.
@@ -118,7 +116,7 @@ def poisson_epsilon(noise: float, share: float, rounds: int, delta: float) -> fl
 
 
 def find_gaussian_noise(epsilon: float, squared: float, delta: float) -> float:
-    """Return the noise multiplier at which `gaussian_epsilon`, with the same arguments, is `epsilon`."""
+    """Return the noise multiplier at which `gaussian_epsilon` is `epsilon`."""
     refuse_missing_library()
     import dp_accounting
 
@@ -126,12 +124,12 @@ def find_gaussian_noise(epsilon: float, squared: float, delta: float) -> float:
 
 
 def find_poisson_noise(epsilon: float, share: float, rounds: int, delta: float) -> float:
-    """Return the noise multiplier at which `poisson_epsilon`, with the same arguments, is `epsilon`."""
+    """Return the noise multiplier at which `poisson_epsilon` is `epsilon`."""
     refuse_missing_library()
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    # Sampling makes epsilon smaller, so the noise without sampling is an upper bound from which the search can begin.
+    # Sampling reduces epsilon, so the noise without sampling is an upper bound.
     low = find_gaussian_noise(epsilon, rounds, delta)
     if low < MIN_SAMPLED_NOISE:
         return low
@@ -158,7 +156,7 @@ def _poisson_event(noise: float, share: float, rounds: int) -> Any:
 
 
 def largest_squared(releases: Iterable[Iterable[int]]) -> int:
-    """Return the maximum over the clients of the sum over the releases of (number of the client's updates)^2.
+    """Return the largest sum over the releases of a client's squared number of updates.
 
     Args:
         releases: For each release, the clients of its updates.
@@ -171,7 +169,7 @@ def largest_squared(releases: Iterable[Iterable[int]]) -> int:
 
 
 def group_updates(events: Iterable[Mapping[str, Any]], per_release: int | None) -> list[list[int]]:
-    """Return, for each release in a log, the clients of its updates.
+    """Return the clients of the updates in each release of a log.
 
     Args:
         events: The events of the log.
@@ -184,11 +182,11 @@ def group_updates(events: Iterable[Mapping[str, Any]], per_release: int | None) 
         full = per_release is not None and len(releases[-1]) == per_release
         if event["kind"] == "round" or full:
             releases.append([])
-    # The last round or buffer is not complete and has not been released.
+    # The last round or buffer is incomplete and not released.
     return releases[:-1]
 
 
 def count_tasks(events: Iterable[Mapping[str, Any]]) -> int:
-    """Return the largest number of tasks that a client received in a log."""
+    """Return the largest number of tasks of a client in a log."""
     tasks = Counter(event["client"] for event in events if event["kind"] == "dispatch")
     return max(tasks.values(), default=0)

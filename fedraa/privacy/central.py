@@ -6,9 +6,8 @@
     buffer:  theta <- theta + server_lr * sum / K     after K updates
     other asynchronous methods: noise is added to every single update before the update rule
 
-With submodels, the norm is over the client's coordinates, noise is added to all coordinates that some client trained,
-and D is the number of clients that trained a coordinate. This number depends on devices, not on data. The noise is
-drawn in float64 from a generator that follows from the seed. This simulates a private run, but the noise is not
+With submodels, the norm is over the client's coordinates. Noise is added to all trained coordinates. D is the number of
+clients that trained a coordinate, which depends on devices, not on data. The noise is pseudo-random and not
 cryptographically secure.
 
 Use it if the clients trust the server. A `clip` of about the median norm of an update is a good start.
@@ -24,4 +23,4 @@ from fedraa.privacy.privacy import PRIVACY, Privacy
 @PRIVACY.register("central")
 @dataclass
 class Central(Privacy):
-    """Clipped updates, and noise of standard deviation `noise * clip` on their sum (McMahan et al. 2018)."""
+    """Clipped updates, with noise of standard deviation `noise * clip` on their sum (McMahan et al. 2018)."""

@@ -1,17 +1,15 @@
 """Central privacy with a clip that follows a quantile of the norms of updates (Andrew et al. 2021).
 
-b_i = 1 if ||delta_i|| <= clip, otherwise 0
-share = 1/2 + (sum of (b_i - 1/2) + N(0, bit_noise^2)) / m        m is the expected number of clients
-clip <- clip * exp(-clip_lr * (share - quantile))        from the next round or buffer on
-noise of the updates: (noise^-2 - (2 bit_noise)^-2)^(-1/2)
+    b_i = 1 if ||delta_i|| <= clip, otherwise 0
+    share = 1/2 + (sum of (b_i - 1/2) + N(0, bit_noise^2)) / m        m is the expected number of clients
+    clip <- clip * exp(-clip_lr * (share - quantile))        from the next round or buffer on
+    noise of the updates: (noise^-2 - (2 bit_noise)^-2)^(-1/2)
 
 The clip grows while too few updates have a norm below it. The sensitivity of b_i - 1/2 is 1/2. `noise` is the noise
-multiplier of the sum of updates and the sum of bits together. With fragments, each fragment has its own clip. The
-fragment's sum of bits is divided by the number of clients that trained it, and its noise does not depend on this
-number.
+multiplier of both sums together. Each fragment has its own clip, and its share is over the clients that trained it.
 
-Use it if the norm of updates is unknown or changes during training. `bit_noise` must exceed noise / 2. By default it is
-m / 20, so that small cohorts need an explicit value.
+Use it if the norm of updates is unknown or changes during training. `bit_noise` must exceed noise / 2. Its default,
+m / 20, is too small for small cohorts.
 
 Read next: privacy/central.py (the fixed clip), privacy/noisy_sum.py (clipping and noise).
 """
@@ -25,7 +23,7 @@ from fedraa.errors import InputError
 from fedraa.numbers import Positive, Share
 from fedraa.privacy.privacy import PRIVACY, Privacy
 
-# The default of `bit_noise` is this share of the number of clients in a round or buffer.
+# The default of `bit_noise`, as a share of the clients in a round or buffer.
 BIT_NOISE_SHARE = 1 / 20
 
 
@@ -52,7 +50,7 @@ class CentralAdaptive(Privacy):
         inverse_square = self.noise**-2 - (2 * bit_noise) ** -2
         if inverse_square <= 0:
             problem = f"with {cohort:g} clients at a time, bit_noise is {bit_noise:g}"
-            hint = f"give bit_noise over {self.noise / 2:g}, or less noise"
+            hint = f"set bit_noise above {self.noise / 2:g}, or use less noise"
             expected = f"less than {2 * bit_noise:g}, twice the bit noise"
             raise InputError("privacy.noise", problem, got=self.noise, expected=expected, hint=hint)
         return float(inverse_square**-0.5)

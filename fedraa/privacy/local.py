@@ -2,8 +2,8 @@
 
     client i sends delta_i * min(1, clip / ||delta_i||) + N(0, (noise * 2 clip)^2 I), on the coordinates that it trains
 
-Any two updates of a client differ by at most 2 clip, so this is the sensitivity. Epsilon grows with the number of tasks
-of a client, because every task makes an update public. The summary has the largest epsilon of a client.
+The sensitivity is 2 clip, the largest difference of two updates. Every task makes an update public, so epsilon grows
+with a client's tasks. The summary has the largest epsilon of all clients.
 
 Use it if clients do not trust the server. The error of a mean of m updates is about 2 sqrt(m) times that of `central`.
 
@@ -25,7 +25,7 @@ from fedraa.messages import Task, Update, Vector
 from fedraa.privacy.privacy import PRIVACY, Privacy, measure_norm
 from fedraa.rng import generator
 
-# Maximum memory in bytes per trained parameter: the update, its clipped delta, and the noise and its factors.
+# Memory in bytes per trained parameter: the update, its clipped delta, the noise and its factors.
 LOCAL_NOISE_BYTES = 36
 
 
@@ -38,7 +38,7 @@ class Local(Privacy):
 
 
 class LocallyPrivateTrainer:
-    """A trainer that wraps another trainer. It makes every update private before the client sends the update."""
+    """A trainer that clips every update of another trainer and adds noise."""
 
     def __init__(self, trainer: TaskTrainer, privacy: Privacy, seed: int) -> None:
         self._trainer = trainer
@@ -46,20 +46,16 @@ class LocallyPrivateTrainer:
         self._seed = seed
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train one task. The arguments are those of `Trainer.train`."""
         return self._make_private(task, self._trainer.train(task, x, y, read_epoch))
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all tasks in order."""
         updates = self._trainer.train_all(work)
         return [self._make_private(one.task, update) for one, update in zip(work, updates, strict=True)]
 
     def reset(self) -> None:
-        """Release all modules and buffers of the wrapped trainer."""
         self._trainer.reset()
 
     def _make_private(self, task: Task, update: Update) -> Update:
-        """Return the update with clipping and noise, as the client sends it."""
         trained = np.ones(task.size, bool)
         if task.mask is not None:
             trained = task.mask
@@ -70,7 +66,7 @@ class LocallyPrivateTrainer:
 
 
 def privatise(delta: Vector, privacy: Privacy, rng: np.random.Generator) -> Vector:
-    """Return a clipped update [k] with the noise of local privacy."""
+    """Return a clipped delta [k] with the noise of local privacy."""
     norm = measure_norm(delta)
     factor = 1.0
     if norm > privacy.clip:

@@ -1,4 +1,4 @@
-"""Clipping and noise of central privacy in one run. The caller, an aggregator or update rule, sums the updates."""
+"""Clipping and noise of central privacy. An aggregator or update rule sums the updates."""
 
 from typing import ClassVar
 
@@ -10,20 +10,18 @@ from fedraa.privacy.privacy import Privacy, measure_norm
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Mask
 
-# Maximum memory in bytes per parameter: the clips and the sum of updates, and during a release the noise and its
-# factors.
+# Memory in bytes per parameter: clips, sum of updates, noise and its factors.
 NOISE_BYTES = 28
 
 
 class NoisySum(Stateful):
-    """The clips of updates, and the noise of each release. A release is a round, a buffer, or one update.
+    """The clips of updates, and the noise of each release (a round, a buffer, or one update).
 
     Args:
         privacy: The mechanism.
         size: Number of parameters of the model, d.
         cohort: Expected number of clients in a round, or number of updates in a buffer.
-        whole: True if every client trains all coordinates. Then a release without any update also has noise on all
-            coordinates.
+        whole: True if every client trains all coordinates. A release without updates then also has noise.
         seed: Seed of the run.
     """
 
@@ -38,14 +36,14 @@ class NoisySum(Stateful):
         self._releases = 0
         # The clip of each fragment; 0 stands for the whole model and for sampled submodels.
         self.clips: dict[int, float] = {}
-        # The sum of b_i - 1/2 over the updates of this release, for each fragment; see `central_adaptive`.
+        # The sum of b_i - 1/2 over the updates of this release, by fragment (see `central_adaptive`).
         self._centred: dict[int, float] = {}
         self._voters: dict[int, int] = {}
-        # The largest clip of the updates that cover each coordinate [d]; 0 without an update.
+        # The largest clip of the updates of each coordinate [d]; 0 without an update.
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
-        """Return the update, scaled down to a norm of at most the clip, and count it in this release.
+        """Return the update with a norm of at most the clip, and count it in this release.
 
         Args:
             delta: The update [k].
@@ -62,7 +60,7 @@ class NoisySum(Stateful):
         return np.asarray(delta * (bound / norm), np.float32)
 
     def release(self) -> tuple[Vector, Mask]:
-        """Return the noise [d] of this release and the mask [d] of covered coordinates, and begin the next release."""
+        """Return the noise [d] and the mask [d] of trained coordinates, and begin the next release."""
         if self._whole:
             self._scale.fill(self.clips.setdefault(0, self._privacy.clip))
         covered = self._scale > 0
@@ -74,7 +72,6 @@ class NoisySum(Stateful):
         return noise.astype(np.float32), covered
 
     def _adapt_clips(self) -> None:
-        """Adapt the clip of each fragment that was trained in this release."""
         rng = generator(self._seed, "privacy-bits", self._releases)
         for fragment in sorted(self.clips):
             voters = self.cohort
@@ -82,8 +79,7 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # The noise on the sum of the b_i follows from the expected cohort, not from the number of voters. The
-                # noise of the updates was computed for the same cohort.
+                # The noise of the updates is computed for the expected cohort, so that of the b_i must be too.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

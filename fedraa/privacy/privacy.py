@@ -1,4 +1,4 @@
-"""The registry of privacy mechanisms, and their base class."""
+"""The registry and the base class of privacy mechanisms."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,7 +29,7 @@ class Privacy:
     local: ClassVar[bool] = False
 
     def update_noise(self, cohort: float) -> float:
-        """Return the noise multiplier of the sum of updates. With an adaptive clip it is larger than `noise`.
+        """Return the noise multiplier of the sum of updates, which exceeds `noise` with an adaptive clip.
 
         Args:
             cohort: Expected number of clients in a round, or number of updates in a buffer.
@@ -55,7 +55,7 @@ PRIVACY: ComponentRegistry[Privacy] = ComponentRegistry("privacy", ("update_nois
 
 
 def default_delta(clients: int) -> float:
-    """Return the delta of a run with this number of clients, N^-1.1, which is less than 1/N."""
+    """Return the delta of a run with this number of clients: N^-1.1, less than 1/N."""
     return min(0.1, float(clients**-DELTA_EXPONENT))
 
 
@@ -66,7 +66,7 @@ def measure_norm(delta: np.ndarray) -> float:
 
 
 def refuse_missing_library() -> None:
-    """Raise InputError if the library that computes epsilon is not installed."""
+    """Raise InputError if dp-accounting, which computes epsilon, is not installed."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:

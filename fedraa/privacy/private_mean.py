@@ -1,4 +1,4 @@
-"""The aggregator of private rounds: clipped deltas, noise on their sum, and a divisor that does not depend on data."""
+"""The aggregator of private rounds, which adds noise to clipped deltas."""
 
 from typing import ClassVar
 
@@ -15,8 +15,7 @@ class PrivateMean(Aggregator):
 
     Args:
         noisy_sum: Clips the deltas and draws the noise.
-        fixed: True to divide every coordinate by the expected number of clients. False to divide it by the number of
-            clients that trained it.
+        fixed: True to divide by the expected number of clients, False by the number that trained the coordinate.
     """
 
     needs_reports: ClassVar[bool] = False

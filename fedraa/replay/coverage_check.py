@@ -1,4 +1,4 @@
-"""Check the coverage metrics of a round, which follow from how many clients trained each coordinate."""
+"""Check the coverage metrics of a round, which count the clients that trained each coordinate."""
 
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
@@ -7,11 +7,10 @@ SHARED, NEVER = -1, -2
 
 
 class Coverage:
-    """The number of coordinates of each kind: shared by all fragments, in only one fragment, or in no fragment.
+    """The number of coordinates that all fragments share, only one fragment has, or no fragment has.
 
-    Coordinates in no fragment are the weights between units of different fragments. A whole model counts as one
-    fragment with shared coordinates only. If a policy draws submodels at random, only bounds of a round's metrics
-    follow from the log.
+    No fragment has the weights between units of different fragments. A whole model is one fragment of shared
+    coordinates. For random submodels, only bounds of the metrics follow from the log.
     """
 
     def __init__(self, rules: Rules) -> None:

@@ -1,4 +1,4 @@
-"""Check the decisions and weights of a logged run: a ledger makes every decision again, and the log must agree."""
+"""Check the decisions and weights of a logged run with a ledger that makes every decision again."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class Checker(ABC, Generic[Ledger]):
 
     Attributes:
         clock: The times of the tasks, and the clients that wait.
-        due: The kind of line that must come next, or None if several kinds may come.
+        due: The kind of line that must come next; None if several kinds may come.
     """
 
     def __init__(self, rules: Rules, ledger: Ledger, waiting: Iterable[int]) -> None:
@@ -41,7 +41,7 @@ class Checker(ABC, Generic[Ledger]):
 
     def dispatch(self, line: Line) -> None:
         """Check the choice of a task, and its costs if the rules determine them."""
-        decision = self._assign_task(line, self.clock.next_client(line), self._believed_fragment(line))
+        decision = self._assign_task(line, self.clock.next_client(line), self._uncheckable_fragment(line))
         costs = None
         if self._rules.costs_known:
             widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
@@ -62,7 +62,7 @@ class Checker(ABC, Generic[Ledger]):
 
     @property
     def end(self) -> RoundEnd | None:
-        """The end of the current round, None without a deadline."""
+        """The end of the current round; None without a deadline."""
         return None
 
     @property
@@ -72,7 +72,7 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def lost(self, line: Line) -> None:
-        """Check a `lost` line, which logs a task that had not ended when its round closed."""
+        """Check the line of a task that had not ended when its round closed."""
 
     @abstractmethod
     def round(self, line: Line) -> None:
@@ -84,12 +84,12 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
-        """Return the ledger's decision for the client. If `fragment` is not None, the ledger assigns this fragment."""
+        """Return the ledger's decision for the client, with this fragment unless it is None."""
 
-    def _believed_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or submodel label if the check cannot compute it. Otherwise return None.
+    def _uncheckable_fragment(self, line: Line) -> int | None:
+        """Return the logged fragment or submodel label if the check cannot compute it.
 
-        A method without fragments and without sampled submodels always has fragment 0.
+        The fragment is 0 in a method without fragments and sampled submodels.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0
@@ -100,7 +100,7 @@ class Checker(ABC, Generic[Ledger]):
         return None
 
     def _check_update(self, line: Line, done: Committed, weight: float | None) -> None:
-        """Check an applied update against the ledger. Check its weight if `weight` is not None."""
+        """Check an applied update against the ledger, and its weight unless it is None."""
         line.expect_value("version", done.version)
         line.expect_value("staleness", done.staleness.fragment)
         line.expect_value("staleness_total", done.staleness.total)
@@ -117,11 +117,10 @@ class Checker(ABC, Generic[Ledger]):
 
 
 class AsyncChecker(Checker[AsyncLedger]):
-    """A checker for asynchronous servers. The ledger repeats each decision; the rule acts on a model without values.
+    """A checker for asynchronous servers. The rule acts on a model without values.
 
-    The checker accepts the choices of a custom scheduler, and weights that depend on parameters, because it cannot
-    compute them. For a custom rule it also accepts the logged answers to two questions: does the model have a new
-    version, and does the client train its buffer again?
+    The checker accepts what it cannot compute: choices of a custom scheduler, weights that depend on parameters, and a
+    custom rule's new versions and kept tasks.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -133,8 +132,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         self._weights_known = False
         if rule is not None:
             self._rule = rule.bind(self._model)
-            # The participation corrections (`balances`) follow from the costs of tasks, which the check does not know
-            # if the compressor is custom.
+            # Participation corrections follow from the costs of tasks, which a custom compressor hides.
             corrected = rules.method["update"].get("participation_correction")
             balances_known = not (corrected and rules.is_custom("local", "compressor"))
             self._weights_known = (
@@ -162,7 +160,7 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._observe_duration(line, task)
 
     def _observe_duration(self, line: Line, task: LoggedTask) -> None:
-        """Update the cost estimates by the duration of a task. Ignore a client's first task, which takes longer."""
+        """Update the cost estimates by a task's duration, except a client's first task, which takes longer."""
         real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
         seconds = line.at_least("seconds", 0)
         decision = task.decision
@@ -192,11 +190,10 @@ class AsyncChecker(Checker[AsyncLedger]):
         return self.ledger.drop(task, self.clock.now)
 
     def _apply_rule(self, line: Line, decision: Dispatch, loss: float) -> ApplyResult:
-        """Return the rule's result for the update."""
         if self._rule is None:
             version = int(self.ledger.stats.counts[self.ledger.index(decision.fragment)])
             new_version = line.between("version", version, version + 1) > version
-            # For now, assume that the client trains its buffer again. Its next dispatch shows if this is right.
+            # The client's next dispatch shows if this assumption is right.
             return ApplyResult(0.0, new_version, keep_task=True)
         samples = self._rules.resolved.samples[decision.client]
         balance = self._balances[decision.client]
@@ -204,16 +201,16 @@ class AsyncChecker(Checker[AsyncLedger]):
         return self._rule.apply_update(update, self._model)
 
     def _replan_tasks(self) -> None:
-        """Compute the clients' participation corrections and the scheduler's plan again, from the current costs."""
+        """Compute the participation corrections and the scheduler's plan from the current costs."""
         costs = self._rules.costs.table(self._rules.resolved.fragments)
         self.ledger.use_costs(costs, self._rules.method["schedule"]["delay_bound"])
         self._balances = self._rules.balances()
 
 
 class RoundChecker(Checker[RoundLedger]):
-    """A checker for servers in rounds. The ledger repeats each decision; the weights follow from the configuration.
+    """A checker for servers in rounds. The weights follow from the configuration.
 
-    If a policy chooses submodels by the model's values, the checker accepts the logged labels and costs.
+    The checker accepts the logged submodels and costs if they depend on the model's values.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -221,8 +218,7 @@ class RoundChecker(Checker[RoundLedger]):
         super().__init__(rules, ledger, ledger.cohort)
         self._server_lr = rules.server_lr
         self._coverage = Coverage(rules)
-        # True if the round ends at its deadline.
-        self._ends_late = False
+        self._ends_at_deadline = False
         self._paces = None if rules.deadline is None else rules.deadline.paces
 
     def commit(self, line: Line) -> None:
@@ -250,12 +246,12 @@ class RoundChecker(Checker[RoundLedger]):
             raise line.wrong("no task is in flight")
         reason = "count"
         if self.due is None:
-            # All tasks in flight are due after the deadline, so the round ends at its deadline.
+            # All tasks in flight are due after the deadline.
             reason = "deadline"
             self.clock.close_late(line, self.closes_at)
-        elif self._ends_late:
+        elif self._ends_at_deadline:
             reason = "deadline"
-        self._ends_late = reason == "deadline"
+        self._ends_at_deadline = reason == "deadline"
         line.expect_value("reason", reason)
         task = self.clock.lose(line)
         elapsed = self.clock.now - task.started
@@ -265,7 +261,7 @@ class RoundChecker(Checker[RoundLedger]):
         self.due = "lost" if self.ledger.in_flight else "round"
 
     def round(self, line: Line) -> None:
-        self._ends_late = False
+        self._ends_at_deadline = False
         if self.due is None and self.ledger.cohort:
             raise line.wrong(
                 f"this line ends a round, but the round must wait for {len(self.ledger.in_flight)} more updates"

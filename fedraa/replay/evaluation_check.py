@@ -15,10 +15,8 @@ from fedraa.rundir.file_names import EVALS, EVENTS
 class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    Evaluations run in parallel with training. The time in an `eval` line is the time of the evaluated model. The run
-    must write the line before more than `max_pending_evals` evaluations are in progress. On the virtual clock the run
-    writes the line exactly then, so that logs do not depend on the speed of workers. If a metric or a callback may end
-    the run, `max_pending_evals` is 0.
+    Evaluations run in parallel with training. An `eval` line has the time of the evaluated model. It must come before
+    more than `max_pending_evals` evaluations are in progress, and on the virtual clock exactly then.
 
     Attributes:
         reached: The time at which a metric reached its target.
@@ -66,7 +64,7 @@ class Evaluations:
             self._started = step
             self.final = line.t
         self.ending = early or self.final is not None
-        # The log has null for a metric that is not finite. Such a metric cannot reach the target.
+        # The log has null for a metric that is not finite.
         if self._goal is not None and line[self._goal.name] is not None:
             value = line.number_of(self._goal.name)
             if self._goal.reached(value):
@@ -80,7 +78,7 @@ class Evaluations:
     def compare(self, directory: Path, *, ended: bool) -> None:
         """Check that evals.csv agrees with the log, except for the times of writing.
 
-        If the run has not ended, the last row may be missing, because a run writes the row after the event.
+        The last row may be missing if the run has not ended, because a row is written after its event.
         """
         try:
             with (directory / EVALS).open(newline="", encoding="utf-8") as stream:

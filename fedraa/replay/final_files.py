@@ -1,4 +1,4 @@
-"""Check the other files of a finished run, besides its log: the checkpoints, the model and the totals."""
+"""Check the checkpoints, the model and the totals of a finished run."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def check_checkpoints(directory: Path) -> None:
         try:
             state = read_head(path)
         except Damaged as error:
-            # A run in progress may have deleted the checkpoint in the meantime.
+            # A run in progress may have deleted the checkpoint.
             if not path.exists():
                 continue
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", error.text) from None
@@ -52,7 +52,7 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
     for key, value in expected.items():
         if key not in summary:
             raise Inconsistent(f"{SUMMARY} {key}", "it is missing")
-        # Texts are compared, because NaN differs from itself. `client_worst` is NaN if no client has test samples.
+        # NaN, the `client_worst` without test samples, differs from itself but not as text.
         if json.dumps(summary[key]) != json.dumps(value):
             raise Inconsistent(f"{SUMMARY} {key}", got=summary[key], expected=f"{value!r}, as in {EVENTS}")
 
@@ -66,8 +66,8 @@ def check_model(
         directory: The run.
         tensors: The names of the parameters.
         expected: The digest in the log.
-        base: The digest of the frozen part in config.json, if there is one.
-        changed: Names of buffers that are not in the base, because training changes them.
+        base: The digest of the frozen parameters in config.json, if there are any.
+        changed: Buffers that training changes, so that `base` lacks them.
     """
     try:
         with opened(directory / MODEL) as stream:

@@ -9,12 +9,12 @@ from fedraa.replay.evaluation_check import Evaluations
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 
-# The kinds of lines in a log, in the order in which the summary of a check counts them.
+# In the order in which the summary of a check counts them.
 KINDS = ("dispatch", "commit", "drop", "lost", "round", "eval", "fault", "checkpoint", "end")
 
 
 class Audit:
-    """A check of lines in order, which raises Inconsistent at the first line that does not follow from the rules."""
+    """A check of a log. It raises Inconsistent at the first line that breaks the rules."""
 
     def __init__(self, rules: Rules) -> None:
         self.lines = dict.fromkeys(KINDS, 0)
@@ -28,7 +28,7 @@ class Audit:
         self._saved = -1
 
     def check(self, line: Line) -> None:
-        """Check one line."""
+        """Check the next line of the log."""
         if self.end is not None:
             raise line.wrong(f"no line may follow the end in line {self.end.number}")
         if self._ledger.bad_clients.stopped:
@@ -45,23 +45,23 @@ class Audit:
         step = self._ledger.step
         match line.kind:
             case "dispatch":
-                self._not_over(line)
+                self._check_not_over(line)
                 self._checker.dispatch(line)
             case "commit":
-                self._not_over(line)
+                self._check_not_over(line)
                 self._check_settled(line)
                 self._checker.commit(line)
             case "drop":
-                self._not_over(line)
+                self._check_not_over(line)
                 self._check_settled(line)
                 self._checker.drop(line)
             case "lost":
-                self._not_over(line)
+                self._check_not_over(line)
                 self._check_settled(line)
                 self._checker.lost(line)
             case "round":
                 if self._checker.due is None:
-                    self._not_over(line)
+                    self._check_not_over(line)
                 self._checker.round(line)
             case "fault":
                 self._check_settled(line)
@@ -75,13 +75,12 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """True if the next line must be a checkpoint. The log has no checkpoints that are due by real time."""
+        """True if the next line must be a checkpoint. Checkpoints by real time are not logged."""
         step = self._ledger.step
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
 
     def _check_checkpoint(self, line: Line) -> None:
-        """Check that a checkpoint is due here."""
         if not self._checkpoint_due:
             raise line.wrong("by the rules no checkpoint is due here")
         line.expect_value("t", self._clock.now)
@@ -89,14 +88,13 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Check that before this line every waiting client got a task, and every due checkpoint was logged."""
+        """Check that no client waits and no checkpoint is due."""
         if self._clock.waiting:
             raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:
             raise line.wrong(f"the checkpoint of step {self._ledger.step} must come before this line")
 
-    def _not_over(self, line: Line) -> None:
-        """Check that the run had not reached its limit of steps, its goal or its time limit before this line."""
+    def _check_not_over(self, line: Line) -> None:
         limits = self._rules.resolved.limits
         if limits.steps is not None and self._ledger.step >= limits.steps:
             raise line.wrong(f"the run must end after step {limits.steps}")
@@ -106,7 +104,6 @@ class Audit:
             raise line.field_error("t", f"the end at {limits.time!r}")
 
     def _check_end(self, line: Line) -> None:
-        """Check the reason, the step and the time of the end."""
         reason, t = self._find_reason(line)
         line.expect_value("reason", reason)
         line.expect_value("step", self._ledger.step)
@@ -118,12 +115,12 @@ class Audit:
         self.end = line
 
     def _find_reason(self, line: Line) -> tuple[str, float]:
-        """Return the reason for the run's end, and its earliest time. On the wall clock the run may end later."""
+        """Return the reason for the run's end, and its earliest time."""
         limits = self._rules.resolved.limits
         now = self._clock.now
         if self._rules.wall:
             now = line.at_least("t", now)
-        # The request of a callback to end the run cannot be checked. Only the time of the end is checked.
+        # A callback's request cannot be checked, only the time of the end.
         if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
                 raise line.field_error("by", "the name of a callback")
@@ -144,9 +141,9 @@ class Audit:
         raise line.field_error("reason", f"no end yet, because the limits are {limits!r}")
 
     def _reached_time_limit(self, now: float) -> float | None:
-        """Return the time limit if the run has reached it, otherwise None.
+        """Return the time limit if the run has reached it.
 
-        On the virtual clock the limit is reached if no client waits and no task is due before the limit.
+        On the virtual clock, no client then waits, and no task is due before the limit.
         """
         limit = self._rules.resolved.limits.time
         if limit is None:
@@ -156,7 +153,7 @@ class Audit:
         if not self._rules.wall:
             if self._clock.waiting or not self._ledger.in_flight:
                 return None
-            # The run continues if a task is due before the limit, or if a round closes before the limit.
+            # The run continues if a task is due or a round closes before the limit.
             if min(self._clock.first_due(), self._checker.closes_at) <= limit:
                 return None
         return limit

@@ -52,16 +52,19 @@ class Line:
         return value
 
     def expect_value(self, field: str, value: object) -> None:
-        """Check that the field has exactly this value: floats must be equal to the last bit; 1 is not True or 1.0."""
+        """Check that the field has exactly this value.
+
+        Floats must agree to the last bit. 1 is not True or 1.0.
+        """
         if json.dumps(self[field]) != json.dumps(value):
             raise self.field_error(field, repr(value))
 
     def field_error(self, field: str, expected: str) -> Inconsistent:
-        """Return the error about a field with an unexpected value."""
+        """Return an error about the value of a field."""
         return Inconsistent(f"{self._line_name} {field}", got=self[field], expected=expected)
 
     def wrong(self, problem: str) -> Inconsistent:
-        """Return the error about the whole line."""
+        """Return an error about the whole line."""
         return Inconsistent(self._line_name, problem)
 
     @property

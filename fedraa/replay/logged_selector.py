@@ -19,9 +19,8 @@ class LoggedSelector(ClientSelector):
     def __init__(self, directory: Path, clients: int) -> None:
         super().__init__(All(), None, clients=clients, seed=0)
         self._cohorts: list[list[int]] = [[]]
-        # For each ended task, the client that got the next task.
+        # The client that got the next task, by ended task.
         self._after: dict[int, int] = {}
-        # The clients that got a task at the start.
         self._first: list[int] = []
         ended: int | None = None
         for line in read_lines(directory):

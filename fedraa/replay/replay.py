@@ -17,18 +17,17 @@ from fedraa.rundir.history import History
 
 __all__ = ["replay"]
 
-# The exceptions that the code may raise if a damaged configuration has impossible values.
+# Impossible values in a damaged configuration may raise these exceptions.
 DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
 
 
 def replay(directory: Path) -> str:
-    """Check the log of a run. Return a summary of the check in one or two sentences.
+    """Check the log of a run, and return a summary in one or two sentences.
 
-    The rules come from config.json. The state (counts, versions, staleness, tasks in flight, the clock) comes from the
-    log itself. The check needs neither the data set nor custom code. It does not check measured values: the time
-    `wall`, losses, accuracies, drift, and arrivals on the wall clock. The digests in the checkpoints and at the end
-    show that these values have not changed. The check also omits the request of a callback to end the run. If a policy
-    chooses submodels by the model's values, the check omits the submodel of a client and its cost.
+    The rules come from config.json, the state from the log. Neither the data set nor custom code is needed. Measured
+    values (`wall`, losses, accuracies, drift, arrivals on the wall clock) are not recomputed. Digests show that they
+    have not changed. Not checked are a callback's request to end the run, and submodels that depend on the model's
+    values.
 
     Raises:
         Inconsistent: A line does not follow from the earlier ones. The error names the first such line.
@@ -41,8 +40,8 @@ def replay(directory: Path) -> str:
 
 
 @contextmanager
-def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Convert exceptions of the types `errors` in the block to an InputError about the values in config.json."""
+def _blame_config(directory: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Convert exceptions of the types `errors` in the block to an InputError about config.json."""
     place = f"run: {directory / CONFIG}"
     try:
         yield
@@ -57,12 +56,12 @@ def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
 
 def _check_run(directory: Path) -> str:
     rules = Rules.read(directory)
-    with _described_in(directory, *DAMAGED, ValueError):
+    with _blame_config(directory, *DAMAGED, ValueError):
         audit = Audit(rules)
-        # The costs are computed here, so that their error names config.json and not a line of the log.
+        # An error in the costs must name config.json, not a line of the log.
         _ = rules.costs
-    # In the next block a ValueError is an error of the log and not of config.json, so it is not converted.
-    with _described_in(directory, *DAMAGED):
+    # A ValueError in this block is an error of the log.
+    with _blame_config(directory, *DAMAGED):
         for line in read_lines(directory):
             audit.check(line)
     evaluations = audit.evaluations

@@ -1,4 +1,4 @@
-"""The data model of the values in config.json that determine the rules of a run."""
+"""The values in config.json that determine the rules of a run."""
 
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ class _Base(BaseModel):
 class Resolved(BaseModel):
     """The resolved values of the data set, the model and the defaults.
 
-    Lists such as `compute` have one entry per client. None in them means infinity.
+    Lists such as `compute` have one entry per client, with None for infinity.
     """
 
     samples: Annotated[list[int], BeforeValidator(unpacked)]

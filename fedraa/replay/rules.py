@@ -1,4 +1,4 @@
-"""The rules of a run, rebuilt only from its config.json, without its data set and its model."""
+"""The rules of a run, rebuilt from its config.json without its data set and model."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,12 +59,12 @@ class TaskCosts:
     """The costs of a task.
 
     Attributes:
-        cost: Duration before jitter.
+        cost: Duration before jitter, in time units.
         down: Bytes that the client receives.
         up: Bytes that the client sends.
         flops: Training FLOPs.
         energy: Joules; None if the devices have no watts.
-        cut_at: The number of local steps of a task that a deadline cuts short; None for a whole task.
+        cut_at: The number of local steps if a deadline cuts the task short, otherwise None.
     """
 
     cost: float
@@ -86,7 +86,7 @@ class Rules:
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
-        """Return the rules in the configuration of a run. Raise InputError if the configuration is damaged."""
+        """Return the rules in a run's configuration. Raise InputError if the configuration is damaged."""
         path = directory / CONFIG
         place = f"run: {path}"
         try:
@@ -130,7 +130,7 @@ class Rules:
 
     @property
     def whole(self) -> bool:
-        """True if the log names no submodels: clients train the whole model, or the method does not log submodels."""
+        """True if the log names no submodels."""
         return self.method["submodel"]["kind"] in ("Full", "LayerCut")
 
     @property
@@ -147,7 +147,6 @@ class Rules:
 
     @property
     def _download_compressor(self) -> Any:
-        """The compressor of the model that is sent to clients."""
         return self.method["schedule"].get("download_compressor", "none")
 
     @cached_property
@@ -174,7 +173,7 @@ class Rules:
             local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
         solver = LocalTraining(**local)
         check_part(solver, "local")
-        # This property raises InputError if the value of `steps` is malformed.
+        # The property raises InputError if `steps` is malformed.
         _ = solver.auto
         client_half = None
         if self.resolved.stem is not None:
@@ -215,7 +214,7 @@ class Rules:
             widths: Number of kept units in each width group.
             decision: The decision to send the task.
             now: Time at which the task is sent.
-            end: The end of the round, None without a deadline.
+            end: The end of the round; None without a deadline.
         """
         client = decision.client
         sent = self.costs.sent(widths)
@@ -236,12 +235,12 @@ class Rules:
         )
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if a component of the method, such as the scheduler in `schedule`, is custom, so not checked."""
+        """Return True if the component `value` of `choice` is custom, such as the scheduler in `schedule`."""
         return is_foreign(self.method[choice].get(value))
 
     @property
     def custom_components(self) -> list[str]:
-        """The names of the method's custom components. The check skips their decisions."""
+        """The names of the method's custom components. Their decisions are not checked."""
         names = []
         for choice in self.method.values():
             for described in (choice, *choice.values()):
@@ -250,7 +249,7 @@ class Rules:
         return names
 
     def planner(self) -> SchedulerRunner:
-        """Return the scheduler with the current costs. For a custom one, it only finds the feasible fragments."""
+        """Return the scheduler with the current costs. A custom scheduler is replaced by Gre-RAA."""
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
@@ -271,14 +270,14 @@ class Rules:
             selector=self._async_selector(),
             routing=self._routing(),
         )
-        # The schedule of sampled submodels has no field `staleness_clock`.
+        # Schedules of sampled submodels lack this field.
         ledger.staleness_clock = self.method["schedule"].get("staleness_clock", "fragment")
         return ledger
 
     def async_rule(self) -> AsyncRule | None:
-        """Return the built-in rule of an asynchronous server, or None for a custom rule.
+        """Return the built-in rule of an asynchronous server; None for a custom rule.
 
-        Replay runs no custom code. If a built-in rule has custom components, the result has built-in ones instead.
+        Built-in components replace custom ones in a built-in rule.
         """
         update = dict(self.method["update"])
         if is_foreign(update):
@@ -305,7 +304,7 @@ class Rules:
 
     @property
     def server_lr(self) -> float | None:
-        """The length of the server step in rounds, or None if a custom optimizer decides it."""
+        """The learning rate of the server; None if a custom optimizer decides it."""
         optimizer = self.method["update"]["optimizer"]
         if isinstance(optimizer, str) and is_foreign(optimizer):
             return None
@@ -315,9 +314,9 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return the participation correction of each client, a factor that is smaller for clients with more reports.
+        """Return the participation correction of each client, which is smaller for clients with more reports.
 
-        The factors follow from the clients' samples and the current costs.
+        It follows from the clients' samples and the current costs.
         """
         samples = np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("participation_correction", 0.0)
@@ -326,7 +325,7 @@ class Rules:
         return factors
 
     def _round_selector(self) -> ClientSelector:
-        """Return the selector of the cohorts. If it is custom, it repeats the logged cohorts."""
+        """Return the selector of the cohorts. In place of a custom one, it repeats the logged cohorts."""
         policy = self.method["submodel"]
         alone = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
@@ -344,7 +343,7 @@ class Rules:
 
     @cached_property
     def deadline(self) -> Deadline | None:
-        """The deadline of the rounds; None if rounds have no deadline."""
+        """The deadline of the rounds, if they have one."""
         schedule = self.method["schedule"]
         return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing, wall=self.wall)
 
@@ -373,7 +372,6 @@ class Rules:
         )
 
     def _client_facts(self) -> ClientFacts:
-        """Return the facts about the clients that a selection receives."""
         return make_facts(self.costs, self.resolved.fragments, self.resolved.samples, self.timing)
 
 
@@ -390,9 +388,8 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
 
 
 def _device_columns(resolved: Resolved) -> dict[str, Floats]:
-    """Return the columns of the devices, by client. None becomes infinity."""
     written = {name: getattr(resolved, name) for name in COLUMNS} | resolved.watts
-    # In config.json, None stands for infinity. The conversion to float gives NaN, which becomes infinity.
+    # In config.json, None stands for infinity. As a float it is NaN.
     columns = {name: np.array(values, np.float64) for name, values in written.items()}
     for column in columns.values():
         column[np.isnan(column)] = np.inf

@@ -16,7 +16,7 @@ from fedraa.server.tasks import lost_flops
 class LoggedTask:
     """A task in flight, from `started` to `due` on the run's clock.
 
-    `costs` has the costs of the task, or is None if the rules do not determine them. `cost` is its logged cost.
+    `costs` is None if the rules do not determine the costs. `cost` is the logged cost.
     """
 
     decision: Dispatch
@@ -31,7 +31,7 @@ class TaskClock:
 
     Args:
         rules: The rules of the run.
-        ledger: The ledger, which knows the failed clients and the tasks in flight.
+        ledger: The ledger, which has the failed clients and the tasks in flight.
         waiting: The clients that wait at the start.
     """
 
@@ -42,13 +42,13 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
-        # If the method has personal layers, a submodel may consist of them. It then has no bytes to send.
+        # With personal layers, a submodel may have no bytes to send.
         self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
         """Remove the first client from the queue and return it.
 
-        Raises Inconsistent if the `dispatch` event of the line is for another client, or if the client is quarantined.
+        Raises Inconsistent if the `dispatch` line has another client, or the client is quarantined.
         """
         if not self.waiting:
             raise line.field_error("client", "no dispatch, because no client waits")
@@ -89,7 +89,7 @@ class TaskClock:
             self._due.push(due, decision.task)
 
     def arrive(self, line: Line) -> LoggedTask:
-        """Check that a `commit` is the update of a task in flight at the task's due time, and move the clock."""
+        """Check that a `commit` line ends a task in flight at its due time, and move the clock."""
         task = self.end(line)
         line.expect_value("base_version", task.decision.version)
         line.expect_value("samples", self._rules.resolved.samples[task.decision.client])
@@ -102,7 +102,7 @@ class TaskClock:
         return task
 
     def end(self, line: Line) -> LoggedTask:
-        """Check that a line ends a task in flight at the task's due time, and move the clock."""
+        """Check that a line ends a task in flight at its due time, and move the clock."""
         number = self._in_flight(line)
         if self._rules.wall:
             self.advance_clock(line)
@@ -120,9 +120,9 @@ class TaskClock:
         return task_ended
 
     def close_late(self, line: Line, closes_at: float) -> None:
-        """Check that the first `lost` event of a round is not before the deadline `closes_at`, and move the clock.
+        """Check that the first `lost` line of a round is not before the deadline, and move the clock.
 
-        On the virtual clock, all tasks that are due by the deadline must have ended before this event.
+        On the virtual clock, all tasks that are due by the deadline must have ended before.
         """
         if self._rules.wall:
             self.advance_clock(line)
@@ -134,7 +134,7 @@ class TaskClock:
             self.now = closes_at
 
     def lose(self, line: Line) -> LoggedTask:
-        """Check that a `lost` line has the current time, and that its task was dispatched first of those in flight."""
+        """Check that a `lost` line has the current time and the task in flight that was sent first."""
         line.expect_value("t", self.now)
         line.expect_value("task", next(iter(self._ledger.in_flight)))
         task = self._tasks.pop(self._in_flight(line))
@@ -159,8 +159,7 @@ class TaskClock:
     def advance_clock(self, line: Line) -> None:
         """Check the time in a line, and move the clock.
 
-        On the virtual clock, the line must have the clock's time. On the wall clock, the line must not have an earlier
-        time.
+        The virtual clock must have this time. The wall clock must not have a later time.
         """
         if not self._rules.wall:
             line.expect_value("t", self.now)

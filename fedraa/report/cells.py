@@ -1,6 +1,6 @@
 """The runs of a comparison: one experiment per method and seed, each with the options that its method has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -71,7 +71,7 @@ def make_experiments(
         experiment = experiment.model_copy(update={"time": DEFAULT_TIME})
     filled = [on_terms(experiment.model_copy(update={"method": method}), terms, tuned) for method in methods]
     templates = [drop_unused_options(template) for template in filled]
-    _refuse_without_effect(experiment, methods, filled, templates)
+    _refuse_without_effect(dict(experiment), methods, filled, templates)
     for template in templates:
         if template.updates is template.rounds is template.time is None:
             raise InputError(
@@ -85,7 +85,7 @@ def make_experiments(
 
 
 def _refuse_without_effect(
-    experiment: Experiment,
+    shared: Mapping[str, Any],
     methods: Sequence[object],
     filled: Sequence[Experiment],
     templates: Sequence[Experiment],
@@ -93,19 +93,19 @@ def _refuse_without_effect(
     """Raise InputError for a field, or a path of `override`, that no method uses.
 
     Args:
-        experiment: The settings that all methods share.
+        shared: The settings that all methods share, by field.
         methods: The methods.
         filled: The settings of each method after the terms were applied.
         templates: The same settings without the options that the method does not have.
     """
     problem = f"it has no effect on {', '.join(map(str, methods))}"
-    for field, value in experiment:
+    for field, value in shared.items():
         if value is None or field in ("method", "override"):
             continue
         is_replaced = any(getattr(settings, field) != value for settings in filled)
         if not is_replaced and all(getattr(template, field) != value for template in templates):
             raise InputError(field, problem, got=value, hint=_no_effect_hint(field, value))
-    for path, value in experiment.override.items():
+    for path, value in shared["override"].items():
         if all(path not in template.override for template in templates):
             raise InputError(path, problem, got=value, hint="leave it out")
 

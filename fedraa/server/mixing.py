@@ -1,4 +1,9 @@
-"""Functions that mix a client's parameters or delta into the model in place. Server shards use them without torch."""
+"""Changes of the model in place: a client's parameters or delta is mixed in, or a mean of its versions is updated.
+
+Server shards use these functions without torch.
+"""
+
+from typing import Protocol
 
 import numpy as np
 
@@ -63,3 +68,52 @@ def add_delta(
     shared = params[places] + np.float32(weight * shared_weight) * change
     add_scaled(params, where, weight, new, sent)
     params[places] = shared
+
+
+class RunningMean(Protocol):
+    """A running mean of a model's versions."""
+
+    @property
+    def params(self) -> Vector:
+        """The current mean [d]."""
+
+    def follow(self, share: float) -> None:
+        """Update the mean: mean <- mean + share * (theta - mean)."""
+
+    def restore(self, params: Vector) -> None:
+        """Set the mean [d]."""
+
+
+class HasParams(Protocol):
+    """An object with a model: a server or a store."""
+
+    @property
+    def params(self) -> Vector:
+        """The current full model [d]."""
+
+
+class LocalMean:
+    """A running mean in the same process as the model."""
+
+    def __init__(self, model: HasParams) -> None:
+        self._model = model
+        self.params = model.params.copy()
+
+    def follow(self, share: float) -> None:
+        update_mean(self.params, self._model.params, share)
+
+    def restore(self, params: Vector) -> None:
+        self.params[:] = params
+
+
+def update_mean(mean: Vector, params: Vector, share: float) -> None:
+    """Update the mean in place: mean <- mean + share * (params - mean).
+
+    If several calls each change some of the coordinates, the result has the same bits as with one call.
+
+    Args:
+        mean: The mean [d].
+        params: The model [d].
+        share: Weight of the model.
+    """
+    add_scaled(mean, slice(None), share, params, mean)

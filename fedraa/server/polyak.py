@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.running_mean import RunningMean
+from fedraa.server.mixing import RunningMean
 from fedraa.server.server import Server
 from fedraa.server.tasks import TaskTable
 

@@ -1,1 +1,1 @@
-"""The choice of the values with which a method runs: the user's, the paper's, or tuned values."""
+"""The choice of a method's values: the user's, the paper's, or tuned values."""

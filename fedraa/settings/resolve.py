@@ -1,4 +1,4 @@
-"""The method of an experiment, with the values that the experiment sets in place of the method's defaults."""
+"""The method of an experiment, with the values that the experiment sets in place of the defaults."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,8 +39,8 @@ REDRAW = "submodel.capacities.redraw"
 def resolve_method(experiment: Experiment) -> Method:
     """Return the experiment's method with the values that the experiment sets.
 
-    Logit calibration is switched off unless the objective is classification. Raises InputError for a value that the
-    method does not have, for values that exclude each other, and for a method that cannot train the objective.
+    Only classification has logit calibration. Raises InputError for a value that the method lacks, for values that
+    exclude each other, and for a method that cannot train the objective.
     """
     method = find_method(experiment.method)
     solver = replace(
@@ -60,7 +60,7 @@ def resolve_method(experiment: Experiment) -> Method:
     method = replace(method, local=replace(method.local, split=layers, squares=squares))
     for choice, part in method.choices().items():
         check_part(part, f"method.{choice}")
-    # Reading this property raises an InputError if `steps` is an unknown text.
+    # The property raises InputError if `steps` is an unknown text.
     _ = method.local.auto
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
@@ -81,20 +81,20 @@ def resolve_method(experiment: Experiment) -> Method:
     return method
 
 
-def _learning_rate(experiment: Experiment) -> dict[str, Any]:
-    """Return the learning rate and its schedule, if the experiment sets them. The default schedule is constant."""
+def _learning_rate(options: LocalOptions) -> dict[str, Any]:
+    """Return the learning rate and its schedule (default: constant) if the options set them."""
     values: dict[str, Any] = {}
-    if experiment.lr is not None:
-        values = {"lr": experiment.lr, "lr_schedule": "constant"}
-    if experiment.lr_schedule is not None:
-        values["lr_schedule"] = experiment.lr_schedule
+    if options.lr is not None:
+        values = {"lr": options.lr, "lr_schedule": "constant"}
+    if options.lr_schedule is not None:
+        values["lr_schedule"] = options.lr_schedule
     return values
 
 
 def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay: float | None) -> LocalTraining:
-    """Return the settings with the momentum and the weight decay that the local optimizer will use.
+    """Return the settings with the momentum and the weight decay that the local optimizer uses.
 
-    The values of the optimizer replace those of the method. A method's momentum is for SGD and has no effect on Adam.
+    The optimizer's values replace the method's, because a momentum for SGD has no effect on Adam.
 
     Args:
         local: The settings of local training.
@@ -137,7 +137,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
 
 
 def _task_length(options: LocalOptions) -> dict[str, Any]:
-    """Return the fields of local training that set the length of a task. Without such an option, return no fields."""
+    """Return the fields of local training that set a task's length, if an option sets it."""
     if options.local_steps is not None:
         return {"epochs": LocalTraining.epochs, "steps": options.local_steps}
     if options.local_epochs is not None:
@@ -146,7 +146,7 @@ def _task_length(options: LocalOptions) -> dict[str, Any]:
 
 
 def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
-    """Return the method with `auto` capacities replaced by shares that follow from the speeds of the devices [N]."""
+    """Return the method with `auto` capacities replaced by capacities for the devices' speeds [N]."""
     policy: Any = method.submodel
     if getattr(getattr(policy, "capacities", None), "levels", None) != AUTO:
         return method
@@ -156,7 +156,7 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
 
 
 def drop_unused_options(experiment: Experiment) -> Experiment:
-    """Return the experiment without options that have no effect on its method, for comparisons of methods."""
+    """Return the experiment without options that have no effect on its method."""
     method = find_method(experiment.method)
     values = values_set(experiment, method)
     foreign = foreign_names(method, values)
@@ -172,14 +172,14 @@ def drop_unused_options(experiment: Experiment) -> Experiment:
 
 
 def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return the values of the method that the experiment sets, by the name of the option or by the path."""
+    """Return the values of the method that the experiment sets, by option name or path."""
     values = {name: getattr(experiment, name) for name in SHORTCUTS} | {"ratios": _fragment_ratios(experiment, method)}
     override: dict[str, Any] = experiment.override
     return {name: value for name, value in values.items() if value is not None} | override
 
 
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with a placeholder for `auto` capacities. By default clients keep their capacities."""
+    """Return the values with a placeholder for `auto` capacities, which clients keep by default."""
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
     if not auto:
         return values
@@ -189,7 +189,7 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
 def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
     """Return the size ratios for a number of fragments.
 
-    The ratios are equal if the default ratios of the method are equal. Otherwise they come from `FRAGMENT_RATIOS`.
+    They are equal if the method's default ratios are equal, otherwise from `FRAGMENT_RATIOS`.
     """
     if options.ratios is not None or options.fragments is None:
         return options.ratios

@@ -20,7 +20,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
-# The values of every method with the terms `equal`, unless the experiment sets others. All methods accept these values.
+# The values of the terms `equal`, which all methods accept.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -43,8 +43,8 @@ def on_terms(
         over: True if the terms replace fields that the experiment sets.
 
     Raises:
-        InputError: The terms set a field that the experiment sets, and `over` is False. Or the method has no values
-            for these terms.
+        InputError: The terms set a field that the experiment sets, and `over` is False. Or the method has no values for
+            these terms.
     """
     if terms not in (None, *TERMS):
         raise InputError("terms", got=terms, expected=", ".join(TERMS))
@@ -69,14 +69,14 @@ def on_terms(
 
 
 def paper_settings(method: Method) -> PaperSettings:
-    """Return the settings of the method's paper. Raises InputError if no paper states settings of the method."""
+    """Return the settings of the method's paper. Raises InputError if no paper states them."""
     if method.paper_settings is None:
         raise InputError("terms", f"no paper states the settings of {method.name}", hint="give equal or tuned")
     return method.paper_settings
 
 
 def check_schedules(experiments: Mapping[str, Experiment]) -> None:
-    """Raise InputError if the learning rate depends on server steps and the methods take different numbers of steps."""
+    """Raise InputError if a schedule counts server steps and the methods take different numbers of steps."""
     asynchronous = {find_method(experiment.method).asynchronous for experiment in experiments.values()}
     spec = next(iter(experiments.values())).lr_schedule or "constant"
     same = {experiment.lr_schedule for experiment in experiments.values()} == {spec}
@@ -84,7 +84,7 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
     if same and len(asynchronous) > 1 and counts_steps:
         raise InputError(
             "lr_schedule",
-            "it counts server steps, and asynchronous methods take more steps than synchronous ones in the same time",
+            "it counts server steps, and asynchronous methods take more of them in the same time",
             got=spec,
             hint=f"give {spec}@time or {spec}@passes, with numbers in this unit",
         )
@@ -99,14 +99,14 @@ def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
     participation = chosen_value(experiment, "participation")
     is_open = method.path("concurrency") is not None and chosen_value(experiment, "concurrency") is None
     if is_open and participation is not None:
-        at_a_time = _at_a_time(participation, experiment.client_count)
+        at_a_time = _clients_per_round(participation, experiment.client_count)
         if at_a_time is not None:
             known["concurrency"] = at_a_time
     return known
 
 
-def _at_a_time(participation: object, clients: int) -> int | None:
-    """Return the (expected) number of clients per round, the concurrency of asynchronous methods; None if unknown."""
+def _clients_per_round(participation: object, clients: int) -> int | None:
+    """Return the (expected) number of clients per round, if it is known."""
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count
@@ -116,16 +116,9 @@ def _at_a_time(participation: object, clients: int) -> int | None:
 
 
 def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *, over: bool) -> Experiment:
-    """Return the experiment with these values.
+    """Return the experiment with the values of the terms, by field or path.
 
-    Args:
-        experiment: The experiment.
-        values: The values of the terms, by field or by path.
-        origin: The description of the source of the values in errors.
-        over: True if the values replace those that the experiment sets.
-
-    Raises:
-        InputError: The experiment sets a different value, and `over` is False.
+    `origin` names their source in errors. Raises InputError if the experiment sets a different value, unless `over`.
     """
     for name, value in values.items():
         own = chosen_value(experiment, name)
@@ -141,7 +134,7 @@ def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *
 
 
 def _field_default(name: str) -> Any:
-    """Return the default of an experiment's field, or None for a path."""
+    """Return the default of an experiment's field; None for a path."""
     if name not in Experiment.model_fields:
         return None
     return Experiment.model_fields[name].default

@@ -15,12 +15,12 @@ TERMS_KEY = "terms"
 
 
 def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tuned fields of an experiment by method. Raise InputError if the file has no tuned fields."""
+    """Return the tuned fields by method. Raise InputError if the file has no tuned fields."""
     return read_tuned_about(path)[1]
 
 
 def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the facts that `write_tuned` wrote about the file, and the tuned fields and paths by method."""
+    """Return the facts about the file, and the tuned fields and paths by method."""
     document = read_toml(path, "tuned")
     methods = document.get("methods")
     if not isinstance(methods, dict) or not methods:
@@ -44,8 +44,7 @@ def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, M
     Args:
         path: The file.
         about: Facts about the file.
-        methods: For every method, its entries. The entry `terms` is a mapping and becomes a table inside the method's
-            table.
+        methods: The entries of every method. The entry `terms` is a mapping and becomes a table.
     """
     lines = [f"{name} = {_format_toml(value)}" for name, value in about.items()]
     for name, table in methods.items():
@@ -57,7 +56,7 @@ def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, M
 
 
 def _format_toml(value: object) -> str:
-    """Return text, a number, a truth value or a list of these as TOML, which has the form of JSON."""
+    """Return text, a number, a truth value or a list of these as TOML."""
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_format_toml, value)) + "]"
     assert isinstance(value, str | bool | int | float)

@@ -1,7 +1,9 @@
 """The parts of a model that clients train.
 
-A width group is a set of units (neurons, channels, attention heads) that can be cut from a module. An index set chooses
-units of every group. A cut is a smaller dense module with these units. A mask chooses single parameters instead.
+- A width group is a set of units (neurons, channels, attention heads) that can be cut from a module.
+- An index set chooses units of every width group.
+- A cut is a smaller dense module with the chosen units.
+- A mask chooses single parameters instead.
 """
 
 from fedraa.submodels.cost import Cost

@@ -1,4 +1,4 @@
-"""The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask over it."""
+"""The part of the model that one client trains."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,6 @@ from fedraa.messages import Index, Vector
 from fedraa.submodels.traced import IndexSet, Traced
 
 Mask = npt.NDArray[np.bool_]
-# Number of coordinates in one byte of a bitmap.
 COORDINATES_PER_BYTE = 8
 
 
@@ -19,8 +18,9 @@ COORDINATES_PER_BYTE = 8
 class Submodel:
     """A dense part of the model.
 
-    `widths` has the number of kept units of each width group. `index` has the indices [k] of its coordinates in the
-    full vector; None means all coordinates.
+    Attributes:
+        widths: Number of kept units of each width group.
+        index: Indices [k] of the submodel's coordinates in the full vector; None for all.
     """
 
     widths: tuple[int, ...]
@@ -42,14 +42,14 @@ class Submodel:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
+    """The part of the model that one client trains: a dense submodel, or some of its k coordinates.
 
     Attributes:
         label: A number for the assignment, which the log shows.
         submodel: The dense submodel.
         mask: True for the coordinates [k] that the client trains; None if it trains all.
-        sends_mask: True if the server sends only the masked submodel. Otherwise the client receives the whole submodel
-            and masks it (RA-Fed, SubDisMO).
+        sends_mask: True if the server sends only the masked coordinates. Otherwise it sends the whole submodel, and the
+            client masks it (RA-Fed, SubDisMO).
         keeps_rest: True if weights outside of the mask keep the values that the client received. False if they are 0
             while the client trains.
         mask_by_label: True if `label` determines the mask, so that no bitmap of the mask is sent.
@@ -76,13 +76,13 @@ class Assignment:
         return index[kept]
 
     def trained(self, buffer: Vector) -> Vector:
-        """Return the trained coordinates of a buffer [k] of the submodel, in the order of `where`."""
+        """Return the trained coordinates of a submodel's buffer [k], in the order of `where`."""
         if self.mask is None:
             return buffer
         return buffer[self.mask]
 
     def restrict(self, allowed: Mask) -> "Assignment":
-        """Return the assignment with only those coordinates that are in `allowed` [d], because others are not sent."""
+        """Return the assignment limited to the coordinates in `allowed` [d]."""
         mask = allowed
         if self.submodel.index is not None:
             mask = mask[self.submodel.index]
@@ -114,13 +114,13 @@ class Assignment:
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
         """Return the bytes that one task sends down and up.
 
-        A client with a mask sends the trained coordinates and a bitmap of the mask. With `sends_mask` the server sends
-        the same, otherwise it sends all coordinates of the submodel. With `mask_by_label` no bitmap is sent.
+        A masked client sends its trained coordinates and, unless `mask_by_label`, a bitmap of the mask. The server
+        sends the same with `sends_mask`, otherwise all coordinates of the submodel.
 
         Args:
             coordinates: Number of coordinates of the submodel.
-            sent_back: A function of a number of coordinates. It returns the bytes that a client sends for them.
-            sent: A function of a number of coordinates. It returns the bytes that the server sends for them.
+            sent_back: Returns the bytes in which a client sends a number of coordinates.
+            sent: Returns the bytes in which the server sends a number of coordinates.
         """
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)

@@ -1,4 +1,4 @@
-"""Multi-head attention after a cut that removed some of its heads."""
+"""Multi-head attention with some of its heads removed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from torch import Tensor, nn
 
 
 class CutAttention(nn.MultiheadAttention):
-    """An `nn.MultiheadAttention` after a cut: it reads and writes the whole embedding through the remaining heads.
+    """An `nn.MultiheadAttention` with fewer heads that reads and writes the whole embedding.
 
-    After the projections of an attention layer are cut, the layer gets this class. Its parameters thus keep their names
-    and order. The call, the masks and the results are the same as in `nn.MultiheadAttention` for batched inputs, but a
-    mask must not differ between heads.
+    A cut attention layer gets this class, so its parameters keep their names and order. Inputs must be batched, and
+    masks must be equal for all heads.
     """
 
     def forward(
@@ -58,7 +57,7 @@ class CutAttention(nn.MultiheadAttention):
 
 
 def _convert_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """Return the mask as numbers that are added to the attention scores. True in a boolean mask excludes a position."""
+    """Return the mask in the form that is added to the scores. In a boolean mask, True means ignored."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

@@ -1,4 +1,4 @@
-"""The parameters to which element-wise masks apply, and the blocks that a client can skip."""
+"""The repeated blocks of a model, which clients can mask or skip."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -18,7 +18,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 @dataclass(frozen=True)
 class RemovableBlock:
-    """A block that leaves its input unchanged if all of its trainable parameters are 0.
+    """A block that returns its input unchanged if all of its trainable parameters are 0.
 
     Attributes:
         name: Name of the block's module.
@@ -32,11 +32,10 @@ class RemovableBlock:
 
 
 def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]:
-    """Return the repeated blocks that a client can skip: with all parameters 0, they leave their input unchanged.
+    """Return the repeated blocks that a client can skip, such as pre-norm encoder blocks.
 
-    Such a block has a residual connection around everything that it computes. An example is an encoder block with layer
-    norms before the attention and the perceptron. The function finds the blocks by a forward pass in which their
-    parameters are 0 and all other weights are random.
+    A block can be skipped if a forward pass with its parameters at 0 leaves its input unchanged, as residual
+    connections do.
 
     Args:
         traced: The traced model.
@@ -48,7 +47,7 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
     flops = dict.fromkeys(names, 0)
     with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
         torch.manual_seed(0)
-        # Only trainable parameters are set, because the frozen ones are shared with the traced module.
+        # The frozen parameters are shared with the traced module.
         for parameter in trainable_parameters(module):
             parameter.normal_()
 
@@ -76,7 +75,6 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
 
 
 def _find_place(traced: Traced, block: str) -> slice | None:
-    """Return the coordinates of a block's parameters, or None if it has none."""
     own = [number for number, name in enumerate(traced.names) if name.startswith(f"{block}.")]
     if not own:
         return None
@@ -87,9 +85,11 @@ def _find_place(traced: Traced, block: str) -> slice | None:
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     """Return the names of the parameters inside repeated blocks.
 
-    Without such blocks, return the names of the parameters that width groups cut. In SubDisMO's Table 7 exactly the
-    encoder blocks are masked (133,120 parameters of its ViT), never the patch embedding, position, class token or head.
-    Raises Uncuttable for a model that has neither repeated blocks nor width groups.
+    Without repeated blocks, return the names of the parameters that width groups cut. In SubDisMO's Table 7 only the
+    encoder blocks of a ViT are masked (133,120 parameters).
+
+    Raises:
+        Uncuttable: The model has neither repeated blocks nor width groups.
     """
     blocks = tuple(f"{name}." for name in _block_names(traced.module))
     if blocks:
@@ -102,7 +102,7 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
 
 
 def _block_names(module: nn.Module) -> list[str]:
-    """Return the names of repeated blocks: modules with children, of which a container has two or more of one class."""
+    """Return the names of repeated blocks: siblings of the same class, with children, in one container."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

@@ -8,8 +8,8 @@ class Cost:
     """The cost of training a submodel.
 
     Attributes:
-        params: Number of trainable parameters, which is the length of the flat vector.
-        bytes: Bytes for sending the flat vector once in one direction.
+        params: Number of trainable parameters.
+        bytes: Bytes for sending the trainable parameters once in one direction.
         flops: FLOPs of the forward and the backward pass of one sample.
         memory: Peak memory in bytes of one SGD step on the example batch: parameters, buffers, gradients and the values
             that the backward pass needs.

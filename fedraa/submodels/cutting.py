@@ -1,4 +1,4 @@
-"""The creation of a smaller dense module, in which only some units of a module remain."""
+"""Creation of a smaller dense module that has only some units of a module."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fedraa.submodels.attention import CutAttention
-from fedraa.submodels.resize import Place, Stated, resize_layer
+from fedraa.submodels.resize import CallSizes, Place, resize_layer
 from fedraa.submodels.scripted import copy_scripts
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
 """For each tensor and each of its cut dimensions, the indices that are kept."""
 
 
-# The names under which a layer may hold its weight, or a tensor of the weight's shape.
 _WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")
 
 
 def shrink_module(
-    module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
+    module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, CallSizes]]
 ) -> nn.Module:
-    """Return a copy of `module` in which tensors have only the kept indices and layers have matching widths.
+    """Return a smaller copy of `module` that has only the kept indices of each tensor.
 
-    The copy shares frozen parameters with `module`. This saves memory, because a worker holds one module per shape, and
-    training does not change frozen parameters.
+    The copy shares frozen parameters with `module`, which saves memory.
 
     Args:
         module: The full module.
         kept: The indices to keep, by tensor and cut dimension. A tensor that is not a key is copied whole.
         grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
-        sizes: For each module, the places in its code that contain a width as a number. A cut replaces these numbers.
+        sizes: For each module, the widths that its code contains as numbers, with the numbers that replace them.
     """
     memo = copy_computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -49,7 +47,7 @@ def shrink_module(
         if is_parameter:
             part = nn.Parameter(part, tensor.requires_grad)
         memo[id(tensor)] = part
-    # This call copies only the structure, because `memo` already contains the new tensors.
+    # `memo` already contains the tensors, so only the structure is copied.
     small: nn.Module = copy.deepcopy(module, memo)
     if not kept:
         return small
@@ -64,20 +62,13 @@ def shrink_module(
 def copy_computed(module: nn.Module) -> dict[int, object]:
     """Return copies of tensors that hooks computed, such as a pruned layer's weight.
 
-    The keys are the ids of the originals, as in the memo of `copy.deepcopy`.
+    The result is a memo for `copy.deepcopy`.
     """
     values = chain.from_iterable(vars(part).values() for part in module.modules())
     return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
-    """Set the width attributes of a layer, such as `in_features`, from the shapes of its cut tensors.
-
-    Args:
-        layer: The layer with cut tensors.
-        full: The same layer of the full module.
-        grouped: True if the groups of the layer are cut together with the output channels.
-    """
     if isinstance(layer, nn.MultiheadAttention):
         _fit_attention(layer)
         return
@@ -119,10 +110,7 @@ def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 
 
 def _find_weight(layer: nn.Module) -> Tensor | None:
-    """Return a layer's weight, or a tensor of the weight's shape from which the weight is computed.
-
-    Return None if the layer has no such tensor. Such a layer is never cut.
-    """
+    """Return a layer's weight, or a tensor of the same shape from which it is computed."""
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)
     return next(
@@ -137,5 +125,5 @@ def _fit_attention(layer: nn.MultiheadAttention) -> None:
     layer.__class__ = CutAttention
     layer.num_heads = len(weight) // (3 * layer.head_dim)
     layer.out_proj.in_features = layer.out_proj.weight.size(1)
-    # This setting keeps nn.TransformerEncoderLayer from a fast path that would assume the full widths.
+    # The fast path of nn.TransformerEncoderLayer assumes the full widths, and this setting disables it.
     layer._qkv_same_embed_dim = False

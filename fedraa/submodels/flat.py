@@ -21,7 +21,7 @@ GPU_BY_PIECE = 2**26
 
 
 def is_by_piece(size: int, device: torch.device) -> bool:
-    """Return True if a submodel with `size` trainable parameters is updated in chunks on this device."""
+    """Return True if a submodel of this size is updated in chunks on this device."""
     if device.type == "cpu":
         return size >= BY_PIECE
     return size >= GPU_BY_PIECE
@@ -33,13 +33,13 @@ def copy_to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def flatten_parameters(module: nn.Module) -> np.ndarray:
-    """Return a copy of the trainable parameters as one vector, in the order of `named_parameters`: float32 `[d]`."""
+    """Return a copy of the trainable parameters as one float32 vector [d], in the order of `named_parameters`."""
     parts = [p.detach().to("cpu", torch.float32).reshape(-1).numpy() for p in trainable_parameters(module)]
     return np.concatenate([np.zeros(0, np.float32), *parts])
 
 
 def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
-    """Return names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
+    """Return the names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     shapes = tuple(tuple(p.shape) for p in parameters.values())
     *offsets, size = [0, *accumulate(p.numel() for p in parameters.values())]
@@ -56,19 +56,19 @@ def locate_parameters(module: nn.Module) -> Iterator[tuple[nn.Parameter, slice]]
 
 
 def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
-    """Copy a vector in the layout of `flatten_parameters`, and make the trainable parameters views of the copy.
-
-    If `writable` is False, the parameters of a module on the CPU are views of the vector itself, without a copy. Raises
-    InputError if the length does not match.
+    """Load a flat vector [d] into the trainable parameters.
 
     Args:
         module: The module, changed in place.
-        vector: Float32 `[d]`.
-        writable: True to copy the vector, so that the parameters can be trained.
+        vector: Float32 [d], in the layout of `flatten_parameters`.
+        writable: True to copy the vector. If False, parameters on the CPU are views of it and cannot be trained.
+
+    Raises:
+        InputError: The vector has the wrong length.
     """
     size = sum(p.numel() for p in trainable_parameters(module))
     if vector.shape != (size,):
-        raise InputError("vector", got=vector, expected=f"{size} values, one for each trainable number of the module")
+        raise InputError("vector", got=vector, expected=f"{size} values, one per trainable scalar of the module")
     flat = view_as_tensor(vector)
     if writable:
         flat = torch.tensor(vector)
@@ -77,34 +77,34 @@ def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = T
 
 
 def drop_weights(module: nn.Module) -> None:
-    """Replace the trainable parameters by their shapes, which take no memory. The values are lost."""
+    """Replace the trainable parameters by tensors without memory. The values are lost."""
     for p in trainable_parameters(module):
         p.data = p.new_zeros(()).expand(p.shape)
 
 
 def copy_structure(module: nn.Module) -> nn.Module:
-    """Return a copy of the module that shares the memory of its parameters until one of them is replaced."""
+    """Return a copy of the module that shares the original's parameters until they are replaced."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     return copy.deepcopy(module, shared | copy_scripts(module))
 
 
 def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that the flat vector holds, in its order."""
+    """Return the parameters with requires_grad, in the order of the flat vector."""
     return [p for p in module.parameters() if p.requires_grad]
 
 
 def frozen_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that training does not change."""
+    """Return the parameters without requires_grad."""
     return [p for p in module.parameters() if not p.requires_grad]
 
 
 def view_as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor in the array's memory, which may be read-only. Do not write to the tensor."""
+    """Return a tensor that shares the memory of an array, which may be read-only. Do not write to it."""
     return torch.from_numpy(array)
 
 
 def _use_up_warning() -> None:
-    """Trigger torch's warning about read-only arrays once, without output, so that torch does not repeat it."""
+    """Trigger torch's warning about read-only arrays without output. Torch prints it only once."""
     array = np.zeros(0)
     array.flags.writeable = False
     with warnings.catch_warnings():
@@ -112,5 +112,5 @@ def _use_up_warning() -> None:
         torch.from_numpy(array)
 
 
-# The warning is triggered once at the import, because changing the warning filters for every small task is too slow.
+# Triggering the warning at the import is faster than changing the warning filters in every task.
 _use_up_warning()

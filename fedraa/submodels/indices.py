@@ -1,6 +1,6 @@
-"""Functions that make index sets: the units of each width group that a client trains.
+"""Choices of the units of each width group that a client trains.
 
-Every function treats all groups in the same way. It keeps at least one unit of each group, or raises InputError.
+Each choice has at least one unit of every group, or an InputError is raised.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
 def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return Fed-RAA's fixed fragments. Each has a contiguous block of every group, with its ratio of the units.
+    """Return Fed-RAA's fixed fragments: each has one contiguous block of every width group.
 
-    Sizes are rounded by the largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. If a group has fewer
-    units than there are fragments, every fragment contains the whole group. Raises InputError if every group is too
-    small.
+    Sizes are rounded by the largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with fewer
+    units than fragments is whole in every fragment.
+
+    Raises:
+        InputError: Every group has fewer units than there are fragments.
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")
@@ -28,7 +30,7 @@ def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
 
 
 def make_blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
-    """Return `count` disjoint, contiguous blocks of every group, as equal as their sizes allow."""
+    """Return `count` disjoint, contiguous blocks of every group, of about equal size."""
     return _divide_groups(traced, "count", [1 / _check_positive("count", count)] * count)
 
 
@@ -38,18 +40,18 @@ def take_prefix(traced: Traced, ratio: float) -> IndexSet:
 
 
 def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
-    """Return `ceil(ratio * K)` units of every group of `K`, beginning at `start` and wrapping around (FedRolex).
+    """Return `ceil(ratio * K)` consecutive units of every group of `K`, with wraparound (FedRolex).
 
     Args:
         traced: The traced model.
         ratio: Share of each group.
-        start: The first unit. It is taken modulo the group's size.
+        start: The first unit, modulo the group's size.
     """
     return tuple(np.sort((start + np.arange(_count_units(ratio, group.size))) % group.size) for group in traced.groups)
 
 
 def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> IndexSet:
-    """Return `ceil(ratio * K)` units of every group of `K`, drawn without replacement, group by group.
+    """Return `ceil(ratio * K)` random units of every group of `K`, without replacement.
 
     Args:
         traced: The traced model.
@@ -60,7 +62,7 @@ def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> Inde
 
 
 def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple[IndexSet, ...]:
-    """Shuffle the units of every group and divide them into `parts` disjoint parts of about equal size (IST).
+    """Divide the units of every group at random into `parts` disjoint parts of about equal size (IST).
 
     Args:
         traced: The traced model.
@@ -73,11 +75,10 @@ def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple
 
 
 def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
-    """Return the number of index sets that contain each coordinate of the flat vector: int32 `[d]`.
+    """Return the number of index sets that contain each coordinate of the flat vector: int32 [d].
 
-    For the fragments of a model, 1 means that the coordinate is in one fragment only. `len(index_sets)` means that it
-    is in all fragments, such as the output bias. 0 means that it is never trained, because it is a weight between units
-    of two different fragments.
+    For disjoint fragments, 1 means a coordinate of one fragment, and 0 a weight between two fragments, which is never
+    trained.
     """
     counts: dict[tuple[bytes, ...], tuple[IndexSet, int]] = {}
     for indices in index_sets:
@@ -90,9 +91,7 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets, each with one block of every group. A group with too few units is whole in all index sets.
-
-    Raises InputError if every group has too few units.
+    """Return index sets with one block of every group. All contain the whole of a group that is too small.
 
     Args:
         traced: The traced model.
@@ -113,22 +112,21 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
         group, part = empty
         raise InputError(
             field,
-            f"with {len(ratios)} parts of the {group.size} units of group {group.name!r}, part {part} would have none, "
-            "and no other group is large enough",
+            f"part {part} of {len(ratios)} would have none of the {group.size} units of group {group.name!r}",
             expected="fewer parts, or parts of more equal size",
         )
     return parts
 
 
 def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
-    """Return the groups with too few units to divide, so that each of the parts contains the whole group."""
+    """Return the groups that have too few units, so that each part contains all of them."""
     whole = [all(len(part[g]) == group.size for part in parts) for g, group in enumerate(traced.groups)]
     return [group for group, is_whole in zip(traced.groups, whole, strict=True) if is_whole and len(parts) > 1]
 
 
 def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
-    """Return whole numbers that sum to `size` and have nearly these ratios."""
-    # The rounding removes errors of floats, so that 0.3 * 10 has no remainder.
+    """Return integers with the sum `size` and about these ratios."""
+    # Without the rounding, 0.3 * 10 would have a remainder.
     quotas = [round(size * ratio, 9) for ratio in ratios]
     sizes = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(ratios)), key=lambda i: (sizes[i] - quotas[i], i))
@@ -138,7 +136,6 @@ def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
 
 
 def _count_units(ratio: float, size: int) -> int:
-    """Return `ratio * size`, rounded up to a whole number of units."""
     if not 0 < ratio <= 1:
         raise InputError("ratio", got=ratio, expected="a number over 0 and at most 1")
     return math.ceil(round(ratio * size, 9))

@@ -1,7 +1,6 @@
-"""Masks of methods that choose single elements of the parameters.
+"""Masks [d] over the flat vector: True for the parameters that a client trains.
 
-Each mask is a bool vector `[d]` in the flat layout, True for the coordinates that a client trains. A masked client
-holds and computes the full model.
+A client with a mask holds and computes the full model.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from fedraa.submodels.traced import Traced
 
 
 def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask that contains each coordinate with probability `p` (shuffled submodels, Algorithm 1).
+    """Return a mask [d] that contains each coordinate with probability `p` (shuffled submodels, Algorithm 1).
 
     Args:
         traced: The traced model.
@@ -29,15 +28,13 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
 
 
 def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return a mask `[d]` of the coordinates of a vector with a rank by absolute value in `[low * d, high * d)`.
+    """Return a mask [d] of the coordinates with a rank by |value| from `low * d` to below `high * d`.
 
-    Rank 0 is the smallest value. Equal values are ranked in the order of their coordinates. `(1 - r, 1)` selects the
-    share `r` with the largest values. `(0, 0.25)`, `(0.25, 0.5)` and so on are the quarters of OAP and RA-Fed. The
-    released code of these papers confuses the result of argsort with the ranks, so its quarters are random. This
-    function computes the true ranks.
+    Rank 0 is the smallest value. `(1 - r, 1)` selects the share `r` of largest values. `(0, 0.25)` is the first quarter
+    of OAP and RA-Fed. (Their released code uses the result of argsort as ranks, so its quarters are random.)
 
     Args:
-        vector: The vector `[d]`.
+        vector: The vector [d].
         low: Lowest rank in the mask, as a share of d.
         high: First rank above the mask, as a share of d.
     """
@@ -51,10 +48,9 @@ def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarr
 
 
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask `[d]` of the `count` coordinates of a vector with the largest `|value|`.
+    """Return a mask [d] of the `count` coordinates with the largest `|value|`.
 
-    If values are equal, the first ones are chosen. NaN counts as smaller than all numbers. The selection takes linear
-    time. Sorting the parameters would take longer than a short task.
+    Of equal values the first are chosen. NaN counts as the smallest.
     """
     rank = -np.abs(vector)
     rank[np.isnan(rank)] = np.inf
@@ -65,13 +61,11 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
-    """Return the region of each coordinate, int8 `[d]`, from 0 to `parts` - 1 (RA-Fed).
+    """Return the region of each coordinate, int8 [d], from 0 to `parts` - 1 (RA-Fed).
 
-    A coordinate is in the region of its hidden unit. The bias of a hidden unit and the weights into it belong to this
-    unit. In the output layer, whose own units are classes, the weights out of a hidden unit belong to the hidden unit.
-    In each tensor, the hidden units along the first dimension that can be cut are divided into equal contiguous
-    regions. If no dimension can be cut, the output units of the tensor are divided (columns of an embedding, rows of
-    other tensors). If there are too few output units, the elements of the tensor are divided.
+    The units of each tensor form equal contiguous regions. A hidden unit's region has its bias and its incoming
+    weights. In the output layer it has the outgoing weights. Tensors without hidden units are divided by output units,
+    or by elements if these are too few.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")
@@ -84,7 +78,6 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
         dimension = next((d for d in dimensions if shape[d] >= parts), None)
         grid = shape
         if dimension is None:
-            # The elements are divided in their flat order.
             grid = (size,)
             dimension = 0
         units = np.indices(grid, sparse=True)[dimension]
@@ -97,8 +90,7 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
 def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Return `parts` masks [d] that divide the elements of the named parameters at random (SubDisMO).
 
-    Every element of these parameters is in exactly one mask. The masks have equal sizes, up to one element. All other
-    parameters are in every mask.
+    Each of these elements is in exactly one mask. All other parameters are in every mask.
 
     Args:
         traced: The traced model.

@@ -1,4 +1,4 @@
-"""Measurements of the cost of training a cut (a smaller dense module), in one training step of it."""
+"""Measurement of the cost of training a submodel, in one real training step."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 @contextmanager
 def _without_triton() -> Iterator[None]:
-    """Make imports of Triton fail in this block, unless Triton is loaded already.
+    """Make imports of Triton fail in this block, unless it is already loaded.
 
-    Torch's formulas import Triton, although they need it only for kernels that are written in it. Newer versions of
-    Triton print pages of warnings when the process ends.
+    Torch's FLOP formulas import Triton without need, and newer versions print pages of warnings at exit.
     """
     if "triton" in sys.modules:
         yield
         return
     log = logging.getLogger("torch.utils.flop_counter")
-    # Torch logs a warning that Triton is missing.
+    # This silences the warning of torch that Triton is missing.
     log.disabled = True
     sys.modules["triton"] = None  # type: ignore[assignment]
     try:
@@ -49,20 +48,19 @@ def _without_triton() -> Iterator[None]:
 with _without_triton():
     from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
-# Bytes of one float32.
 _BYTES = 4
 
 
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """Return the cost of training a cut.
-
-    The cost is measured in one real step, and cached in `traced` by the shapes of the module and the batch. Raises
-    InputError if the step fails.
+    """Return the cost of training a submodel, measured in one step and then cached.
 
     Args:
         traced: The traced model.
-        widths: The index set of the cut, or its number of units in each group.
+        widths: The index set of the submodel, or its number of units in each group.
         example: A batch `[b, ...]` with b >= 2.
+
+    Raises:
+        InputError: The step fails.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
     key = (shape, tuple(chain.from_iterable(part.shape for part in list_leaves(example))))
@@ -80,7 +78,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
 
 
 def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cost:
-    """Return the cost of training some tensors of the whole model: the forward pass and a part of the backward pass.
+    """Return the cost of training only some tensors of the whole model.
 
     Args:
         traced: The traced model.
@@ -94,9 +92,9 @@ def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cos
 
 
 def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]:
-    """Return the names of every layer's tensors, in the order in which the backward pass completes the layers.
+    """Return the parameter names of each layer, in the order in which the backward pass reaches the layers.
 
-    A layer consists of the tensors of one module. Layers without a gradient are last.
+    Layers without a gradient are last.
 
     Args:
         traced: The traced model.
@@ -106,7 +104,6 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
     module.train()
     completed: list[str] = []
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
-        # This method of torch has no type annotations.
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))  # type: ignore[no-untyped-call]
     with torch.random.fork_rng():
         torch.autograd.backward([_sum_outputs(module, map_tree(lambda part: part.clone(), example))])
@@ -119,11 +116,10 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
 
 
 def measure_step(module: nn.Module, example: Tree) -> Cost:
-    """Return the cost of one step of SGD on a batch."""
+    """Return the cost of one SGD step on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable_parameters(module))
-    # Only the forward and the backward pass are measured, because SGD changes the weights in place and adds neither
-    # FLOPs nor memory.
+    # SGD changes the weights in place, so it adds neither FLOPs nor memory.
     with torch.random.fork_rng(), Meter() as meter:
         torch.autograd.backward([_sum_outputs(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
@@ -138,16 +134,13 @@ def measure_step(module: nn.Module, example: Tree) -> Cost:
 def _convolution_backward_flops(
     grad_out: Sequence[int], x: Sequence[int], weight: Sequence[int], *options: Any, **_: object
 ) -> int:
-    """Return the FLOPs of a convolution's gradients.
-
-    Torch's formula counts the gradient of a grouped convolution as if the convolution had no groups.
+    """Return the FLOPs of a convolution's gradients. Torch's formula ignores the groups of a convolution.
 
     Args:
         grad_out: Shape of the result's gradient.
         x: Shape of the input.
         weight: Shape of the weight.
-        options: The operator's other arguments: bias, stride, padding, dilation, transposed, output padding, groups
-            and output mask.
+        options: Bias, stride, padding, dilation, transposed, output padding, groups and output mask.
     """
     transposed, output_mask = options[4], options[7]
     positions = x if transposed else grad_out
@@ -155,14 +148,12 @@ def _convolution_backward_flops(
 
 
 def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
-    # This function of torch has no type annotations.
     return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
 def _attention_backward_flops(
     grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
 ) -> int:
-    # This function of torch has no type annotations.
     return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]
 
 
@@ -179,28 +170,23 @@ _MISSING_FORMULAS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
 }
 _FORMULAS = flop_registry | {
-    # This function of torch has no type annotations.
     operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]
     for operator, formula in _MISSING_FORMULAS.items()
 }
 
 
 def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
-    """Return the sum of all output tensors through which a gradient can flow."""
     out = [x.float().sum() for x in iterate_tensors(forward(module, example)) if x.requires_grad]
     return torch.stack(out).sum()
 
 
-# This class of torch has no type annotations.
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A counter of floating-point operations, and of the bytes of all tensors that are created while it is active.
+    """A counter of FLOPs and of the bytes of new tensors while it is active.
 
-    The FLOPs equal those of torch's FlopCounterMode. FlopCounterMode itself is not used, because it imports
-    torch._dynamo, which takes a second.
+    Its FLOPs equal those of torch's FlopCounterMode, which imports torch._dynamo for a second.
     """
 
     def __init__(self) -> None:
-        # The constructor of torch's class has no type annotations.
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
         self.peak = 0
@@ -208,7 +194,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # The result True would make torch import torch._dynamo, which takes a second. Measured code is never compiled.
+        # With True, torch would import torch._dynamo, which takes a second.
         return False
 
     def __torch_dispatch__(
@@ -221,7 +207,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         for x in iterate_tensors(out):
-            # A sparse tensor has no storage. Its inner tensors were counted when they were created.
+            # A sparse tensor has no storage. Its inner tensors are already counted.
             if x.layout != torch.strided:
                 continue
             storage = x.untyped_storage()

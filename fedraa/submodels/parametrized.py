@@ -1,7 +1,7 @@
-"""Modules with parametrizations (`torch.nn.utils.parametrize`) or TorchScript, in a form that can be pickled.
+"""Pickling of modules with parametrizations (`torch.nn.utils.parametrize`) or TorchScript.
 
-Torch creates the class of a parametrized layer at run time, and such a class cannot be pickled. The class only adds
-properties that compute tensors, so unpickling can create it again from the layer's submodules.
+Torch creates the class of a parametrized layer at run time, so it cannot be pickled. It only adds properties that
+compute tensors. Unpickling creates it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedraa.submodels.scripted import PackedScript, find_scripts
 
 
 def pack_module(module: nn.Module) -> nn.Module:
-    """Return the module if it can be pickled. Otherwise return a copy with the same tensors that can be pickled."""
+    """Return the module, or a copy with the same tensors if the module cannot be pickled."""
     scripts = find_scripts(module)
     if not scripts and not any(map(is_parametrized, module.modules())):
         return module
@@ -28,7 +28,7 @@ def pack_module(module: nn.Module) -> nn.Module:
 
 
 def unpack_module(module: nn.Module) -> nn.Module:
-    """Reverse `pack_module`: restore the properties of layers and the code of TorchScript."""
+    """Reverse `pack_module`."""
     if isinstance(module, PackedScript):
         return module.load_script()
     for layer in list(module.modules()):
@@ -47,8 +47,6 @@ def unpack_module(module: nn.Module) -> nn.Module:
 
 
 def _make_property(name: str) -> property:
-    """Return a property that computes a layer's parametrized tensor, such as its weight."""
-
     def compute_tensor(layer: nn.Module) -> Tensor:
         result: Tensor = layer.get_submodule(f"parametrizations.{name}")()
         return result

@@ -1,4 +1,4 @@
-"""The layers that stay at each client, chosen by name, by module or by type."""
+"""The layers that stay at each client, chosen by name, module or type."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -18,7 +18,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
-    """Return the names of the parameters that the patterns choose.
+    """Return the names of the parameters that these patterns select as personal.
 
     Args:
         traced: The model.
@@ -36,16 +36,16 @@ def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
         chosen |= matched
     if patterns and len(chosen) == len(traced.names):
         problem = "every layer would stay at the clients, and the server would receive nothing"
-        raise InputError("personal_layers", problem, got=", ".join(patterns), hint="give patterns of fewer layers")
+        raise InputError("personal_layers", problem, got=", ".join(patterns), hint="choose fewer layers")
     return frozenset(chosen)
 
 
 def personal_mask(traced: Traced, chosen: frozenset[str], module: nn.Module) -> npt.NDArray[np.bool_]:
-    """Return a mask [k] of the chosen parameters.
+    """Return a mask [k] of the personal parameters of a submodel.
 
     Args:
         traced: The model.
-        chosen: Names of parameters.
+        chosen: Names of the personal parameters.
         module: A submodel of the model, with k parameters.
     """
     parts = [
@@ -56,7 +56,6 @@ def personal_mask(traced: Traced, chosen: frozenset[str], module: nn.Module) -> 
 
 
 def _match(traced: Traced, pattern: str) -> set[str]:
-    """Return the names of the parameters that match a pattern."""
     last = traced.names[-1].rpartition(".")[0]
     if pattern == LAST:
         return {name for name in traced.names if name.rpartition(".")[0] == last}
@@ -69,12 +68,11 @@ def _match(traced: Traced, pattern: str) -> set[str]:
 
 
 def _no_match(traced: Traced, pattern: str) -> InputError:
-    """Return the error about a pattern that matches no parameter."""
     kind = type(traced.module).__name__
     buffers = [name for name, _ in traced.module.named_buffers() if fnmatchcase(name, pattern)]
     if buffers:
         problem = f"it chooses {buffers[0]}, which is estimated before each evaluation and never sent"
-        return InputError("personal_layers", problem, got=pattern, hint="give the names of parameters")
+        return InputError("personal_layers", problem, got=pattern, hint="use names of parameters")
     modules = [name for name, module in traced.module.named_modules() if name and list(module.parameters())]
     expected = f"names or patterns of the parameters of {kind}: {', '.join(traced.names[:8])}"
     if len(traced.names) > 8:

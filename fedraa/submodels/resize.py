@@ -1,9 +1,8 @@
-"""The replacement of widths that a module's code passes as numbers, such as in `x.view(b, t, self.heads, 16)`.
+"""Replacement of widths in a module's code, such as 16 in `x.view(b, t, self.heads, 16)`.
 
-In a cut these numbers would be wrong. The tracer records the places at which the forward of a module passes numbers for
-a dimension that may be cut. In a cut, the numbers at these places are replaced by numbers that follow from the width of
-the argument. A place is identified by the positions in the code of all stack frames from the call up to the innermost
-forward of a module.
+In a submodel these numbers would be wrong. The tracer records each call that passes such a number. A submodel computes
+the number from the width of the argument instead. A call's place is the positions in the code of all stack frames up to
+the innermost module's forward.
 """
 
 from __future__ import annotations
@@ -24,47 +23,49 @@ Place = tuple[tuple[str, int], ...]
 """The place of a call of torch: function names and positions in their code, from the call up to a module's forward."""
 
 
-class Number(NamedTuple):
-    """A size in the code as a function of the widths of a cut: `fixed` plus the sum of factor * width.
+class SizeFormula(NamedTuple):
+    """A size in the code, as a linear function of the widths of a submodel.
 
-    `times` has a pair (number of the group, factor) for each group in this sum.
+    Attributes:
+        fixed: The constant.
+        times: Pairs of a group's number and the factor of its width.
     """
 
     fixed: int
     times: tuple[tuple[int, int], ...]
 
     def of(self, widths: Sequence[int]) -> int:
-        """Return the size in a cut that keeps `widths[g]` units of each group g."""
+        """Return the size in a submodel that keeps `widths[g]` units of each group g."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
-    def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Number:
-        """Return the size if only some groups can be cut. The full widths of all other groups are added to `fixed`.
+    def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> SizeFormula:
+        """Return the size if only some groups can be cut. All other groups have their full widths.
 
         Args:
-            kept: For the old number of each group that can still be cut, its new number.
+            kept: The new number of each group that can still be cut, by its old number.
             full: Number of units of each group.
         """
         fixed = self.fixed + sum(times * full[group] for group, times in self.times if group not in kept)
-        return Number(fixed, tuple((kept[group], times) for group, times in self.times if group in kept))
+        return SizeFormula(fixed, tuple((kept[group], times) for group, times in self.times if group in kept))
 
 
 class Resize(NamedTuple):
-    """A record of a call, such as a reshape, with sizes in its code that must change in a cut.
+    """The sizes in one call, such as a reshape, that differ in submodels.
 
     Attributes:
         dim: Cut dimension of the argument.
-        outs: For a call that passes a shape, the dimensions of the result that come from `dim`. The cut one is first.
-        numbers: The sizes. Empty for `_grouped_mm`, because in every cut `grouped_product` replaces this function.
+        outs: Dimensions of the result that come from `dim`, the cut one first. Only for calls that pass a shape.
+        numbers: The sizes. Empty for `_grouped_mm`, which `grouped_product` replaces in every submodel.
         mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
     """
 
     dim: int
     outs: tuple[int, ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[SizeFormula, ...]
     mixed: bool
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Resize:
-        """Return the sizes if only some groups can be cut. The arguments are those of `Number.keep_groups`."""
+        """Return the sizes if only some groups can be cut. The arguments are those of `SizeFormula.keep_groups`."""
         return self._replace(numbers=tuple(number.keep_groups(kept, full) for number in self.numbers))
 
 
@@ -72,8 +73,8 @@ Sizes = Mapping[Place, Resize]
 """The calls in the code of one module with sizes that a cut must change, by their place."""
 
 
-class Stated(NamedTuple):
-    """The sizes that a call uses in one cut (`numbers`) and in the full module (`full`)."""
+class CallSizes(NamedTuple):
+    """The sizes in one call: `numbers` in a submodel, `full` in the full module."""
 
     dim: int
     outs: tuple[int, ...]
@@ -85,15 +86,15 @@ class Stated(NamedTuple):
 ZERO_MAKERS = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
 _SHAPED = frozenset(("expand", "reshape", "view"))
-# Names of functions that return parts of their argument.
+# Functions that return parts of their argument.
 PARTS = frozenset(("getitem", "narrow", "split"))
 RESIZED = _SHAPED | PARTS | ZERO_MAKERS | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """Return the name of a torch function. It is the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
+    """Return the name of a torch function: `add` for `torch.add`, `Tensor.add_` and `+`."""
     name: str = getattr(func, "__name__", "")
-    # A property such as Tensor.T is called through `__get__` of a descriptor, whose object has the name.
+    # Properties such as Tensor.T are called through `__get__`.
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     if name.startswith("__"):
@@ -102,7 +103,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
-    """Return the module and the place of a call from its stack frame, or None if no module's forward contains it."""
+    """Return the module that made a call and the call's place in its code, or None for other code."""
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
@@ -117,10 +118,9 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, units: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of a dimension that a slicing call selects by numbers in the code.
+    """Return the index ranges of dimension `dim` that a slicing call selects by numbers in the code.
 
-    The list is empty if the call passes no number for the dimension. The result is None if the call takes every n-th
-    element, so that the selection would differ in a cut.
+    The list is empty if the call passes no number for `dim`. The result is None for a slice with a step.
 
     Args:
         name: Name of the function.
@@ -158,36 +158,34 @@ def slice_ranges(
 
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
-) -> dict[str, dict[Place, Stated]]:
-    """Return for each module the places with numbers that change in a cut, and the new numbers.
+) -> dict[str, dict[Place, CallSizes]]:
+    """Return the sizes that calls use in a submodel, by module.
 
     Args:
-        sizes: For each module, the places in its code that contain widths.
-        widths: Number of units of each group in the cut.
+        sizes: For each module, the sizes in its code, by call.
+        widths: Number of units of each group in the submodel.
         full: Number of units of each group in the full module.
     """
-    by_module: dict[str, dict[Place, Stated]] = {}
+    by_module: dict[str, dict[Place, CallSizes]] = {}
     if tuple(widths) == tuple(full):
         return by_module
     for module, places in sizes.items():
         for place, resize in places.items():
             numbers = tuple(number.of(widths) for number in resize.numbers)
             in_full = tuple(number.of(full) for number in resize.numbers)
-            stated = Stated(resize.dim, resize.outs, numbers, in_full, resize.mixed)
-            by_module.setdefault(module, {})[place] = stated
+            call_sizes = CallSizes(resize.dim, resize.outs, numbers, in_full, resize.mixed)
+            by_module.setdefault(module, {})[place] = call_sizes
     return by_module
 
 
-def resize_layer(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
-    """Change the class of a layer, so that the sizes in its code follow the widths of its arguments."""
+def resize_layer(layer: nn.Module, sizes: Mapping[Place, CallSizes]) -> None:
+    """Make a layer's code compute sizes from the widths of its arguments, by a change of its class."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 
 
 class _Resized(nn.Module):
-    """A layer with code that takes its sizes from the widths of the arguments."""
-
-    _sizes: Mapping[Place, Stated]
+    _sizes: Mapping[Place, CallSizes]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with _Resizing(self, self._sizes):
@@ -195,9 +193,9 @@ class _Resized(nn.Module):
 
 
 class _Resizing(TorchFunctionMode):
-    """A torch mode that replaces the widths in the code of one module by the widths of a cut."""
+    """A torch mode that replaces the sizes in one module's calls."""
 
-    def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
+    def __init__(self, module: nn.Module, sizes: Mapping[Place, CallSizes]) -> None:
         super().__init__()
         self._module = module
         self._sizes = sizes
@@ -219,7 +217,7 @@ class _Resizing(TorchFunctionMode):
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
-    """Return the result of `torch._grouped_mm`, which supports only some widths and precisions.
+    """Compute `torch._grouped_mm` for all widths and precisions.
 
     Args:
         x: Rows `[s, in]`, sorted by expert.
@@ -231,65 +229,56 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 
 
 def _follow_widths(
-    name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
+    name: str, args: Any, kwargs: Mapping[str, Any], call_sizes: CallSizes
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with sizes that fit the width of the first argument.
-
-    Args:
-        name: Name of the function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        stated: The numbers of this cut.
-    """
-    numbers = stated.numbers
-    # A call that creates zeros has no argument from whose width the size could be computed.
+    """Return a call's arguments with sizes that fit the width of the first argument."""
+    numbers = call_sizes.numbers
+    # A call that creates zeros has no argument with a width.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
-        sizes[stated.outs[0]] = numbers[0]
+        sizes[call_sizes.outs[0]] = numbers[0]
         owner = args[: int(name == "new_zeros")]
         return (*owner, sizes), {key: value for key, value in kwargs.items() if key != "size"}
     x: Tensor = args[0]
     if name == "unflatten":
         at, sizes = _find_shape(name, args, kwargs)
-        _put_numbers(sizes, [out - at for out in stated.outs], stated, x.size(at))
+        _put_numbers(sizes, [out - at for out in call_sizes.outs], call_sizes, x.size(at))
         return (x, at, sizes), {}
     if name in _SHAPED:
         _, sizes = _find_shape(name, args, kwargs)
-        _put_numbers(sizes, stated.outs, stated, x.numel())
+        _put_numbers(sizes, call_sizes.outs, call_sizes, x.numel())
         return (x, sizes), {}
     if name == "split":
-        return (x, numbers, stated.dim), {}
+        return (x, numbers, call_sizes.dim), {}
     if name == "narrow":
-        return (x, stated.dim, *numbers), {}
-    at, index = _find_slice(args, stated.dim)
+        return (x, call_sizes.dim, *numbers), {}
+    at, index = _find_slice(args, call_sizes.dim)
     part = index[at]
     start, stop = numbers
-    # If the code omits a bound of the slice, the new slice also omits this bound.
     index[at] = slice(None if part.start is None else start, None if part.stop is None else stop, part.step)
     return (x, tuple(index)), {}
 
 
-def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
-    """Replace sizes in a shape by the sizes of this cut. One entry may become -1, so that torch computes it.
+def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes, elements: int) -> None:
+    """Replace sizes in a shape by those of a submodel. One may become -1, which torch computes.
 
     Args:
         sizes: The shape, changed in place.
-        places: Positions in the shape of the sizes to replace.
-        stated: The numbers of this cut.
+        places: Indices in `sizes` of the sizes to replace.
+        call_sizes: The sizes of this submodel.
         elements: Number of elements of the tensor.
     """
     first, *inner = places
     if not 0 <= first < len(sizes):
-        # All sizes in this call are of dimensions that are not cut.
+        # No size in this call is of a cut dimension.
         return
-    if sizes[first] != -1 and stated.mixed:
-        sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
+    if sizes[first] != -1 and call_sizes.mixed:
+        sizes[first] = sizes[first] * call_sizes.numbers[0] // call_sizes.full[0]
     elif sizes[first] != -1:
-        sizes[first] = stated.numbers[0]
-    # If the product of the sizes is still wrong, the code has computed a second size from full widths. Then the
-    # remaining sizes are also replaced.
+        sizes[first] = call_sizes.numbers[0]
+    # A wrong product means that the code computed a second size from full widths.
     if math.prod(sizes) != elements:
-        for place, number in zip(inner, stated.numbers[1:], strict=True):
+        for place, number in zip(inner, call_sizes.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
                 sizes[place] = number
     if -1 not in sizes:
@@ -297,13 +286,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], stated: Stated, elemen
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the dimension of the result at which the shape in a call begins, and the shape.
-
-    Args:
-        name: Name of the function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return the shape that a call passes, and the dimension of the result at which it begins."""
     if name == "unflatten":
         dim = _find_argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_find_argument(args, kwargs, 2, "sizes"))
@@ -314,20 +297,14 @@ def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 
 
 def _find_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return the dimension that a call splits or narrows, counted from 0.
-
-    Args:
-        name: Name of the function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return the dimension that a call splits or narrows, counted from 0."""
     place = {"split": 2}.get(name, 1)
     dim = _find_argument(args, {"dim": 0, **kwargs}, place, "dim")
     return int(dim % args[0].dim())
 
 
 def _find_slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
-    """Return the position of dimension `dim` of x in an index `x[...]`, and the index."""
+    """Return the index in `x[index]` as a list, and the position in it of dimension `dim`."""
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
     at = 0
     for place, item in enumerate(index):
@@ -341,13 +318,13 @@ def _find_slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
 
 
 def _find_argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
-    """Return an argument of a call.
+    """Return a call's argument, passed by position or by any of these names.
 
     Args:
         args: The positional arguments.
         kwargs: The keyword arguments.
         place: Position of the argument.
-        names: Its names, in any version of torch.
+        names: Names of the argument in all versions of torch.
     """
     if len(args) > place:
         return args[place]

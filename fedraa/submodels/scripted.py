@@ -1,4 +1,4 @@
-"""Copies of TorchScript modules. A copy by `copy.deepcopy` or pickle could not be trained."""
+"""Copies of TorchScript modules that can be trained, unlike those by `copy.deepcopy` or pickle."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from torch import nn
 
 
 class PackedScript(nn.Module):
-    """A TorchScript module as bytes, in a form that can be pickled."""
+    """A TorchScript module as bytes, for pickling."""
 
     def __init__(self, module: torch.jit.ScriptModule) -> None:
         super().__init__()
         self.content = _write_script(module)
 
     def load_script(self) -> nn.Module:
-        """Return the TorchScript module that the bytes encode."""
         return _read_script(self.content)
 
 
 def copy_scripts(module: nn.Module) -> dict[int, object]:
-    """Return copies of the module's TorchScript modules, by the ids of the originals, as a memo for `copy.deepcopy`.
+    """Return copies of the module's TorchScript modules, as a memo for `copy.deepcopy`.
 
-    Without this memo, the parameters in a deep copy would be results of a computation, which get no gradient.
+    A deep copy without this memo has parameters that get no gradient.
     """
     return {id(part): _read_script(_write_script(part)) for part in find_scripts(module)}
 
 
 def find_scripts(module: nn.Module) -> list[torch.jit.ScriptModule]:
-    """Return the TorchScript modules in `module` that are not inside another TorchScript module."""
+    """Return the outermost TorchScript modules in `module`."""
     if isinstance(module, torch.jit.ScriptModule):
         return [module]
     scripts = []
@@ -46,5 +45,4 @@ def _write_script(module: torch.jit.ScriptModule) -> bytes:
 
 
 def _read_script(content: bytes) -> nn.Module:
-    # This function of torch has no type annotations.
     return cast(nn.Module, torch.jit.load(io.BytesIO(content)))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""A module with known units, which can be cut into smaller modules and updated from the parameters of a cut."""
+"""A module with known width groups, which can be cut into smaller modules."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fedraa.submodels.resize import Sizes, find_cut_numbers
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
 
-# Maximum number of characters of a reason, because error messages contain it inside a sentence.
+# Error messages contain a reason inside a sentence, so it must be short.
 _MAX_REASON_LENGTH = 200
 
-# Number of flat indices that a traced module caches. Each takes up to twice the memory of the model's parameters.
+# Each flat index takes up to twice the memory of the model's parameters.
 _MAX_CACHED_INDICES = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dimension of a parameter or buffer along which a group's units lie. One unit has `block` of its indices."""
+    """A dimension of a tensor along which a group's units lie. Each unit has `block` indices."""
 
     tensor: str
     dim: int
@@ -41,10 +41,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """A width group: units that can be cut, such as the neurons of a layer, its channels or its attention heads.
+    """A width group: units that can be cut, such as neurons, channels or attention heads.
 
-    `entries` lists the dimensions of tensors along which the units lie. `parameters` is the number of coordinates of
-    the flat vector that belong to units of the group.
+    Attributes:
+        entries: The dimensions of tensors along which the units lie.
+        parameters: Number of trainable parameters that belong to the units.
     """
 
     name: str
@@ -60,18 +61,18 @@ class Traced:
     Attributes:
         module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
         groups: The width groups, in the order of the parameters.
-        uncut: Layers that stay whole or are cut in part, each with one sentence of explanation.
+        uncut: Layers that stay whole or are cut in part, each with a reason.
         names, shapes, offsets: The layout of the flat float32 vector: the names, shapes and first indices of the
-            trainable parameters, in the order of `named_parameters`.
+        trainable parameters, in the order of `named_parameters`.
         size: Length `d` of the flat vector.
-        units: For each tensor and each of its dimensions that can be cut, an array with the ID of the unit at each
-            index, or -1 for indices that are always kept. All units of all groups have different IDs.
+        units: For each tensor and cuttable dimension, the ID of the unit at each index; -1 for indices that are always
+            kept. IDs are unique over all groups.
         grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
-        estimated: Names of running statistics. They are estimated again in training, because a worker may use one
-            module for several submodels. The module then holds the statistics of another submodel's units.
-        sizes: For each module, the places at which its code contains widths that may be cut.
+        estimated: Names of running statistics, which training estimates again, because a worker uses one module for
+            several submodels.
+        sizes: For each module, the calls in its code that contain widths as numbers.
         by_piece: True if each parameter may be updated as soon as its own gradient is computed.
-        costs: A cache of measured costs, by the widths of the cut and the shape of the example.
+        costs: A cache of measured costs, by the widths of the submodel and the shape of the example.
     """
 
     module: nn.Module
@@ -100,7 +101,9 @@ class Traced:
         return tuple(np.arange(group.size) for group in self.groups)
 
     def keep_groups(self, patterns: Sequence[str]) -> Traced:
-        """Return the traced module with only those width groups that match a pattern. All other layers stay whole.
+        """Return the traced module with only the width groups that match a pattern.
+
+        All other layers stay whole.
 
         Args:
             patterns: Names of groups or of modules that contain them, or `fnmatch` patterns of names of groups.
@@ -139,9 +142,9 @@ class Traced:
         )
 
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
-        """Return the new ID of each unit, and the new number of each kept group.
+        """Return the new IDs of the units and the new numbers of the kept groups.
 
-        Units of other groups get the ID -1. The array has one more -1 at its end, for indices that are always kept.
+        Units of other groups get the ID -1. The array ends with one more -1, for indices that are always kept.
 
         Args:
             is_kept: For each group, True if its units can still be cut.
@@ -152,7 +155,7 @@ class Traced:
         return np.append(numbers, -1), {old: new for new, old in enumerate(kept_groups)}
 
     def explain_uncut(self) -> str:
-        """Return a text with the one or two most frequent reasons why layers are not cut, or are cut only in part."""
+        """Return the one or two most frequent reasons why layers cannot be cut, as text."""
         counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
         reasons = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
         if not reasons:
@@ -163,13 +166,13 @@ class Traced:
         return text
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
-        """Return the number of units of each group that an index set keeps."""
+        """Return the number of units that an index set keeps in each group."""
         return tuple(len(kept) for kept in self.check(indices))
 
     def mean_width_share(self, widths: tuple[int, ...]) -> float:
-        """Return the share of units that a cut keeps, as the mean over all width groups. Without groups it is 1.
+        """Return the mean over the groups of the share of units that a submodel keeps; 1 without groups.
 
-        If the shares of all groups are equal, the result is the model rate of HeteroFL.
+        It is HeteroFL's model rate if all groups are cut equally.
         """
         if not widths:
             return 1.0
@@ -177,31 +180,33 @@ class Traced:
         return sum(shares) / len(shares)
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module with only the kept units. It shares frozen parameters and copies all other parameters.
+        """Return a dense module with only the kept units.
 
-        Buffers with a value for each unit, such as running statistics, are also cut. Raises InputError for an index set
-        that does not fit the groups.
+        It shares frozen parameters and copies all others. Buffers with a value per unit, such as running statistics,
+        are cut.
+
+        Raises:
+            InputError: The index set does not fit the groups.
         """
         sizes = find_cut_numbers(self.sizes, self.widths(indices), [group.size for group in self.groups])
         return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
 
     def make_skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """Return a module with these widths, into which the weights of any cut with these widths can be loaded.
+        """Return a module with these widths, for the weights of any submodel of the same widths.
 
-        One module is enough, because cuts of equal widths differ only in trained parameters and in running statistics,
-        which are estimated again.
+        Cuts of equal widths differ only in trained parameters and running statistics, which are estimated again.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Return a copy with its frozen parameters on the device. All cuts share these parameters."""
+        """Return a copy with its frozen parameters on the device. All cuts share them."""
         module = copy_structure(self.module)
         for p in frozen_parameters(module):
             p.data = p.data.to(device)
         return replace(self, module=module)
 
     def count(self, indices: IndexSet) -> int:
-        """Return the number of trainable parameters of a cut."""
+        """Return the number of trainable parameters of a submodel."""
         kept = self._find_kept(indices)
         return sum(
             math.prod(len(kept.get(name, {}).get(dim, range(size))) for dim, size in enumerate(shape))
@@ -209,10 +214,9 @@ class Traced:
         )
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:
-        """Return the indices of a cut's parameters in the full flat vector: int64 `[k]`, in the cut's flat layout.
+        """Return the indices of a submodel's parameters in the full flat vector: int64 [k].
 
-        `theta[flat_index]` is the cut's buffer, and `theta[flat_index] = buffer` writes it back. The last few results
-        are cached, so they are read-only.
+        `theta[flat_index]` is the submodel's flat vector. Results are cached and read-only.
         """
         key = tuple(kept.tobytes() for kept in self.check(indices))
         if key in self._flat:
@@ -235,7 +239,11 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """Return the index set as int64 arrays. Raises InputError if it does not fit the groups."""
+        """Return the index set as int64 arrays.
+
+        Raises:
+            InputError: The index set does not fit the groups.
+        """
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")
@@ -248,9 +256,8 @@ class Traced:
         return indices
 
     def _find_kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
-        """Return the kept indices for each tensor and each of its cut dimensions."""
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
-        # Indices that are always kept have the ID -1.
+        # The ID -1 marks indices that are always kept.
         present[-1] = True
         start = 0
         for group, kept in zip(self.groups, self.check(indices), strict=True):

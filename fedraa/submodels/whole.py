@@ -1,4 +1,4 @@
-"""Modules that are never cut. They are not traced, so any module that PyTorch can train is accepted."""
+"""Modules that are never cut. Any module that PyTorch can train is accepted."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
-    """Return the module as a Traced without width groups, so that it cannot be cut.
-
-    A copy of the module first computes the gradients of one batch, to check that the module can be trained.
+    """Return the module as a Traced without width groups, so that it is never cut.
 
     Args:
-        module: Any module. It does not change; the result has a copy on the CPU. The copy of a large module shares
-            memory.
+        module: Any module. It is not changed. The result has a copy on the CPU, which shares the memory of a large
+            module.
         example: A batch of at least two inputs.
 
     Raises:
@@ -47,7 +45,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return the traced module with `by_piece` True if a step may update a parameter before all have gradients."""
+    """Return the traced module with `by_piece` set by a test of early updates."""
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
@@ -56,7 +54,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the traced module. If early updates of parameters would change the gradients, set `by_piece` to False.
+    """Return the traced module, with `by_piece` False if early updates of parameters change the gradients.
 
     Args:
         traced: The traced module.
@@ -70,10 +68,11 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
 
 
 def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
-    """Return the gradient of each trainable parameter, or raise InputError if the module cannot be trained.
+    """Return the gradient of each trainable parameter.
 
-    An InputError is also raised if the forward reads parameters that are not registered in the module, for example
-    parameters of layers in a plain list. Such parameters would never be trained.
+    Raises:
+        InputError: The module cannot be trained, or its forward reads unregistered parameters, such as those of layers
+            in a plain list.
     """
     kind = type(module).__name__
     parameters = trainable_parameters(module)
@@ -98,10 +97,9 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
 
 
 def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor | None]) -> bool:
-    """Return True if every parameter may change as soon as its gradient is computed.
+    """Return True if every parameter may be updated as soon as its gradient is computed.
 
-    The test sets each parameter to NaN when its gradient is computed. If the backward pass still reads the parameter
-    later, or computes its gradient again as reentrant checkpoints do, the gradients differ from the expected ones.
+    The test sets each parameter to NaN at that moment and compares all gradients with the expected ones.
 
     Args:
         module: A copy of the module. It cannot be used afterwards.
@@ -121,11 +119,10 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         p.data.fill_(torch.nan)
 
     for p in parameters:
-        # This method of torch has no type annotations.
         p.register_post_accumulate_grad_hook(take_gradient)  # type: ignore[no-untyped-call]
     try:
         _differentiate_sum(_run_forward(module, inputs))
-    # With values of NaN, the code of a module may raise any exception.
+    # NaN can make a module's code raise any exception.
     except Exception:
         return False
     for p, first in zip(parameters, gradients, strict=True):
@@ -136,20 +133,19 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
 
 
 def _run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
-    """Return the tensors in the output of a forward pass in training mode."""
     with torch.enable_grad(), torch.random.fork_rng():
         return list(iterate_tensors(forward(module.train(), map_tree(lambda part: part.clone(), inputs))))
 
 
 def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
-    """Backpropagate the sum of the outputs to the parameters. For complex outputs, sum the absolute values."""
+    """Backpropagate the sum of the outputs, with complex outputs as absolute values."""
     sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
     if sums:
         torch.autograd.backward(sums)
 
 
 def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
-    """Yield the parameters that autograd's graph of the outputs contains."""
+    """Yield the parameters in the autograd graph of the outputs."""
     waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen = set(waiting)
     while waiting:

@@ -1,23 +1,20 @@
-"""The cost of a component: the time that it takes per decision, and the memory that it holds."""
+"""The time that a component takes per decision, and the memory that it holds."""
 
 import tracemalloc
 from collections.abc import Callable
 
-from fedraa.testing.drive import Drive, collect_answers
+from fedraa.testing.tester import Tester, collect_answers
 
-# Number of parameters of the model in a measurement of memory. It is so large that objects of a component whose size
-# does not depend on the model can be neglected.
+# With this many model parameters, objects of constant size do not matter.
 LARGE = 100_000
-# Number of bytes that a component may hold in addition to the memory that it declares.
+# A component may hold this number of bytes more than it declares.
 SLACK = 64 * 1024
-# Number of decisions that a component makes while its memory is measured.
 MEMORY_STEPS = 12
-# Number of decisions that a component makes while its time is measured, and number of measurements.
 TIMED_STEPS = 24
 TIMED_TRIES = 5
 
 
-def check_memory(start: Callable[..., Drive]) -> str | None:
+def check_memory(start: Callable[..., Tester]) -> str | None:
     """Return a sentence if a component holds more memory than its method `memory` declares, otherwise None."""
     claimed = start(size=LARGE).claimed_bytes() or 0
     held = _measure_held(start)
@@ -29,12 +26,12 @@ def check_memory(start: Callable[..., Drive]) -> str | None:
     )
 
 
-def describe_cost(start: Callable[..., Drive], usual: Callable[..., Drive], name: object) -> str:
-    """Return a text with a component's memory and time per call. The time is compared with a built-in component's.
+def describe_cost(start: Callable[..., Tester], usual: Callable[..., Tester], name: object) -> str:
+    """Return a text that compares a component's time per call and memory with a built-in component's.
 
     Args:
-        start: A function that starts a drive of the component.
-        usual: A function that starts a drive of the built-in component.
+        start: Starts a tester of the component.
+        usual: Starts a tester of the built-in component.
         name: The name of the built-in component.
     """
     seconds, usual_seconds = _seconds_per_call(start), _seconds_per_call(usual)
@@ -45,15 +42,14 @@ def describe_cost(start: Callable[..., Drive], usual: Callable[..., Drive], name
     return f"{text}; holds {_measure_held(start) / LARGE:.2g} bytes per number of the model"
 
 
-def _seconds_per_call(start: Callable[..., Drive]) -> float:
-    """Return the seconds per call in the fastest of several tries. Other processes may have slowed the other tries."""
+def _seconds_per_call(start: Callable[..., Tester]) -> float:
     tries = (collect_answers(start, TIMED_STEPS)[1].seconds for _ in range(TIMED_TRIES))
     return min(sum(seconds) / len(seconds) for seconds in tries)
 
 
-def _measure_held(start: Callable[..., Drive]) -> int:
+def _measure_held(start: Callable[..., Tester]) -> int:
     """Return the largest number of bytes that a component holds after a decision."""
-    # This first step fills caches and makes other one-time allocations, so that the measurement does not count them.
+    # The first step makes one-time allocations, such as caches, which should not count.
     start(size=LARGE).step(0)
     traced = tracemalloc.is_tracing()
     if not traced:
@@ -61,11 +57,11 @@ def _measure_held(start: Callable[..., Drive]) -> int:
     try:
         before = tracemalloc.get_traced_memory()[0]
         peak = 0
-        drive = start(size=LARGE)
+        tester = start(size=LARGE)
         for k in range(MEMORY_STEPS):
-            drive.step(k)
+            tester.step(k)
             peak = max(peak, tracemalloc.get_traced_memory()[0] - before)
-        return max(0, peak - drive.own * LARGE)
+        return max(0, peak - tester.own * LARGE)
     finally:
         if not traced:
             tracemalloc.stop()

@@ -7,33 +7,35 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """The result of a component's check: one line for each promise (rule for components) and one line for the cost.
+    """The result of a component's check: one line for each requirement, and one for the cost.
 
-    Print the object, or read its attributes `held` and `failures`. The attribute `lines` has pairs (promise, finding)
-    in the order of the checks. A finding is `held`, a sentence about a failure, or the reason why the check was
-    skipped.
+    Print it, or read its attributes.
+
+    Attributes:
+        lines: Pairs (requirement, finding) in the order of the checks. A finding is `held`, a sentence about a failure,
+            or why the check was skipped.
     """
 
     part: str
     lines: list[tuple[str, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """A sentence for each promise that the component breaks. The sentence begins with the component's name."""
+    """A sentence for each requirement that the component breaks."""
 
     @property
     def held(self) -> bool:
-        """Return True if the component keeps all promises that were checked."""
+        """Return True if the component meets all requirements that were checked."""
         return not self.failures
 
-    def record(self, promise: str, failure: str | None) -> bool:
-        """Record if a promise held (`failure` is None) or how it failed. Return True if it held."""
+    def record(self, requirement: str, failure: str | None) -> bool:
+        """Record how a requirement failed, or that it held (`failure` is None). Return True if it held."""
         if failure is None:
-            self.lines.append((promise, HELD))
+            self.lines.append((requirement, HELD))
             return True
         sentence = f"{self.part} {failure}"
         self.failures.append(sentence)
-        self.lines.append((promise, sentence))
+        self.lines.append((requirement, sentence))
         return False
 
     def __repr__(self) -> str:
-        width = max((len(promise) for promise, _ in self.lines), default=0)
-        return "\n".join([self.part, *(f"  {promise:<{width}}  {finding}" for promise, finding in self.lines)])
+        width = max((len(requirement) for requirement, _ in self.lines), default=0)
+        return "\n".join([self.part, *(f"  {requirement:<{width}}  {finding}" for requirement, finding in self.lines)])

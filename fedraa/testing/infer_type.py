@@ -9,7 +9,7 @@ from fedraa.components.text import KIND
 from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
-# Some kinds of components have a registry without required methods. Their components are recognised by these methods.
+# The registries of these kinds require no methods, so their components are recognised by these methods.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),
@@ -22,8 +22,12 @@ METHODS_OF = {
 def identify_component(component: object, as_: str | None = None) -> tuple[Kind, Any]:
     """Return the kind of a component and the component as an object.
 
-    `component` is an object, a class, a function or text. The function raises InputError if it is not a component, or
-    if it may be of several kinds and `as_` does not name one of them.
+    Args:
+        component: An object, a class, a function or text.
+        as_: The name of the kind, if the component may be of several.
+
+    Raises:
+        InputError: It is no component, or may be of several kinds without `as_`.
     """
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
@@ -42,13 +46,12 @@ def identify_component(component: object, as_: str | None = None) -> tuple[Kind,
         raise InputError(
             "component",
             f"{_describe_object(component)} may be a component of several kinds: {choices}",
-            hint="name its kind by --as, or by as_=",
+            hint="name its kind with --as, or with as_=",
         )
     return kinds[0], kinds[0].make(component)
 
 
 def _possible_kinds(component: object) -> list[Kind]:
-    """Return all kinds of which the component may be, such as scheduler and aggregator."""
     text = component
     if isinstance(component, Mapping):
         text = component.get(KIND)
@@ -64,9 +67,8 @@ def _possible_kinds(component: object) -> list[Kind]:
 def _kinds_of_object(thing: object) -> list[Kind]:
     """Return the kinds of component of which an object may be.
 
-    An instance of a kind's base class is of this kind. Otherwise a kind matches if the object has all methods that the
-    kind requires. Of all matching kinds, only those that require the most methods are returned. A function matches
-    every kind that accepts functions.
+    An instance of a kind's base class is of this kind. Otherwise kinds match by their required methods, and those with
+    the most methods are returned. A function matches every kind that accepts functions.
     """
     owner: type = thing if inspect.isclass(thing) else type(thing)
     derived = [kind for kind in KINDS.values() if issubclass(owner, kind.base)]
@@ -91,7 +93,6 @@ def _has_methods(owner: type, needs: tuple[str, ...]) -> bool:
 
 
 def _describe_object(component: object) -> str:
-    """Return a short description of an object for error messages."""
     if isinstance(component, str):
         return component
     return getattr(component, "__qualname__", short_text(component))

@@ -1,4 +1,4 @@
-"""The kinds of components that fedraa can check, each with its drive (test caller) and a small experiment."""
+"""The kinds of components that fedraa can check, each with a tester and a small experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,9 +30,9 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
-from fedraa.testing import client_drives, data_drives, objective_drive, server_drives
-from fedraa.testing.drive import Drive
-from fedraa.testing.samples import Trial, adapter_model, made_up
+from fedraa.testing import client_testers, data_testers, objective_tester, server_testers
+from fedraa.testing.samples import SmallExperiment, adapter_model, make_vectors
+from fedraa.testing.tester import Tester
 from schedulers import Scheduler
 
 CLIENTS = 4
@@ -51,41 +51,45 @@ Fields = Callable[[Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of component, such as scheduler or aggregator, and the objects with which such a component is checked.
+    """A kind of component, such as scheduler or aggregator, and how it is checked.
 
     Args:
         name: The name of the kind.
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
-        drive: The class of the drive, which calls a component with synthetic inputs.
-        usual: A built-in component of this kind. The cost of a custom component is compared with its cost.
-        fields: A function that takes a component and returns the fields of an experiment with this component.
+        tester: The class that calls a component with synthetic inputs.
+        usual: A built-in component of this kind, for a comparison of the cost.
+        fields: Returns the fields of an experiment with a component.
         arguments: The arguments of a plain function that may replace a component; empty if a function cannot.
-        maker: A function that makes a component from its description; None to use the registry.
-        trial_maker: A function that makes the small experiment; None to use the samples of `made_up`.
+        maker: Makes a component from its description; None to use the registry.
+        experiment_maker: Makes the small experiment; None to use the samples of `make_vectors`.
     """
 
     name: str
     base: type | tuple[type, ...]
     registry: ComponentRegistry[Any]
-    drive: type[Drive]
+    tester: type[Tester]
     usual: Any
     fields: Fields
     arguments: str = ""
     maker: Callable[[Any], Any] | None = None
-    trial_maker: Callable[[Any, Callable[[Any], Experiment]], Trial] | None = None
+    experiment_maker: Callable[[Any, Callable[[Any], Experiment]], SmallExperiment] | None = None
 
     def make(self, description: object) -> Any:
-        """Return the component that an object, a class or a text describes. Raises ValueError if it describes none."""
+        """Return the component that an object, a class or a text describes.
+
+        Raises:
+            ValueError: It describes none.
+        """
         if self.maker is not None:
             return self.maker(description)
         return self.registry.resolve(description)
 
-    def trial(self, part: Any) -> Trial:
+    def small_experiment(self, part: Any) -> SmallExperiment:
         """Return a small experiment, of about 15 tasks, with this component."""
-        if self.trial_maker is not None:
-            return self.trial_maker(part, self.experiment)
-        return Trial(self.experiment(part), made_up())
+        if self.experiment_maker is not None:
+            return self.experiment_maker(part, self.experiment)
+        return SmallExperiment(self.experiment(part), make_vectors())
 
     def experiment(self, part: Any) -> Experiment:
         return Experiment(**SMALL | self.fields(part))
@@ -96,15 +100,15 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return a function from a component to the fields of an experiment in rounds, with a different mask per client."""
+    """Return a function from a component to an experiment in rounds, with a different mask per client."""
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
 def _aggregator_fields(part: Any) -> dict[str, Any]:
     """Return the fields of an experiment with this aggregator.
 
-    An aggregator of low-rank adapters needs a method that gives clients adapters of different ranks. A robust
-    aggregator needs a minimum number of clients.
+    An aggregator of low-rank adapters needs clients with different ranks. A robust one needs a minimum number of
+    clients.
     """
     fields = {"method": "ra-fed", "aggregator": part, "rounds": ROUNDS}
     if isinstance(part, LowRank):
@@ -114,15 +118,15 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
     return fields
 
 
-def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return the small experiment for an aggregator. If it averages low-rank adapters, the model has adapters."""
+def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
+    """Return the small experiment for an aggregator, with adapters if it averages them."""
     if isinstance(part, LowRank):
-        return Trial(experiment(part), made_up(), adapter_model)
-    return Trial(experiment(part), made_up())
+        return SmallExperiment(experiment(part), make_vectors(), adapter_model)
+    return SmallExperiment(experiment(part), make_vectors())
 
 
 def _compressor_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of an experiment with this compressor. If it sends only signs, the server takes a vote."""
+    """Return the fields of an experiment with this compressor. For signs, the server takes a vote."""
     method = "ra-fed"
     if isinstance(part, Sign) and not part.scaled:
         method = "signsgd"
@@ -130,7 +134,7 @@ def _compressor_fields(part: Any) -> dict[str, Any]:
 
 
 def _policy_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of an experiment with this policy. If a built-in method has such a policy, use this method."""
+    """Return the fields of an experiment with this policy, and with the built-in method that uses it, if any."""
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
     if type(base.submodel) is not type(part):
         for method in list_methods().values():
@@ -142,27 +146,29 @@ def _policy_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function from a component to the fields of an experiment. The field `field` is a list of components."""
+    """Return a function from a component to an experiment with a list in the field `field`."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 
 def _data_fields(clients: int) -> dict[str, Any]:
-    """Return the fields of an experiment in which at most four of the clients take part in a round."""
+    """Return the fields of an experiment in which at most four clients take part in a round."""
     return {"method": "ra-fed", "clients": None, "participation": f"sample:{min(4, clients)}", "rounds": ROUNDS}
 
 
 def is_correct(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return for each sample 1 if it is classified correctly, else 0."""
+    """Return 1 for each correctly classified sample, otherwise 0."""
     return outputs.argmax(dim=1) == labels
 
 
 _LIST = (
-    Kind("scheduler", Scheduler, SCHEDULER, server_drives.SchedulerDrive, "gre-raa", _asynchronous_fields("scheduler")),
+    Kind(
+        "scheduler", Scheduler, SCHEDULER, server_testers.SchedulerTester, "gre-raa", _asynchronous_fields("scheduler")
+    ),
     Kind(
         "staleness",
         StalenessWeight,
         STALENESS,
-        server_drives.StalenessDrive,
+        server_testers.StalenessTester,
         "constant",
         _asynchronous_fields("staleness"),
         "(staleness)",
@@ -171,7 +177,7 @@ _LIST = (
         "async-rule",
         AsyncRule,
         ASYNC_RULE,
-        server_drives.AsyncRuleDrive,
+        server_testers.AsyncRuleTester,
         "convex-mix",
         _asynchronous_fields("async_rule"),
     ),
@@ -179,16 +185,16 @@ _LIST = (
         "aggregator",
         Aggregator,
         AGGREGATOR,
-        server_drives.AggregatorDrive,
+        server_testers.AggregatorTester,
         "covered",
         _aggregator_fields,
-        trial_maker=_try_aggregator,
+        experiment_maker=_try_aggregator,
     ),
     Kind(
         "server-optimizer",
         ServerOptimizer,
         SERVER_OPTIMIZER,
-        server_drives.OptimizerDrive,
+        server_testers.OptimizerTester,
         "sgd",
         _round_fields("server_optimizer"),
     ),
@@ -196,16 +202,16 @@ _LIST = (
         "participation",
         Selection,
         PARTICIPATION,
-        server_drives.ParticipationDrive,
+        server_testers.ParticipationTester,
         "all",
         _round_fields("participation", clients=12, local_steps=1),
     ),
-    Kind("submodel", SubmodelPolicy, SUBMODEL, client_drives.PolicyDrive, "full", _policy_fields),
+    Kind("submodel", SubmodelPolicy, SUBMODEL, client_testers.PolicyTester, "full", _policy_fields),
     Kind(
         "local-term",
         GradientTransform,
         GRADIENT_TRANSFORM,
-        client_drives.TermDrive,
+        client_testers.TermTester,
         WeightDecay(1e-4),
         _list_fields("gradient_transforms"),
     ),
@@ -213,16 +219,16 @@ _LIST = (
         "local-optimizer",
         LocalOptimizer,
         LOCAL_OPTIMIZER,
-        client_drives.LocalOptimizerDrive,
+        client_testers.LocalOptimizerTester,
         "sgd",
         _round_fields("local_optimizer"),
     ),
-    Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _compressor_fields),
+    Kind("compressor", Compressor, COMPRESSOR, client_testers.CompressorTester, "8bit", _compressor_fields),
     Kind(
         "partitioner",
         Partitioner,
         PARTITIONERS,
-        client_drives.PartitionerDrive,
+        client_testers.PartitionerTester,
         "iid",
         _round_fields("partition", clients=10, local_steps=1),
         "(labels, clients, rng)",
@@ -232,7 +238,7 @@ _LIST = (
         "metric",
         Metric,
         METRICS,
-        client_drives.MetricDrive,
+        client_testers.MetricTester,
         is_correct,
         _list_fields("metrics"),
         "(outputs, labels)",
@@ -241,33 +247,33 @@ _LIST = (
         "objective",
         Objective,
         OBJECTIVE,
-        objective_drive.ObjectiveDrive,
+        objective_tester.ObjectiveTester,
         "regression",
         _round_fields("objective"),
         maker=make_objective,
-        trial_maker=objective_drive.objective_trial,
+        experiment_maker=objective_tester.objective_experiment,
     ),
     Kind(
         "transform",
         Transform,
         TRANSFORMS,
-        data_drives.TransformDrive,
+        data_testers.TransformTester,
         "flip",
         _list_fields("transforms"),
         "(x, rng)",
         make_transform,
-        data_drives.transform_trial,
+        data_testers.transform_experiment,
     ),
     Kind(
         "dataset",
         (FederatedDataset, Rows),
         SOURCES,
-        data_drives.DataDrive,
-        made_up(),
+        data_testers.DataTester,
+        make_vectors(),
         _data_fields,
         "()",
-        data_drives.make_data,
-        data_drives.data_trial,
+        data_testers.make_data,
+        data_testers.data_experiment,
     ),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _LIST}

@@ -1,23 +1,23 @@
-"""The check of a component. It tests each promise (rule for components) in small runs or with a drive (test caller)."""
+"""The check of a component against all requirements, in small runs or with a tester."""
 
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from fedraa.testing.client_drives import PIECES
+from fedraa.testing.client_testers import PIECES
 from fedraa.testing.cost import check_memory, describe_cost
-from fedraa.testing.drive import COVERED, GIVEN, Drive, collect_answers
 from fedraa.testing.findings import Findings
 from fedraa.testing.infer_type import identify_component
 from fedraa.testing.kinds import Kind
 from fedraa.testing.other_process import can_travel, digest_elsewhere
-from fedraa.testing.trial import Outcome, drop_speed_effects, play_on_ray, play_trial, round_trip
+from fedraa.testing.small_runs import Outcome, drop_speed_effects, round_trip, run_on_ray, run_small_experiment
+from fedraa.testing.tester import COVERED, GIVEN, Tester, collect_answers
 
-# Number of decisions that a drive (test caller) requests from a component.
+# The number of decisions that a tester requests from a component.
 STEPS = 24
-# To check that a state can be restored, it is saved after each of these numbers of decisions.
+# The numbers of decisions after which a state is saved and restored.
 CUTS = (1, 4, 6, 11)
-# Number of interruptions of a run in the check that a resumed run equals an uninterrupted one.
+# The number of interruptions in the test of resumed runs.
 PAUSES = 3
 RUNS = "runs in a small experiment"
 SEEDED = "same bits despite other draws"
@@ -30,31 +30,32 @@ RAY = "same bits on Ray"
 MEMORY = "memory as claimed"
 LATER = "not checked, because of the failure above"
 Verdict = str | None
-"""A sentence about a broken promise, without its subject (the component), or None if the promise holds."""
+"""A sentence about a broken requirement, without its subject (the component), or None if the requirement holds."""
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
-    """Check in small runs, within seconds, that a component keeps the promises on which fedraa's runs rely.
+    """Check, within seconds, that a component meets the requirements on which fedraa's runs rely.
 
         fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
 
-    These are the promises. A run with the component gives the same bits with one worker and with two, in another
-    process, and if other code draws from the global random generators. It also gives the same bits if it is killed and
-    resumed. The component never changes its arguments, or coordinates that no client trained. It holds at most the
-    memory that it declares.
+    A run with the component must give the same bits with one worker and with two, in another process, if other code
+    draws from the global random generators, and if it is killed and resumed. The component must not change its
+    arguments, nor coordinates that no client trained. It may hold at most the memory that it declares.
 
-    If a promise is broken, checks that depend on it are skipped. The check also compares the cost of the component with
-    the cost of a built-in component of the same kind. No cost is a failure.
+    A failure skips the checks that depend on it. The cost is compared with a built-in component's and is never a
+    failure.
 
     Args:
         part: The component in any form: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
         as_: The kind of the component, such as "staleness", if it cannot be inferred, for example for a function.
         ray: True to also run the component on Ray.
 
-    Returns a Findings object. Its repr has a line for each promise, and `held` and `failures` give the result.
+    Returns:
+        The findings. Their repr has a line for each requirement; `held` and `failures` give the result.
 
-    Raises ValueError for an object that is not a component, or that may be of several kinds if `as_` does not name one.
+    Raises:
+        ValueError: The object is no component, or may be of several kinds without `as_`.
     """
     kind, component = identify_component(part, as_)
     name: str = getattr(component, "__qualname__", None) or type(component).__qualname__
@@ -64,7 +65,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
 
 
 class _ComponentCheck:
-    """The check of one component. Every run and every drive (test caller) gets a fresh copy of the component."""
+    """The check of one component. Every run and every tester gets a fresh copy."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
         self._kind = kind
@@ -72,40 +73,40 @@ class _ComponentCheck:
         self._findings = findings
 
     def check_all(self, *, ray: bool) -> None:
-        """Check all promises. After a failure, skip the checks that depend on the broken promise."""
+        """Check all requirements. After a failure, skip the checks that depend on it."""
         record = self._findings.record
         try:
-            _, drive = collect_answers(self._start_drive, STEPS)
-            self._base = self._play_trial()
+            _, tester = collect_answers(self._start_tester, STEPS)
+            self._base = self._run_small()
         # A user-defined component may raise any exception.
         except Exception as error:
             record(RUNS, f"fails with {_format_error(error)}")
             return
         record(RUNS, None)
         sound = True
-        for promise, look in self._list_checks(drive, ray):
+        for requirement, look in self._list_checks(tester, ray):
             if sound:
-                sound = record(promise, look())
+                sound = record(requirement, look())
             else:
-                self._findings.lines.append((promise, LATER))
-        if drive.covers:
-            record(COVERED, drive.broken.get(COVERED))
-        if drive.pieces:
-            record(PIECES, drive.broken.get(PIECES))
-        for promise in drive.further:
-            record(promise, drive.broken.get(promise))
-        if drive.claimed_bytes() is not None:
-            record(MEMORY, check_memory(self._start_drive))
-        self._findings.lines.append(("costs", describe_cost(self._start_drive, self._start_usual, self._kind.usual)))
+                self._findings.lines.append((requirement, LATER))
+        if tester.covers:
+            record(COVERED, tester.broken.get(COVERED))
+        if tester.pieces:
+            record(PIECES, tester.broken.get(PIECES))
+        for requirement in tester.further:
+            record(requirement, tester.broken.get(requirement))
+        if tester.claimed_bytes() is not None:
+            record(MEMORY, check_memory(self._start_tester))
+        self._findings.lines.append(("costs", describe_cost(self._start_tester, self._start_usual, self._kind.usual)))
 
-    def _list_checks(self, drive: Drive, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
-        chain = [(GIVEN, lambda: drive.broken.get(GIVEN)), (SEEDED, self._check_seeds), (WORKERS, self._check_workers)]
-        if drive.stateful:
+    def _list_checks(self, tester: Tester, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
+        chain = [(GIVEN, lambda: tester.broken.get(GIVEN)), (SEEDED, self._check_seeds), (WORKERS, self._check_workers)]
+        if tester.stateful:
             chain.append((STATE, self._check_state))
         else:
             chain.append((ARGUMENTS, self._check_arguments))
         chain.append((RESUMED, self._check_resumption))
-        # This check comes late, because other processes take seconds to start and a failed check skips the later ones.
+        # Other processes take seconds to start, and an earlier failure skips this check.
         if can_travel(self._kind, self._part):
             chain.append((PROCESS, self._check_elsewhere))
         if ray:
@@ -113,16 +114,16 @@ class _ComponentCheck:
         return chain
 
     def _check_seeds(self) -> Verdict:
-        self._again = self._base.first_difference(self._play_trial(seed=1, workers=2))
+        self._again = self._base.first_difference(self._run_small(seed=1, workers=2))
         if self._again is None:
             return None
-        where = self._base.first_difference(self._play_trial())
+        where = self._base.first_difference(self._run_small())
         if where:
             return (
                 f"makes two equal runs differ {where}: it draws numbers that no seed determines, or keeps state "
                 "outside its attributes, such as in a global variable"
             )
-        where = self._base.first_difference(self._play_trial(seed=1))
+        where = self._base.first_difference(self._run_small(seed=1))
         if where:
             return (
                 f"makes runs differ {where} if the generators of the process have other seeds: it draws from one of "
@@ -152,16 +153,16 @@ class _ComponentCheck:
 
     def _check_state(self) -> Verdict:
         for cut in CUTS:
-            drive, again = self._start_drive(), self._start_drive()
+            tester, again = self._start_tester(), self._start_tester()
             for k in range(cut):
-                drive.step(k)
+                tester.step(k)
             try:
-                again.restore(round_trip(drive.state()))
+                again.restore(round_trip(tester.state()))
             # A user-defined component may raise any exception.
             except Exception as error:
                 return f"cannot be restored from its state after {cut} decisions: {_format_error(error)}"
             for k in range(cut, STEPS):
-                if drive.step(k) != again.step(k):
+                if tester.step(k) != again.step(k):
                     return (
                         f"makes another decision {k} if it was restored from its state after decision {cut}: state() "
                         "omits a value, or restore() does not restore it"
@@ -169,16 +170,16 @@ class _ComponentCheck:
         return None
 
     def _check_arguments(self) -> Verdict:
-        forth, _ = collect_answers(self._start_drive, STEPS)
-        drive = self._start_drive()
-        back = [drive.step(k) for k in reversed(range(STEPS))]
+        forth, _ = collect_answers(self._start_tester, STEPS)
+        tester = self._start_tester()
+        back = [tester.step(k) for k in reversed(range(STEPS))]
         if forth == back[::-1]:
             return None
         return "gives other answers if the calls have another order; let it depend only on its arguments"
 
     def _check_resumption(self) -> Verdict:
         try:
-            where = self._base.first_difference(self._play_trial(pauses=PAUSES, events=len(self._base.events)))
+            where = self._base.first_difference(self._run_small(pauses=PAUSES, events=len(self._base.events)))
         # A user-defined component may raise any exception.
         except Exception as error:
             return f"fails when its run is killed and resumed, with {_format_error(error)}"
@@ -189,22 +190,21 @@ class _ComponentCheck:
     def _on_ray(self) -> Verdict:
         base = drop_speed_effects(self._base)
         for workers in (1, 2):
-            outcome = play_on_ray(lambda: self._kind.trial(deepcopy(self._part)), workers)
+            outcome = run_on_ray(lambda: self._kind.small_experiment(deepcopy(self._part)), workers)
             where = base.first_difference(outcome)
             if where:
                 return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} differ {where}"
         return None
 
-    def _play_trial(self, **how: int) -> Outcome:
-        return play_trial(lambda: self._kind.trial(deepcopy(self._part)), **how)
+    def _run_small(self, **how: int) -> Outcome:
+        return run_small_experiment(lambda: self._kind.small_experiment(deepcopy(self._part)), **how)
 
-    def _start_drive(self, **how: int) -> Drive:
-        return self._kind.drive(deepcopy(self._part), **how)
+    def _start_tester(self, **how: int) -> Tester:
+        return self._kind.tester(deepcopy(self._part), **how)
 
-    def _start_usual(self, **how: int) -> Drive:
-        return self._kind.drive(self._kind.make(self._kind.usual), **how)
+    def _start_usual(self, **how: int) -> Tester:
+        return self._kind.tester(self._kind.make(self._kind.usual), **how)
 
 
 def _format_error(error: Exception) -> str:
-    """Return the type and the text of an exception on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

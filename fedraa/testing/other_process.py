@@ -1,4 +1,4 @@
-"""Runs of a component's small experiment in other processes. In these processes, sets of strings have another order."""
+"""Small experiments in other processes, in which sets of strings have another order."""
 
 import json
 import os
@@ -8,14 +8,14 @@ from typing import Any
 
 from fedraa.components.text import describe_component, is_ours
 from fedraa.testing.kinds import KINDS, Kind
-from fedraa.testing.trial import play_trial
+from fedraa.testing.small_runs import run_small_experiment
 
 # Values of PYTHONHASHSEED, which determine the order of sets of strings.
 ORDERS = ("1", "2")
 
 
 def can_travel(kind: Kind, part: Any) -> bool:
-    """Return True if the component is custom and another process can create an equal one from its description."""
+    """Return True if the component is custom and another process can create it from its description."""
     definition = part if hasattr(part, "__qualname__") else type(part)
     if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_ours(definition):
         return False
@@ -28,9 +28,10 @@ def can_travel(kind: Kind, part: Any) -> bool:
 
 
 def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
-    """Run a component's small experiment in two other processes, and return the digest of each outcome.
+    """Return the digests of a component's small experiment in two other processes.
 
-    If a process fails, raise RuntimeError with the last line of its error.
+    Raises:
+        RuntimeError: A process fails. The message is the last line of its error.
     """
     command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe_component(part))]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -54,4 +55,6 @@ def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
 if __name__ == "__main__":
     name, described = sys.argv[1:]
     here = KINDS[name]
-    sys.stdout.write(play_trial(lambda: here.trial(here.make(json.loads(described)))).digest + "\n")
+    sys.stdout.write(
+        run_small_experiment(lambda: here.small_experiment(here.make(json.loads(described)))).digest + "\n"
+    )

@@ -1,4 +1,4 @@
-"""Synthetic samples for the checks of components. There is one learning task for each type of target."""
+"""Synthetic samples for the checks of components, for each type of target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ TEST = 100
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A small experiment and its samples. If no built-in model fits them, it has a function that makes a model."""
+class SmallExperiment:
+    """A small experiment, its samples, and a function that makes the model if no built-in model fits."""
 
     experiment: Experiment
     dataset: Dataset | FederatedDataset
     model: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:
-        """If `model` is set, reset the experiment's field `hidden`, which has an effect only on built-in models."""
+        """Reset the experiment's field `hidden`, which has an effect only on built-in models."""
         if self.model is not None:
             default = {"hidden": Experiment.model_fields["hidden"].default}
             object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))
 
     def module(self) -> nn.Module | None:
-        """Return a fresh model with the same initial weights on every call."""
+        """Return a new model with the same initial weights on every call."""
         if self.model is None:
             return None
         with torch.random.fork_rng(devices=[]):
@@ -42,8 +42,8 @@ class Trial:
 
 
 @cache
-def made_up() -> Dataset:
-    """Return samples with 16 numbers each, drawn around the centre of one of 10 classes."""
+def make_vectors() -> Dataset:
+    """Return samples of 16 numbers, drawn around the centres of 10 classes."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLASSES, 16))
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
@@ -53,7 +53,7 @@ def made_up() -> Dataset:
 
 @cache
 def make_images(channels: int) -> Dataset:
-    """Return images of 8 x 8 pixels with noise. All images of a class have the same colour."""
+    """Return noisy images of 8 x 8 pixels, with one colour per class."""
     rng = np.random.default_rng(1)
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
     colours = rng.standard_normal((CLASSES, channels, 1, 1))
@@ -62,8 +62,8 @@ def make_images(channels: int) -> Dataset:
 
 @cache
 def make_number_targets(outputs: int) -> Dataset:
-    """Return samples with real numbers as targets, for a model with this number of outputs. One target is 0."""
-    x = made_up()
+    """Return samples with `outputs` real numbers as targets. One target is 0."""
+    x = make_vectors()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
     y[TRAIN] = 0.0
@@ -80,14 +80,14 @@ def make_binary_targets() -> Dataset:
 
 @cache
 def make_tokens() -> Dataset:
-    """Return sequences of token ids that increase by one. The target at every position is the next token."""
+    """Return sequences of token ids that increase by one, with the next token as target."""
     runs = (np.random.default_rng(2).integers(0, CLASSES, (TRAIN + TEST, 1)) + np.arange(9)) % CLASSES
     return _split_samples(runs[:, :-1], runs[:, 1:], CLASSES)
 
 
 @cache
 def make_pixels() -> Dataset:
-    """Return images of two channels. The label of each pixel is the index of the channel in which it is brighter."""
+    """Return images of two channels. A pixel's label is its brighter channel."""
     x = np.random.default_rng(3).standard_normal((TRAIN + TEST, 2, 6, 6))
     return _split_samples(x, x.argmax(axis=1), 2)
 
@@ -98,7 +98,7 @@ def token_model(classes: int) -> Callable[[], nn.Module]:
 
 
 def adapter_model() -> nn.Module:
-    """Return a model with low-rank adapters for the samples of `made_up`. FLoRA can merge the adapters."""
+    """Return a model with low-rank adapters, which FLoRA can merge, for the samples of `make_vectors`."""
     layers = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, CLASSES))
     return lora(layers, rank=4, merge=True)
 
@@ -109,7 +109,7 @@ def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
 
 
 class Task(NamedTuple):
-    """A learning task: samples, the shape of a model's outputs for one sample, and a function that makes a model.
+    """A learning task: samples, the shape of outputs per sample, and a function that makes a model.
 
     The function is None if a built-in model fits the samples.
     """
@@ -120,11 +120,11 @@ class Task(NamedTuple):
 
 
 def list_tasks() -> tuple[Task, ...]:
-    """Return all learning tasks. Tasks with real numbers as targets come first."""
+    """Return all learning tasks, those with real numbers as targets first."""
     return (
         Task(make_number_targets(1), (1,)),
         Task(make_number_targets(2), (2,)),
-        Task(made_up(), (CLASSES,)),
+        Task(make_vectors(), (CLASSES,)),
         Task(make_binary_targets(), (5,)),
         Task(make_tokens(), (8, CLASSES), token_model(CLASSES)),
         Task(make_pixels(), (2, 6, 6), pixel_model(2, 2)),

@@ -26,9 +26,9 @@ TENTHS = 10
 
 @dataclass(frozen=True)
 class Attempt:
-    """A planned trial: its experiment with the directory, and the finished trials with which it is compared.
+    """A planned trial: its experiment with the directory, and the finished trials for comparison.
 
-    `model` and `dataset` are objects that replace the model and the data set that the experiment names.
+    `model` and `dataset` are objects that replace those of the experiment.
     """
 
     method: str
@@ -41,10 +41,10 @@ class Attempt:
     dataset: Dataset | FederatedDataset | None = None
 
 
-class Watch(Callback):
-    """A callback that records the metric at every tenth of the budget, and the time at which the target is reached.
+class TrialRecorder(Callback):
+    """A callback that records the metric at every tenth of the budget, and the time to the target.
 
-    It ends the run if the metric is not finite, or if the trial is hopeless in comparison with other trials (`Judge`).
+    It ends the run if the metric is not finite, or if `Judge` finds the trial hopeless.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -63,7 +63,7 @@ class Watch(Callback):
             return True
         goal = self._limits.goal
         if goal is not None and goal.reached(metrics[goal.name]):
-            self._at_target(t)
+            self._record_target(t)
             return True
         reached = tenths_passed(self._limits, step, t)
         for tenth in range(1 + max(self.curve, default=0), min(reached, TENTHS - 1) + 1):
@@ -71,11 +71,8 @@ class Watch(Callback):
             self.hopeless = self.hopeless or self._judge.hopeless(tenth, self.last)
         return self.hopeless
 
-    def _at_target(self, t: float) -> None:
-        """Record the time at which the target is reached, and fill the rest of the curve with the last value.
-
-        The curve needs a value at each tenth, because later trials are compared with these values.
-        """
+    def _record_target(self, t: float) -> None:
+        """Record the time to the target, and fill the rest of the curve, which later trials need."""
         if self.reached is not None:
             return
         self.reached = t
@@ -96,18 +93,18 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
         share = step / limits.steps
     if limits.time:
         share = max(share, t / limits.time)
-    # The small number compensates for rounding errors of the division.
+    # The small number compensates for rounding errors.
     return int(TENTHS * share + 1e-9)
 
 
 def run_attempt(planned: Attempt) -> Trial:
-    """Run the trial and return its result. If its values or data cannot be used, the result is a failed trial."""
+    """Run the trial and return its result. Unusable values or data give a failed trial."""
     experiment = planned.experiment
     assert experiment.out is not None
-    # If the tuning was killed during this trial, the trial's directory still exists.
+    # The directory still exists if the tuning was killed during this trial.
     shutil.rmtree(experiment.out, ignore_errors=True)
     started = time.monotonic()
-    watch = Watch(Judge(planned.ended, planned.better))
+    watch = TrialRecorder(Judge(planned.ended, planned.better))
     failure = ""
     summary: dict[str, Any] = {}
     try:
@@ -119,21 +116,13 @@ def run_attempt(planned: Attempt) -> Trial:
 
 
 def attempt_elsewhere(planned: Attempt) -> Trial:
-    """Run the trial in a temporary folder, because this node of a cluster has no access to the tuning's directory."""
+    """Run the trial in a temporary folder, because a cluster's node cannot access the tuning's directory."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
         return run_attempt(replace(planned, experiment=experiment))
 
 
-def _make_trial(planned: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
-    """Return the result of a trial.
-
-    Args:
-        planned: The planned trial.
-        watch: The callback of its run.
-        failure: The reason of a failure; empty if the run did not fail.
-        seconds: The real duration.
-    """
+def _make_trial(planned: Attempt, watch: TrialRecorder, failure: str, seconds: float) -> Trial:
     curve = {str(tenth): value for tenth, value in watch.curve.items()}
     common = (planned.method, planned.number, dict(planned.values))
     if failure or not math.isfinite(watch.last):
@@ -145,9 +134,9 @@ def _make_trial(planned: Attempt, watch: Watch, failure: str, seconds: float) ->
 
 
 def find_repeated(planned: Attempt, ended: Sequence[Trial]) -> Trial | None:
-    """Return the result of an earlier trial with the same values, or None if there is no such trial.
+    """Return the result of an earlier trial with the same values, under the new number.
 
-    The result can be used again, because runs with equal values and seeds give equal results.
+    Equal values and seeds give equal results.
     """
     for trial in ended:
         if dict(trial.values) == dict(planned.values):

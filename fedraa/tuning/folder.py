@@ -1,4 +1,4 @@
-"""The directory of a tuning, which belongs to one tuning and which only one process at a time may use."""
+"""The directory of a tuning, which only one process at a time may use."""
 
 import json
 import os
@@ -17,20 +17,20 @@ PLAN = "tune.json"
 def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[Path]:
     """Reserve `directory` for this process in the block.
 
-    If the directory has an interrupted tuning with the plan `described`, this tuning continues. Raises InputError if it
-    has another tuning, or if another process uses it.
+    An interrupted tuning with the plan `described` continues. Raises InputError if the directory has another tuning, or
+    another process uses it.
     """
     plan = directory / PLAN
     text = json.dumps(described, indent=2) + "\n"
     with refuse_unwritable(directory):
         has_foreign_files = not plan.is_file() and directory.is_dir() and set(os.listdir(directory)) - {LOCK}
     if has_foreign_files:
-        raise InputError("out", f"{directory} is in use", hint="choose a directory that is new or empty")
+        raise InputError("out", f"{directory} has other files", hint="choose a directory that is new or empty")
     with lock_directory(directory, "tuning"):
         if not plan.is_file():
             with refuse_unwritable(directory):
                 write_text(plan, text)
-        elif _read_plan(plan) != json.loads(text):
+        elif _read_plan_if_valid(plan) != json.loads(text):
             raise InputError(
                 "out",
                 f"{directory} holds a tuning with other methods, values or options",
@@ -39,8 +39,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
         yield directory
 
 
-def _read_plan(path: Path) -> object:
-    """Return the plan of a tuning from a file, or None if the file is damaged."""
+def _read_plan_if_valid(path: Path) -> object:
     try:
         return json.loads(path.read_text())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The journal of finished trials. Each trial is a line on the disk, so that an interrupted tuning can continue."""
+"""The journal of finished trials on the disk, from which an interrupted tuning continues."""
 
 import json
 import os
@@ -18,14 +18,13 @@ class Trial:
         method: The name of the method.
         number: The index of the trial.
         values: The values of the tuned fields.
-        state: `done`, `failed`, or `stopped` if the trial was worse than the median of earlier trials at the same part
-            of the budget.
+        state: `done`, `failed`, or `stopped` because the trial was hopeless.
         value: The final metric on validation data; None unless the trial is `done`.
-        curve: The metric at tenths of the budget. The key is the number of tenths, as text.
-        why: The reason of a failure. Empty if the trial did not fail.
+        curve: The metric by the number of passed tenths of the budget, as text.
+        why: The reason of a failure, otherwise empty.
         seconds: The real duration of the trial.
         steps: The number of server updates or rounds; None if the trial failed.
-        reached: The time on the run's clock at which the trial reached the target; None if it did not reach the target.
+        reached: The time on the run's clock at which the trial reached the target, if it did.
     """
 
     method: str
@@ -41,7 +40,7 @@ class Trial:
 
 
 class Journal:
-    """The journal in a directory. If a killed process left an incomplete line, the file is cut before this line."""
+    """The journal in a directory. A line that a killed process left incomplete is removed."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL
@@ -74,20 +73,19 @@ class Journal:
         self.trials.append(trial)
 
 
-def _with_tuples(value: object) -> object:
-    """Return a value that was read from JSON, as a tuple if it is a list."""
+def _list_to_tuple(value: object) -> object:
     if isinstance(value, list):
         return tuple(value)
     return value
 
 
 def _parse_trial(line: bytes) -> Trial | None:
-    """Return the trial in a line, or None if the line is incomplete or holds no trial."""
+    """Return the trial in a line; None if the line is incomplete or holds no trial."""
     if not line.endswith(b"\n"):
         return None
     try:
         fields = json.loads(line)
-        values = {name: _with_tuples(value) for name, value in fields["values"].items()}
+        values = {name: _list_to_tuple(value) for name, value in fields["values"].items()}
         return Trial(**fields | {"values": values})
     except (ValueError, TypeError, KeyError):
         return None

@@ -1,4 +1,4 @@
-"""The model and the data of all trials of a tuning, if the user gave them as objects."""
+"""The model and the data of all trials of a tuning, if the user passed them as objects."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class TrialObjects:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def digest_objects(self, spec: RunSpec) -> dict[str, str]:
-        """Return a digest of each object that is not None: of the model's parameters, and of the data."""
+        """Return a digest of the model's parameters and of the data, if they are objects."""
         data = spec.data.dataset
         arrays = {
             "model": [spec.params],

@@ -14,22 +14,21 @@ from fedraa.config.usual_names import USUAL_PATHS, suggest_name
 from fedraa.errors import InputError
 
 Value = Any
-# The fields that every method has.
 OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_steps"}
-# The fields that can be tuned. A dotted path, such as local.sam_rho, can also be tuned.
+# Dotted paths, such as local.sam_rho, can also be tuned.
 TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
 TAKES = "LOW:HIGH, LOW:HIGH:log, or values with commas between them"
-# This share of a range at each of its ends counts as the edge.
+# This fraction of a range at each end counts as the edge.
 EDGE = 0.05
-# Number of significant digits of a value from a range.
+# The significant digits of a value from a range.
 DIGITS = 3
-# A pattern that matches a number in a text, but not digits inside a name.
+# Matches a number in a text, but not digits inside a name.
 _NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])")
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, or only integers if `whole`. Draws are uniform, or log-uniform if `log`."""
+    """The numbers from `low` to `high`, or only integers if `whole`. Draws are log-uniform if `log`."""
 
     low: float
     high: float
@@ -41,7 +40,7 @@ class Range:
         return self.low, self.high
 
     def edge_side(self, value: Value) -> int:
-        """Return -1 if the value is at the lower edge, 1 if it is at the upper edge, else 0."""
+        """Return -1 at the lower edge, 1 at the upper edge, else 0."""
         low, high, at = map(self._to_scale, (self.low, self.high, float(value)))
         place = (at - low) / (high - low)
         if place <= EDGE:
@@ -63,7 +62,6 @@ class Range:
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def _to_scale(self, value: float) -> float:
-        """Return the value, or its logarithm for a logarithmic range."""
         if self.log:
             return math.log(value)
         return value
@@ -81,7 +79,7 @@ class Range:
 class Choices:
     """A list of values.
 
-    Numbers are sorted. Texts that differ only in one number, such as auto:5 and auto:10, are also sorted.
+    Numbers are sorted, and texts that differ only in one number, such as auto:5 and auto:10.
     """
 
     values: tuple[Value, ...]
@@ -95,7 +93,7 @@ class Choices:
         return self.values
 
     def edge_side(self, value: Value) -> int:
-        """Return -1 if the value is the first of ordered values, 1 if it is the last, else 0."""
+        """Return -1 for the first of ordered values, 1 for the last, else 0."""
         if not self.ordered or len(self.values) < 2:
             return 0
         if value == self.values[0]:
@@ -105,13 +103,13 @@ class Choices:
     def widen_side(self, side: int) -> "Choices":
         """Return the choices with one more value at the lower (-1) or upper (1) end.
 
-        The new value continues the ratio of the two values at this end, or their difference if one of them is 0.
+        The new value continues the ratio of the two values at this end, or their difference if one is 0.
         """
         family = _varying_numbers(self.values)
         if family is None:
             return self
         numbers, make = family
-        # `last` is the value at this end, and `near` is its neighbour.
+        # `near` is the neighbour of `last`, the value at this end.
         near, last = numbers[-2:]
         if side < 0:
             last, near = numbers[:2]
@@ -130,15 +128,15 @@ class Choices:
 
 
 def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
-    """Return the number in which the values differ, one for each value, and a function from a number to a value.
+    """Return the numbers of values that differ in one number, and a function from a number to a value.
 
-    Returns None if the values are neither numbers nor texts that differ in exactly one number.
+    Return None for other values.
     """
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(values), lambda number: number
     if len(values) < 2 or not all(isinstance(value, str) for value in values):
         return None
-    # After the split, the numbers of a text are at odd indices.
+    # The numbers of a text are at odd indices.
     parts = [_NUMBER.split(value) for value in values]
     if len(set(map(len, parts))) > 1:
         return None
@@ -161,15 +159,18 @@ Space = Mapping[str, Parameter]
 def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, Parameter]:
     """Return the search space that a list or a mapping describes.
 
-    A list has texts NAME=VALUES, such as `["lr=0.01:1:log", "local.sam_rho=0.05,0.1"]`. A mapping has the names as
-    keys, and values such as `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2]. A name is a field of an experiment, or a
-    dotted path in the method.
+    A list has texts NAME=VALUES, such as `["lr=0.01:1:log", "local.sam_rho=0.05,0.1"]`. A mapping has values such as
+    `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2]. A name is a field of an experiment, or a dotted path in the method.
 
     Raises InputError with the field `space`, or `space.NAME` for the values of a field.
     """
     if isinstance(description, str) or not isinstance(description, Mapping | Sequence):
         raise InputError("space", got=description, expected="NAME=VALUES of one or more fields")
-    pairs = description.items() if isinstance(description, Mapping) else [_split_pair(text) for text in description]
+    pairs = (
+        description.items()
+        if isinstance(description, Mapping)
+        else [_split_name_and_values(text) for text in description]
+    )
     if not pairs:
         raise InputError("space", "it is empty", hint="give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
     space: dict[str, Parameter] = {}
@@ -183,10 +184,7 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
 
 
 def _not_tunable(name: str) -> InputError:
-    """Return the error about a field that does not exist or cannot be tuned.
-
-    The error suggests a similar name, or lists all names.
-    """
+    """Return an error that suggests a similar name or lists all names."""
     suggestion = suggest_name(name, TUNABLE)
     if name in USUAL_PATHS:
         suggestion = f"did you mean {USUAL_PATHS[name]}?"
@@ -202,14 +200,12 @@ def describe_space(space: Space) -> dict[str, str]:
 
 
 def _parameter_text(parameter: Parameter) -> str:
-    """Return the values of a parameter as a text that `make_space` accepts."""
     if isinstance(parameter, Choices):
         return ",".join(str(value if isinstance(value, tuple) else text_of(value)) for value in parameter.values)
     return f"{parameter.low:g}:{parameter.high:g}" + ":log" * parameter.log
 
 
-def _split_pair(text: str) -> tuple[str, str]:
-    """Return the name and the values of NAME=VALUES."""
+def _split_name_and_values(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals:
         raise InputError("space", got=text, expected="NAME=VALUES, such as lr=0.01:1:log")
@@ -225,7 +221,7 @@ def _make_parameter(name: str, values: object) -> Parameter:
         numbers = [read_literal(part) for part in parts[:2]]
         log = parts[2:] == ["log"]
         if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
-            return _make_choices(name, [read_literal(part) for part in _split_values(values)], values)
+            return _make_choices(name, [read_literal(part) for part in _split_at_outer_commas(values)], values)
         return _make_range(name, numbers, log=log, values=values)
     if isinstance(values, tuple) and values[2:] in ((), ("log",)) and len(values) > 1:
         return _make_range(name, list(values[:2]), log=len(values) > 2, values=values)
@@ -233,20 +229,12 @@ def _make_parameter(name: str, values: object) -> Parameter:
 
 
 def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> Range:
-    """Return a range.
-
-    Args:
-        name: The field.
-        numbers: The two ends.
-        log: True for a logarithmic range.
-        values: The description of the range, for errors.
-    """
     low, high = numbers
     if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers) or low >= high:
         raise _wrong_values(name, values, problem="LOW must be below HIGH")
     if log and low <= 0:
         raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
-    # The type of a value with a dotted path depends on the method, so it is checked later.
+    # The type of a dotted path depends on the method, so it is checked later.
     types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
         raise _wrong_values(
@@ -258,7 +246,6 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
 
 
 def _field_types(annotation: Any) -> set[Any]:
-    """Return the types of values that a field accepts."""
     types = {annotation}
     if get_origin(annotation):
         types.update(*map(_field_types, get_args(annotation)))
@@ -266,18 +253,11 @@ def _field_types(annotation: Any) -> set[Any]:
 
 
 def _wrong_values(name: str, values: object, *, problem: str = "", expected: str = "", hint: str = "") -> InputError:
-    """Return the error about the values of one field of the space."""
     return InputError(f"space.{name}", problem, got=values, expected=expected, hint=hint)
 
 
 def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
-    """Return choices, in ascending order if they are ordered.
-
-    Args:
-        name: The field.
-        choices: The values to choose from.
-        values: The description of the choices, for errors.
-    """
+    """Return choices, in ascending order if they are ordered."""
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
     choices = [tuple(value) if isinstance(value, list) else value for value in choices]
@@ -287,8 +267,7 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     return Choices(tuple(choices))
 
 
-def _split_values(text: str) -> list[str]:
-    """Split a text at those commas that are not inside parentheses."""
+def _split_at_outer_commas(text: str) -> list[str]:
     parts = [""]
     depth = 0
     for letter in text:

@@ -1,7 +1,7 @@
 """The choice of values for trials by Optuna's sampler, and early stopping by its pruner.
 
-No state of Optuna is stored. Each result depends only on the seed, the trial's number and the finished trials. An
-interrupted tuning therefore continues as if it had not been interrupted.
+No state of Optuna is stored. A result depends only on the seed, the trial's number and the finished trials, so an
+interrupted tuning can continue.
 """
 
 import math
@@ -14,13 +14,13 @@ from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
 
 Direction = Literal["max", "min"]
-# Number of trials with random values, with which each method begins. The values of later trials depend on results.
+# Each method begins with this number of random trials.
 RANDOM_TRIALS = 4
-# A trial may be stopped only if at least this number of trials has finished.
+# A trial may be stopped only if this number of trials has finished.
 MIN_TRIALS_TO_STOP = 4
 # A trial may be stopped only after this number of tenths of the budget.
 FIRST_TENTH_TO_STOP = 3
-# If an earlier trial had the same values, new values are suggested, up to this number of times.
+# At most this number of suggestions is tried until no earlier trial had the values.
 MAX_SUGGESTIONS = 20
 
 
@@ -36,7 +36,7 @@ def check_optuna() -> None:
 
 
 def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
-    """Return the values of a trial: the first of up to `MAX_SUGGESTIONS` suggestions that no earlier trial has tried.
+    """Return the values of a trial. They repeat an earlier trial only after `MAX_SUGGESTIONS` suggestions.
 
     Args:
         space: The search space.
@@ -56,10 +56,7 @@ def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int,
 
 
 class Judge:
-    """A judge, which decides whether a running trial is hopeless.
-
-    A trial is hopeless if it is worse than the median of the finished trials at the same part of the budget.
-    """
+    """A comparison of a running trial with the median of finished trials at the same budget."""
 
     def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
         import optuna
@@ -72,16 +69,13 @@ class Judge:
         self._trial = self._study.ask()
 
     def hopeless(self, tenth: int, value: float) -> bool:
-        """Record the metric after `tenth` tenths of the budget, and return True if the trial is hopeless."""
+        """Record the metric after `tenth` tenths of the budget. Return True if it is worse than the median."""
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study with the finished trials that have their values in this space.
-
-    The objective value of a trial is its rank by `trial_merit`.
-    """
+    """Return an Optuna study of the finished trials in this space, with their ranks by `trial_merit`."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
@@ -100,7 +94,7 @@ def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Directi
 
 
 def _make_frozen_trial(trial: Trial, space: Space, value: float | None) -> Any:
-    """Return a finished trial in Optuna's form. A trial that failed or stopped counts as worse than all others."""
+    """Return a finished trial in Optuna's form. Failed and stopped trials count as worse than all others."""
     import optuna
 
     state = optuna.trial.TrialState.PRUNED
@@ -128,14 +122,14 @@ def _make_distribution(parameter: Parameter) -> Any:
 
 
 def _decode_value(parameter: Parameter, suggested: Any) -> Value:
-    """Return the value for a suggestion of Optuna. For choices, the suggestion is an index."""
+    """Return the value for a suggestion of Optuna, which is an index if there are choices."""
     if isinstance(parameter, Choices):
         return parameter.values[suggested]
     return parameter.rounded(suggested)
 
 
 def _encode_value(parameter: Parameter, value: Value) -> Any:
-    """Return the suggestion of Optuna for a value. For choices, the suggestion is an index."""
+    """Return Optuna's suggestion for a value, which is an index if there are choices."""
     if isinstance(parameter, Choices):
         return parameter.values.index(value)
     return value
@@ -152,7 +146,7 @@ def _optuna_direction(better: Direction) -> Literal["minimize", "maximize"]:
 
 
 def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
-    """Return a sort key that is larger for better trials: by time to the target first, then by final metric."""
+    """Return a sort key that is larger for better trials: by time to the target, then by final metric."""
     assert trial.value is not None
     earliness = -math.inf
     if trial.reached is not None:
@@ -161,6 +155,6 @@ def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
 
 
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
-    """Return the best trial with the state `done`, or None if there is none. If trials are equal, the first is best."""
+    """Return the best of the trials with the state `done`, the first one if several are equal."""
     done = [trial for trial in trials if trial.state == "done"]
     return max(done, key=lambda trial: (trial_merit(trial, better), -trial.number), default=None)

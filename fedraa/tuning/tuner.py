@@ -1,10 +1,11 @@
-"""The tuner: it runs equally many trials for each method, and evaluates them on a part of the training data."""
+"""The tuner, which runs equally many trials for each method and evaluates them on validation data."""
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from fedraa.api import RUNS, open_session, run_name
+from fedraa.api import RUNS, open_calls, open_session, run_name
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.overrides import split_paths
+from fedraa.config.section import Section
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
@@ -33,13 +35,12 @@ from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.objects import TrialObjects
 from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, describe_space, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest_values
-from fedraa.tuning.work import refuse_unsendable, run_trials
+from fedraa.tuning.work import OpenNodes, refuse_unsendable, run_trials
 
-# Share of every client's training samples for validation, unless the experiment sets another share.
+# The default fraction of every client's training samples for validation.
 VALIDATION = 0.1
-# This share of the trials has values from the original space. If the best of these trials is at the edge of the space,
-# the remaining trials have values from a wider space.
-FIRST_SHARE = 2 / 3
+# Trials after this fraction are in a wider space if the best earlier trial is at an edge of the space.
+FIRST_FRACTION = 2 / 3
 TUNED = "tuned.toml"
 OnTrial = Callable[[Trial, int, int, float], None]
 Follow = Callable[[Mapping[str, Value]], Mapping[str, object]]
@@ -53,9 +54,9 @@ class Tuned:
         file: The file for `--terms tuned`.
         terms: The best values of each method.
         table: A row for every trial.
-        at_edge: For each method, the fields whose best value is at the edge of the space, even after it was widened.
+        at_edge: For each method, the fields with the best value at the edge of even the widened space.
         best: For each method, the number of its best trial.
-        untrained: For each method, how many trials ended before their first update because the budget was too small.
+        untrained: For each method, the number of trials that ended before their first update.
     """
 
     file: Path
@@ -81,13 +82,12 @@ def tune(  # noqa: PLR0913 - a call names its arguments
 ) -> Tuned:
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
-    Every trial is a run. The objective's main metric on validation data decides which trial is best. The validation
-    data are the share `validation` of each client's training samples, by default a tenth. The test data are not used. A
-    field is tuned only for methods that have it.
+    Every trial is a run. The best trial has the best main metric on validation data, by default a tenth of each
+    client's training samples. With a target, it reaches the target first on the run's clock. A field is tuned only for
+    methods that have it.
 
-    Optuna suggests the values. A trial that is worse than the median of earlier trials at the same part of the budget
-    is stopped. With a target, the best trial is the one that reaches it first on the run's clock. Two thirds of the
-    trials are in `space`. If the best of them is at an edge of the space, the other trials are in a wider space.
+    Optuna suggests the values, and stops trials that are worse than the median. If the best of the first two thirds of
+    the trials is at an edge of the space, the other trials are in a wider space.
 
         tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
         fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
@@ -101,8 +101,8 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         dataset: As in `compare`. It must be picklable if `jobs` is over 1.
         jobs: Number of trials at the same time, in processes or (with `address`) on CPUs of a cluster. Only with one
             job is the result reproducible.
-        ended: A function of a finished trial, the numbers of finished and of all trials, and the remaining seconds.
-        follow: A function of the values of a trial. It returns further fields of the trial's experiment.
+        ended: Called with a finished trial, the numbers of finished and of all trials, and the remaining seconds.
+        follow: Returns further fields of a trial's experiment from its values.
         **fields: Fields that replace the fields of `experiment`.
 
     Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a result.
@@ -119,15 +119,17 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         refuse_unsendable(objects.by_name() | {"experiment": plan.experiments})
     check_optuna()
     out = experiment.out or RUNS / f"tune-{Path(plan.dataset).stem}-{experiment.seed}"
-    cluster = None
+    open_nodes: OpenNodes | None = None
     ray_cluster: AbstractContextManager[object] = nullcontext()
     if experiment.address:
         cluster = experiment.model_copy(update={"engine": "ray"})
         ray_cluster = open_session(cluster, cluster.client_count)
+        sent = [cluster, *objects.by_name().values()]
+        open_nodes = partial(open_calls, cluster, cluster.client_count, sent)
     with ray_cluster, tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
-        _run_unfinished(plan, folder, journal, jobs, cluster, ended)
-        return _write_outcome(plan, folder, journal)
+        _run_unfinished(plan, folder, journal, jobs, open_nodes, ended)
+        return _write_result(plan, folder, journal)
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class _Plan:
             space: The search space.
             trials: Number of trials of each method.
             experiment: The settings that all trials share.
-            follow: A function of the values of a trial. It returns further fields of the trial's experiment.
+            follow: Returns further fields of a trial's experiment from its values.
             objects: The model and the data of all trials.
         """
         _refuse_fixed(space, experiment)
@@ -197,11 +199,11 @@ class _Plan:
 
     @property
     def first(self) -> int:
-        """The number of those trials of a method that are in the original space."""
-        return math.ceil(FIRST_SHARE * self.trials)
+        """The number of a method's trials in the original space."""
+        return math.ceil(FIRST_FRACTION * self.trials)
 
     def described(self) -> dict[str, object]:
-        """Return the settings that must be the same if an interrupted tuning is to continue."""
+        """Return the settings that an interrupted tuning must keep to continue."""
         settings: dict[str, object] = {
             "trials": self.trials,
             "spaces": {method: describe_space(space) for method, space in self.spaces.items()},
@@ -213,7 +215,7 @@ class _Plan:
         return settings
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
-        """Return the space of the method's last trials, and the names of the fields that were widened."""
+        """Return the space of the method's last trials, and the names of the widened fields."""
         space = dict(self.spaces[method])
         widened = []
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
@@ -227,7 +229,9 @@ class _Plan:
         return space, tuple(widened)
 
     def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
-        """Return a wider parameter. Return None if the value is not at an edge, or if the method refuses the new end.
+        """Return a wider parameter, or None.
+
+        None means that the value is not at an edge, or that the method refuses the new end.
 
         Args:
             method: The name of the method.
@@ -245,7 +249,6 @@ class _Plan:
         return wider
 
     def _can_run(self, method: str, values: Mapping[str, object]) -> bool:
-        """Return True if the method can run with these values."""
         try:
             resolve_method(_replace_values(self.experiments[method], values))
         except ValueError:
@@ -253,7 +256,7 @@ class _Plan:
         return True
 
     def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
-        """Return the plan of the trial with this number. Its values depend on the finished trials.
+        """Return the plan of a trial. Its values depend on the finished trials.
 
         Args:
             method: The name of the method.
@@ -283,10 +286,10 @@ class _Plan:
         )
 
 
-def _refuse_fixed(space: Space, experiment: Experiment) -> None:
-    """Raise InputError if the experiment itself sets a field that the search varies."""
+def _refuse_fixed(space: Space, options: Section) -> None:
+    """Raise InputError if the options set a field that the search varies."""
     for name in space:
-        value = chosen_value(experiment, name)
+        value = chosen_value(options, name)
         default = Experiment.model_fields[name].default if name in Experiment.model_fields else None
         if value not in (None, default):
             raise InputError(name, "it is also in the space", got=value, hint="give it once")
@@ -306,27 +309,17 @@ def _known_parameters(method: object, space: Space) -> dict[str, Parameter]:
 
 
 def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
-    """Return the experiment with these values of fields and paths."""
     fields = dict(experiment)
-    # If local steps are set, local epochs must not be set.
+    # Local steps exclude local epochs.
     if "local_steps" in values:
         fields["local_epochs"] = None
     return Experiment(**fields | split_paths(values, experiment.override))
 
 
 def _run_unfinished(
-    plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: OnTrial | None
+    plan: _Plan, folder: Path, journal: Journal, jobs: int, open_nodes: OpenNodes | None, ended: OnTrial | None
 ) -> None:
-    """Run all trials that are not finished: first those in the original spaces, then those in the wider spaces.
-
-    Args:
-        plan: The plan.
-        folder: The directory of the tuning.
-        journal: The finished trials.
-        jobs: The number of trials at the same time.
-        cluster: The experiment with the address of the cluster; None for this machine.
-        ended: A function that is called with each finished trial.
-    """
+    """Run the unfinished trials, first in the original spaces, then in the wider spaces."""
     total = plan.trials * len(plan.experiments)
     before = len(journal.trials)
     started = time.monotonic()
@@ -338,8 +331,7 @@ def _run_unfinished(
             lambda method, number: plan.next(method, number, journal, folder),
             journal,
             jobs,
-            cluster,
-            list(plan.objects.by_name().values()),
+            open_nodes,
         ):
             count = len(journal.trials)
             remaining_s = (time.monotonic() - started) / (count - before) * (total - count)
@@ -347,8 +339,7 @@ def _run_unfinished(
                 ended(trial, count, total, remaining_s)
 
 
-def _write_outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
-    """Write the result to the file `TUNED` and return it."""
+def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     results: dict[str, dict[str, Any]] = {}
     edges: dict[str, tuple[str, ...]] = {}
     bests: dict[str, Trial] = {}

@@ -1,4 +1,4 @@
-"""The execution of trials: one after another in this process, or in parallel in other processes or on nodes."""
+"""The execution of trials: in sequence in this process, or in parallel in other processes or on nodes."""
 
 import multiprocessing
 import os
@@ -8,12 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import wait as gone
+from typing import Any
 
-from fedraa.api import open_calls
 from fedraa.components.calls import one_line
-from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError, Interrupted
 from fedraa.tuning.attempt import Attempt, attempt_elsewhere, find_repeated, run_attempt
 from fedraa.tuning.journal import Journal, Trial
@@ -22,6 +21,8 @@ from fedraa.tuning.suggest import check_optuna
 Plan = Callable[[str, int], Attempt]
 Which = tuple[str, int]
 Start = Callable[[Attempt], Future[Trial]]
+# A function that opens the nodes of a cluster. The context yields a function that calls another function on a node.
+OpenNodes = Callable[[], AbstractContextManager[Callable[..., Future[Any]]]]
 
 
 def run_trials(
@@ -29,31 +30,29 @@ def run_trials(
     plan: Plan,
     journal: Journal,
     jobs: int,
-    cluster: Experiment | None,
-    objects: Sequence[object] = (),
+    open_nodes: OpenNodes | None,
 ) -> Iterator[Trial]:
     """Run these trials and yield their results. A trial is planned when it starts, and recorded when it ends.
 
     Args:
         left: The method and number of each trial.
-        plan: A function that plans a trial.
+        plan: Returns the plan of a trial.
         journal: The journal of finished trials.
         jobs: The number of trials at the same time.
-        cluster: The experiment with the address of the cluster; None for this machine.
-        objects: The user's objects in the trials. Their code is sent to the nodes.
+        open_nodes: Opens the nodes on which trials run; None for this machine.
 
     Raises Interrupted after Ctrl-C.
     """
     if not left:
         return
     try:
-        if cluster is not None:
-            with open_calls(cluster, cluster.client_count, [cluster, *objects]) as submit:
+        if open_nodes is not None:
+            with open_nodes() as submit:
                 yield from _run_concurrently(
                     left, plan, journal, jobs, lambda planned: submit(attempt_elsewhere, planned)
                 )
         elif jobs == 1:
-            yield from _run_here(left, plan, journal)
+            yield from _run_in_sequence(left, plan, journal)
         else:
             with _trial_processes(jobs) as start:
                 yield from _run_concurrently(left, plan, journal, jobs, start)
@@ -61,8 +60,7 @@ def run_trials(
         raise Interrupted("stopped; the same command continues with the trials that have not finished") from None
 
 
-def _run_here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial]:
-    """Run the trials one after another in this process."""
+def _run_in_sequence(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial]:
     for which in left:
         planned = plan(*which)
         trial = find_repeated(planned, journal.of(planned.method)) or run_attempt(planned)
@@ -71,7 +69,7 @@ def _run_here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[T
 
 
 def _run_concurrently(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, start: Start) -> Iterator[Trial]:
-    """Run up to `jobs` trials at the same time. `start` is a function that starts a trial."""
+    """Run up to `jobs` trials at the same time. `start` starts a trial."""
     waiting = deque(left)
     running: set[Future[Trial]] = set()
     while waiting or running:
@@ -101,14 +99,14 @@ def _trial_processes(jobs: int) -> Iterator[Start]:
             yield lambda planned: executor.submit(run_attempt, planned)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
-            # If a SIGTERM reached only this process, its child processes still run and must be ended here.
+            # After a SIGTERM to only this process, its child processes still run.
             for process in set(multiprocessing.active_children()) - earlier:
                 process.terminate()
             raise
 
 
 def refuse_unsendable(parts: Mapping[str, object]) -> None:
-    """Raise InputError for the first of these objects that cannot be sent to other processes of this machine.
+    """Raise InputError if an object cannot be sent to other processes of this machine.
 
     Args:
         parts: The objects by their names, which the error contains.
@@ -117,7 +115,7 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
     for name, part in parts.items():
         try:
             content = pickle.dumps(part)
-        # The pickling code of a user-defined component may raise any exception.
+        # A user-defined component may raise any exception.
         except Exception as error:
             reason = one_line(error) or type(error).__name__
         else:
@@ -132,7 +130,7 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
 
 
 def _prepare_process() -> None:
-    """Prepare a process for trials: it prints nothing, and it ends if the tuning is killed."""
+    """Make a process silent about Optuna, and end it when the tuning ends."""
     check_optuna()
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,1 +1,1 @@
-"""Arithmetic on flat parameter vectors and on sets of their coordinates. The modules need NumPy, but not torch."""
+"""Arithmetic on flat parameter vectors with NumPy, without torch."""

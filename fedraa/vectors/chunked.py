@@ -1,7 +1,6 @@
-"""Operations on buffers as long as the model, in chunks that fit into the CPU cache.
+"""Operations on vectors as long as the model, in chunks that fit into the CPU cache.
 
-Every operation works element by element. Therefore the bits of the result depend neither on the chunk size nor on the
-number of threads.
+The bits of a result depend neither on the chunk size nor on the number of threads.
 """
 
 import os
@@ -22,35 +21,32 @@ S = TypeVar("S")
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=np.generic)
 
-# When NumPy sums in float64, it converts this number of elements at a time, and adds the sums of these blocks in order.
+# NumPy sums float64 in blocks of this many elements.
 SUM_BLOCK = 8192
-# Number of elements in a chunk. Smaller chunks need more calls of NumPy. Much larger chunks do not fit into the caches.
+# Smaller chunks need more NumPy calls. Much larger chunks do not fit into the cache.
 CHUNK_SIZE = 16 * SUM_BLOCK
-# A buffer with fewer elements is processed in one thread.
+# A shorter vector is processed in one thread.
 MIN_PARALLEL_SIZE = 1 << 20
-# Maximum number of threads. More threads would not read memory faster.
+# More threads would not read memory faster.
 MAX_THREADS = 4
-# The work is divided into this number of shares per thread. A thread on a busy core then takes fewer shares.
+# With several shares per thread, a thread on a busy core takes fewer of them.
 SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()
 
 
 def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
-    """Return the result of `work` for each chunk of a buffer, in order. A long buffer uses several threads."""
+    """Return the result of `work` for each chunk of a vector, in order, with several threads for long vectors."""
     return parallel_map(split_into_chunks(size), work)
 
 
 def split_into_chunks(size: int) -> list[slice]:
-    """Return the slices that divide a buffer of `size` elements into chunks."""
+    """Return the slices that divide a vector of `size` elements into chunks."""
     return [slice(start, min(size, start + CHUNK_SIZE)) for start in range(0, size, CHUNK_SIZE)]
 
 
 def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
-    """Return the result of `work` for each item, in order.
-
-    Each item stands for one chunk. Many items are processed in several threads.
-    """
+    """Return the result of `work` for each item, in order. Many items are processed in several threads."""
     threads = 1
     if len(items) * CHUNK_SIZE >= MIN_PARALLEL_SIZE:
         threads = min(MAX_THREADS, count_cores())
@@ -65,12 +61,10 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     return list(chain.from_iterable(_start_pool().map(map_share, shares)))
 
 
-# Mypy does not accept a default value for a type variable, so the error is ignored.
 def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
-    """Return uninitialised memory of this thread for a chunk.
+    """Return uninitialised memory of this thread.
 
-    Calls with the same role return the same memory, which is therefore in the cache. Its numbers are valid only until
-    the next call with this role.
+    Calls with the same role return the same memory, so its numbers are valid only until the next call.
 
     Args:
         role: Name of the purpose of the memory.
@@ -84,9 +78,9 @@ def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.N
 
 
 def subtract_chunk(new: Vector, sent: Vector | None) -> Vector:
-    """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep.
+    """Return `new` minus `sent`, or `new` if `sent` is None.
 
-    If `sent` is None, return `new`.
+    The result is in scratch memory that the next call overwrites.
     """
     if sent is None:
         return new
@@ -94,7 +88,7 @@ def subtract_chunk(new: Vector, sent: Vector | None) -> Vector:
 
 
 def scale_chunk(factor: np.float32, values: Vector) -> Vector:
-    """Return a multiple of a chunk, in scratch memory that the caller must not keep."""
+    """Return factor * values, in scratch memory that the next call overwrites."""
     if factor == 1:
         return values
     return np.multiply(factor, values, out=borrow_scratch("scale", len(values)))
@@ -103,14 +97,14 @@ def scale_chunk(factor: np.float32, values: Vector) -> Vector:
 def add_scaled(
     target: Vector, where: CoordinateSet, weight: float | np.float32, new: Vector, sent: Vector | None = None
 ) -> None:
-    """Add weight * new, or weight * (new - sent), to target[where] in place.
+    """Add weight * (new - sent) to target[where] in place.
 
     Args:
         target: Full vector [d].
         where: Coordinates of the buffers in the full vector.
         weight: Factor, rounded to float32.
         new: Buffer [k].
-        sent: Buffer [k] to subtract, or None.
+        sent: Buffer [k] to subtract; None for zeros.
     """
     factor = np.float32(weight)
 
@@ -126,7 +120,7 @@ def add_scaled(
 
 
 def copy_coordinates(params: npt.NDArray[Kind], where: CoordinateSet) -> npt.NDArray[Kind]:
-    """Return a copy of the values [k] of a full vector [d] at the coordinates `where`."""
+    """Return a copy of the values [k] at some coordinates of a full vector [d]."""
     if not isinstance(where, IndexRuns):
         return np.array(params[where])
     taken = np.empty(len(where.index), params.dtype)
@@ -140,7 +134,7 @@ def copy_coordinates(params: npt.NDArray[Kind], where: CoordinateSet) -> npt.NDA
 
 
 def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float64]) -> None:
-    """Add server_lr * direction to `params` in place. The step is rounded to float32 before it is added.
+    """Add server_lr * direction to `params` in place, rounded to float32.
 
     Args:
         params: The model [d].
@@ -155,10 +149,10 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
 
 
 def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
-    """Return True if all elements of the mask are true, else the mask. NumPy is several times faster with a bool."""
+    """Return True if the whole mask is true, otherwise the mask. NumPy is faster with a bool."""
     values = mask
     if mask.strides == (0,):
-        # All elements of a broadcast mask are one value in memory, so one element is enough.
+        # A broadcast mask has only one value in memory.
         values = mask[:1]
     if values.all():
         return True
@@ -166,16 +160,16 @@ def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal
 
 
 def ordered_sum(sums: Sequence[float]) -> float:
-    """Return the sum of the numbers, added in order."""
+    """Return the sum, added in the order of the sequence."""
     if not len(sums):
         return 0.0
     return float(np.add.accumulate(sums)[-1])
 
 
 def sum_squares(delta: Vector) -> list[float]:
-    """Return the sum of squares of each block of `SUM_BLOCK` elements, which `ordered_sum` adds up.
+    """Return the sum of squares of each block of `SUM_BLOCK` elements.
 
-    NumPy has the same order when it sums products in float64. Another order would change the bits of norms in the logs.
+    `ordered_sum` adds them up in NumPy's order for float64. Another order would change the bits of norms in the logs.
     """
     wide = borrow_scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
@@ -189,7 +183,7 @@ def sum_squares(delta: Vector) -> list[float]:
 
 
 def scalar_product(left: Vector, right: Vector) -> float:
-    """Return the scalar product, summed in float64 in an order that does not depend on the number of threads."""
+    """Return the scalar product in float64. Its bits do not depend on the number of threads."""
     return float(np.einsum("i,i->", left, right, dtype=np.float64))
 
 
@@ -198,12 +192,12 @@ def _start_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MAX_THREADS, count_cores()), "pass")
 
 
-# A forked child process has none of its parent's threads, so it must make its own pool.
+# A forked process has none of its parent's threads.
 os.register_at_fork(after_in_child=_start_pool.cache_clear)
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use, or of all cores if the process's affinity is unknown."""
+    """Return the number of cores that this process may use, or else of all cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

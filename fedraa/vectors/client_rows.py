@@ -1,4 +1,4 @@
-"""Values that a method keeps for each client: one row, created when the client first appears."""
+"""A row of numbers for each client, created when the client first appears."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedraa.messages import State, Vector
 
-# Maximum number of bytes of rows in memory. Further rows are in a memory-mapped file.
+# Rows beyond this number of bytes are in a memory-mapped file.
 IN_MEMORY = 2**30
 BLOCK_BYTES = 2**24
 
@@ -18,8 +18,8 @@ BLOCK_BYTES = 2**24
 class ClientRows:
     """A float32 row [size] for each client that has appeared.
 
-    Up to `in_memory` bytes of rows are in memory, and the others in a memory-mapped file. The rows of a saved state do
-    not change: if a state refers to a block of rows, the block is copied before one of its rows changes.
+    Up to `in_memory` bytes of rows are in memory, the others in a memory-mapped file. Rows of a saved state stay as
+    they are: a change copies their block first.
     """
 
     def __init__(self, size: int, clients: int, new: Callable[[], Vector], in_memory: int = IN_MEMORY) -> None:
@@ -28,17 +28,16 @@ class ClientRows:
         self._new = new
         self._place: dict[int, int] = {}
         self._blocks: list[Any] = []
-        # For each block, weak references to its views in saved states.
+        # Weak references to the views of each block in saved states.
         self._saved: list[list[ref[Any]]] = []
         self._each = max(1, min(clients, BLOCK_BYTES // max(1, 4 * size)))
         self._in_memory = max(1, in_memory // (4 * size * self._each + 1))
 
     def __len__(self) -> int:
-        """Return the number of clients that have appeared."""
         return len(self._place)
 
     def __getitem__(self, client: int) -> Vector:
-        """Return the row of a client as a view that the caller may change. A missing row is created."""
+        """Return a writable view of a client's row, which is created if missing."""
         place = self._place.get(client)
         if place is None:
             place = self._place[client] = len(self._place)
@@ -49,23 +48,22 @@ class ClientRows:
         return self._find_writable_row(place)
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the clients in the order in which they appeared."""
+        """Iterate over the clients in the order of their first appearance."""
         return iter(self._place)
 
     def __contains__(self, client: int) -> bool:
-        """Return True if the client has appeared."""
         return client in self._place
 
     def peek_row(self, client: int) -> Vector:
-        """Return the row of a client for reading. For a new client, return the initial values, but create no row."""
+        """Return a client's row for reading. For a new client, return the initial values."""
         if client not in self._place:
             return self._new()
         return self._find_row(self._place[client])
 
     def sum(self, piece: slice) -> Vector:
-        """Return the sum of the rows of all clients on one chunk, added in the order of the clients' numbers.
+        """Return the sum of all clients' rows on one chunk, added in the order of the clients' numbers.
 
-        Clients that have not appeared count as 0. The result has the same bits as NumPy's sum over an array [N, size].
+        The bits are those of NumPy's sum over an array [N, size].
         """
         total = np.zeros(piece.stop - piece.start, np.float32)
         for client in sorted(self._place):
@@ -77,7 +75,7 @@ class ClientRows:
         return row
 
     def _find_writable_row(self, place: int) -> Vector:
-        """Return a row that may be changed. If a saved state refers to the row's block, the block is copied first."""
+        """Return a writable row. A block to which a saved state refers is copied first."""
         number = place // self._each
         block = self._blocks[number]
         if not block.flags.writeable:
@@ -90,17 +88,17 @@ class ClientRows:
         return self._find_row(place)
 
     def _allocate_block(self, number: int) -> Any:
-        """Return uninitialised memory for a block. If `in_memory` bytes are used, the memory is mapped to a file."""
+        """Return uninitialised memory for a block, mapped to a file beyond `in_memory` bytes."""
         shape = (self._each, self._size)
         if number < self._in_memory:
             return np.empty(shape, np.float32)
-        # The system deletes the file when its last mapping is closed.
+        # The system deletes the file with its last mapping.
         with TemporaryFile() as file:
             file.truncate(4 * self._each * self._size)
             return np.memmap(file, np.float32, "r+", shape=shape)
 
     def state(self) -> State:
-        """Return the clients, in the order in which they appeared, and their rows as views of the blocks."""
+        """Return the clients in the order of their first appearance, and views of their rows."""
         starts = range(0, len(self._place), self._each)
         for block in self._blocks:
             block.flags.writeable = False

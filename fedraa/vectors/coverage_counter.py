@@ -1,4 +1,4 @@
-"""Counters with a number for each coordinate, such as how often it was trained. Many coordinates have equal numbers."""
+"""A counter for each coordinate of the model, such as how often it was trained."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Run, RunLengthArray, Sums, sum_runs
 
-# In float32, all whole numbers up to this one are exact.
+# Float32 is exact for all integers up to this one.
 LARGEST_EXACT = 2.0**24
 
 
 class CoverageCounter:
-    """A counter that adds numbers to coordinates [size], usually without visiting every coordinate.
+    """A counter for each coordinate [size], updated mostly without visiting every coordinate.
 
-    A number that is added to all coordinates is stored once. A number that is added to a run of neighbours is stored at
-    the two ends of the run. If this would not be exact, the numbers are added coordinate by coordinate.
+    An addition to all coordinates is stored as one number, and one to consecutive coordinates at their start and end.
+    If this would be inexact, each coordinate is visited.
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
@@ -29,7 +29,6 @@ class CoverageCounter:
         self._reset_sums()
 
     def _reset_sums(self) -> None:
-        # Sums of the coordinates [size].
         self._sums: npt.NDArray[Any] | None = None
         self._runs: list[Run] = []
         self._whole = self._kind(0)
@@ -51,13 +50,13 @@ class CoverageCounter:
             self._add_at(place, amount)
 
     def finish(self) -> Sums:
-        """Return the sums [size], which may be read-only, and reset the counter to 0."""
+        """Return the sums [size], which may be read-only, and reset the counter."""
         sums = self._finish_sums()
         self._reset_sums()
         return sums
 
     def state(self) -> State:
-        """Return the array of sums and, separately, the number that was added to all coordinates."""
+        """Return the array of sums, and the number that was added to all coordinates."""
         if not self._runs and self._sums is None:
             return {"count": 0, "whole": self._whole}
         whole = self._whole
@@ -71,11 +70,10 @@ class CoverageCounter:
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
             self._coordinate_sums()[:] = state["count"]
-            # The total of all amounts is not in the state. Assume that it is too large for runs to be exact.
+            # The state lacks the total of all amounts. This value makes `add` visit each coordinate.
             self._total = LARGEST_EXACT
 
     def _finish_sums(self) -> Sums:
-        """Return the sums, including all pending runs and the number for all coordinates."""
         if self._sums is None:
             return sum_runs(self._runs, self._whole, self._kind, self._size)
         self._spread_runs()
@@ -89,13 +87,11 @@ class CoverageCounter:
         sums[place] = sums[place] + self._kind(amount)
 
     def _coordinate_sums(self) -> npt.NDArray[Any]:
-        """Return the array of sums, which is created if needed."""
         if self._sums is None:
             self._sums = self._room.filled(0)
         return self._sums
 
     def _spread_runs(self) -> None:
-        """Add the pending runs to the sums of their coordinates."""
         if not self._runs:
             return
         levels: RunLengthArray = sum_runs(self._runs, self._kind(0), self._kind, self._size)

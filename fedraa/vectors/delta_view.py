@@ -1,4 +1,4 @@
-"""A client's delta, computed in chunks, so that consumers read each chunk while it is in the cache."""
+"""A client's delta, computed in chunks that consumers read while they are in the CPU cache."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -16,13 +16,13 @@ Take = Callable[[Index | slice, Vector], None]
 
 
 class DeltaView:
-    """The difference `new` - `sent` of two buffers [k] with the coordinates `where` of the model.
+    """A client's delta `new` - `sent`, computed in chunks.
 
     Args:
         where: Coordinates of the buffers in the model. A slice means the whole model.
-        new: The trained buffer [k], or the difference if `sent` is None.
+        new: The trained buffer [k], or the delta if `sent` is None.
         sent: The buffer [k] that the client received.
-        mask: True for the coordinates [k] that count. None if all count.
+        mask: True for the coordinates [k] that the client trained. None if it trained all.
         norm: True to compute the norm in the first pass.
         gather: True if `join` only registers its consumers, so that `run_joined` runs all of them in one pass.
     """
@@ -63,7 +63,7 @@ class DeltaView:
 
     @cached_property
     def delta(self) -> Vector:
-        """Return the delta on the trained coordinates, as a new buffer."""
+        """Return the delta on the trained coordinates, as a new array."""
         kept = slice(None) if self._mask is None else self._mask
         if self._sent is None:
             return self._new[kept].copy()
@@ -71,13 +71,13 @@ class DeltaView:
 
     @property
     def squared(self) -> float:
-        """Return the square of the norm, or 0 if the norm was not requested."""
+        """Return the squared norm, or 0 if the norm was not requested."""
         if self._measuring:
             self.feed_consumers()
         return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
-        """Pass the whole delta to a consumer: immediately, or, if `gather` is True, when `run_joined` is called."""
+        """Pass the whole delta to a consumer, at once or, with `gather`, in `run_joined`."""
         if self._joined is None:
             self.feed_consumers(take)
         else:
@@ -93,8 +93,8 @@ class DeltaView:
     def feed_consumers(self, *takes: Take) -> None:
         """Pass the whole delta to each consumer, chunk by chunk.
 
-        A consumer is a function of coordinates and of the delta on these coordinates. It must not keep the arrays. For
-        a large delta it is called in several threads. It gets every trained coordinate once.
+        A consumer is a function of coordinates and the delta on them. It must not keep these arrays. It gets every
+        trained coordinate once, for a large delta in several threads.
         """
         measuring = self._measuring
 
@@ -121,7 +121,7 @@ class DeltaView:
                 yield from (place for place, _ in self._find_places(piece)[0])
 
     def runs(self) -> tuple[Index, Index] | None:
-        """Return the starts and the ends of the runs of trained coordinates, or None if there are too many runs."""
+        """Return the starts and ends of consecutive trained coordinates, or None if there are too many."""
         if self._mask is None and isinstance(self._where, IndexRuns):
             starts = np.array(self._where.starts)
             return starts, starts + np.diff(self._where.places)
@@ -133,7 +133,7 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on the trained coordinates of a chunk, and these coordinates as parts (`global_slices`)."""
+        """Return the delta on the trained coordinates of a chunk, and these coordinates (`global_slices`)."""
         delta = self._new[piece]
         if self._sent is not None:
             delta = subtract_chunk(delta, self._sent[piece])
@@ -143,10 +143,7 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk as parts (`global_slices`), and their positions in the chunk.
-
-        The positions are None if all coordinates of the chunk are trained.
-        """
+        """Return the trained coordinates of a chunk (`global_slices`), and their positions in it, or None for all."""
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None
         mask = self._mask[piece]
@@ -156,16 +153,16 @@ class DeltaView:
         if not isinstance(where, slice):
             index = where[index]
         coordinates: CoordinateSet = index
-        # The number of changes in the mask gives the number of runs. Slices are faster only if the runs are long.
+        # Slices are faster only if the mask rarely changes between neighbours.
         if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // MIN_RUN_LENGTH:
             coordinates = in_runs(index)
         return list(global_slices(coordinates, slice(0, len(kept)))), kept
 
     @cached_property
     def _trained_chunks(self) -> list[slice]:
-        """Return slices of the buffers. Each except the last has `CHUNK_SIZE` trained coordinates.
+        """Return slices of the buffers with `CHUNK_SIZE` trained coordinates each; the last has fewer.
 
-        With these slices, the norm has the same bits as if only the trained coordinates were in the buffer.
+        The norm then has the same bits as for buffers that contain only trained coordinates.
         """
         if self._mask is None:
             return split_into_chunks(len(self._new))
@@ -177,7 +174,6 @@ class DeltaView:
             count = int(np.count_nonzero(mask))
             held += count
             if held >= CHUNK_SIZE:
-                # The number of trained coordinates of this chunk that still fit into the slice.
                 last = CHUNK_SIZE - (held - count)
                 end = piece.start + last
                 if count < len(mask):

@@ -1,4 +1,4 @@
-"""Checks of numbers and buffers: their type, their largest value, and values that are not finite."""
+"""Checks of numbers and float32 arrays: type, shape, size of the values, NaN."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,7 +6,7 @@ import numpy.typing as npt
 from fedraa.messages import Vector
 from fedraa.vectors.chunked import map_chunks
 
-# The largest absolute value that a client may send, or that a component of the server may leave in the model.
+# Neither a client nor a server component may produce a larger absolute value.
 LARGEST = 1e12
 
 
@@ -16,7 +16,7 @@ def is_finite(number: object) -> bool:
 
 
 def describe_unfit(largest: float) -> str | None:
-    """Describe the problem of a buffer with the largest absolute value `largest` (may be NaN), or return None."""
+    """Return the problem of an array with this largest absolute value (may be NaN), or None."""
     if not np.isfinite(largest):
         return "values that are not finite"
     if largest > LARGEST:
@@ -25,7 +25,7 @@ def describe_unfit(largest: float) -> str | None:
 
 
 def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
-    """Describe a wrong type or shape of a float32 buffer, or return None. A `shape` of None allows any shape."""
+    """Return why an array is not float32 of this shape, or None. A `shape` of None allows any."""
     if not isinstance(buffer, np.ndarray) or buffer.dtype != np.float32:
         return f"are {getattr(buffer, 'dtype', type(buffer).__name__)}, not float32"
     if shape is not None and buffer.shape != shape:
@@ -34,9 +34,9 @@ def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
 
 
 def find_largest(buffer: npt.NDArray[np.float32]) -> float:
-    """Return the largest absolute value, or NaN if some value is NaN.
+    """Return the largest absolute value, or NaN if a value is NaN.
 
-    No temporary array of the buffer's size is made.
+    It makes no temporary array.
     """
     flat = buffer.reshape(-1)
 
@@ -53,15 +53,14 @@ def find_largest(buffer: npt.NDArray[np.float32]) -> float:
 def at_most(params: Vector, bound: float) -> bool:
     """Return True if the Euclidean norm is at most `bound`.
 
-    If the result is True, every absolute value is also at most `bound`. If it is False, some value may be larger or not
-    finite. The norm needs only one dot product, which takes half the time of a search for the largest value.
+    No absolute value is then above `bound`. The norm takes half the time of a search for the largest value.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(params @ params <= bound * bound)
 
 
 def count_not_finite(buffer: npt.NDArray[np.float32], largest: float) -> int:
-    """Return the number of values that are not finite. `largest` is `find_largest(buffer)`."""
+    """Return the number of infinite and NaN values. `largest` is `find_largest(buffer)`."""
     if np.isfinite(largest):
         return 0
     return int(np.count_nonzero(~np.isfinite(buffer)))

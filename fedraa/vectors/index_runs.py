@@ -1,14 +1,13 @@
-"""Sets of coordinates as slices of neighbours. Slices are several times faster than index arrays.
+"""Sets of coordinates as slices, which are several times faster than index arrays.
 
 - The full vector [d] has the values of all coordinates of the model.
-- A buffer [k] has the values of k of these coordinates, such as those of a submodel.
-- A chunk is a slice of the positions in a buffer. A buffer is processed chunk by chunk.
-- A run is a sequence of neighbouring coordinates.
-- A part has neighbouring positions of a chunk. One slice or index array of the full vector selects their coordinates.
+- A buffer [k] has the values of k coordinates, such as those of a submodel.
+- A chunk is a slice of a buffer.
+- A run is a sequence of consecutive coordinates.
+- A part of a chunk is a slice of it. Its coordinates are one slice or index array of the full vector.
 
-Example: the coordinates 2, 3, 4, 8, 9 are the runs 2 to 4 and 8 to 9. Their buffer has the positions 0 to 4. The chunk
-`slice(1, 5)` of the buffer has two parts: `slice(3, 5)` and `slice(8, 10)` of the full vector, which are `slice(0, 2)`
-and `slice(2, 4)` of the chunk.
+Example: a buffer has the coordinates 2, 3, 4, 8, 9. Its runs are 2 to 4 and 8 to 9. The chunk `slice(1, 5)` of the
+buffer has two parts, with the coordinates `slice(3, 5)` and `slice(8, 10)`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# If the average length of the runs is at least this number, slices are faster than an index array.
+# Slices are faster than an index array if the average run is at least this long.
 MIN_RUN_LENGTH = 512
-# Number of coordinates that are examined at a time.
 WINDOW = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class IndexRuns:
-    """The coordinates `index` [k] as runs.
+    """The coordinates `index` [k] of a buffer as runs of consecutive coordinates.
 
-    Run i begins at coordinate `starts[i]` of the full vector. In a buffer [k] it has the positions from `places[i]` up
-    to `places[i + 1]`, excluded.
+    Attributes:
+        starts: The first coordinate of each run.
+        places: The position of each run in the buffer, and at the end the buffer's length.
     """
 
     index: Index
@@ -47,7 +46,7 @@ class IndexRuns:
     places: list[int]
 
     def within(self, chunk: slice) -> list[tuple[slice, slice]]:
-        """Return the parts of `chunk`, each as a slice of the full vector and a slice of the chunk."""
+        """Return the runs in a chunk of the buffer, each as a slice of the full vector and one of the chunk."""
         slices = []
         for run in range(bisect_right(self.places, chunk.start) - 1, bisect_left(self.places, chunk.stop)):
             first, last = max(self.places[run], chunk.start), min(self.places[run + 1], chunk.stop)
@@ -56,14 +55,14 @@ class IndexRuns:
         return slices
 
     def iterate_views(self, target: npt.NDArray[Number], chunk: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-        """Yield the parts of `chunk`, each as a view of the full vector `target` and a slice of the chunk.
+        """Yield views of the full vector `target` for a chunk of the buffer, each with its slice of the chunk.
 
-        Runs of equal length at equal distances, such as the rows of a matrix, are one part. Its view has a row for each
-        of these runs.
+        A view is a run, or an array with one row per run for runs of equal length at equal distances, such as the rows
+        of a matrix.
         """
         run = bisect_right(self.places, chunk.start) - 1
         last = bisect_left(self.places, chunk.stop)
-        # The number of the first run that does not end inside the chunk.
+        # The first run that does not end inside the chunk.
         whole = bisect_right(self.places, chunk.stop) - 1
         while run < last:
             first, stop = max(self.places[run], chunk.start), min(self.places[run + 1], chunk.stop)
@@ -84,9 +83,9 @@ class IndexRuns:
 
     @cached_property
     def _run_distances(self) -> list[int]:
-        """Return the distance between the start of each run and that of the next run.
+        """Return the distance from each run's start to the next.
 
-        It is 0 for the last run, and if the next run has another length or overlaps this run.
+        It is 0 for the last run, and before a run that overlaps or has another length.
         """
         steps, lengths = np.diff(self.starts), np.diff(self.places)
         alike = (lengths[1:] == lengths[:-1]) & (steps >= lengths[1:])
@@ -94,7 +93,7 @@ class IndexRuns:
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the indices of runs with another distance than the run before, then the number of all runs."""
+        """Return the indices of runs with another distance than the run before, then the number of runs."""
         return [*(np.flatnonzero(np.diff(self._run_distances)) + 1).tolist(), len(self.starts)]
 
 
@@ -103,7 +102,7 @@ CoordinateSet = Index | slice | IndexRuns
 
 
 def in_runs(index: Index) -> Index | IndexRuns:
-    """Return the coordinates [k] as runs, or the indices unchanged if the runs are short."""
+    """Return the coordinates [k] as runs, or unchanged if the runs are short."""
     if not len(index):
         return index
     places = [0]
@@ -120,7 +119,7 @@ _KNOWN: WeakKeyDictionary["Submodel", CoordinateSet] = WeakKeyDictionary()
 
 
 def where_of(submodel: "Submodel") -> CoordinateSet:
-    """Return the coordinates of the full vector that a submodel has."""
+    """Return the submodel's coordinates in the full vector."""
     if submodel.index is None:
         return slice(None)
     if submodel not in _KNOWN:
@@ -129,9 +128,9 @@ def where_of(submodel: "Submodel") -> CoordinateSet:
 
 
 def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
-    """Find the coordinates that all fragments share. For each fragment, return their positions in its buffer.
+    """Return the positions in each fragment's buffer of the coordinates that all fragments share.
 
-    If there is only one fragment, it shares no coordinate, so its array of positions is empty.
+    They are empty for a single fragment.
 
     Args:
         indices: The coordinates of each fragment, in the order of its buffer. None means all coordinates.
@@ -150,9 +149,9 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
 def iterate_parts(
     target: npt.NDArray[Number], where: CoordinateSet, chunk: slice
 ) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-    """Yield each part of a chunk: its values in the full vector, and its slice of the chunk.
+    """Yield the values at a chunk's coordinates in parts, each with its slice of the chunk.
 
-    The caller may change the values in place. The full vector then gets the changed values.
+    Changes of the values in place change the full vector.
 
     Args:
         target: The full vector.
@@ -163,7 +162,7 @@ def iterate_parts(
         yield from where.iterate_views(target, chunk)
         return
     for place, part in global_slices(where, chunk):
-        # If `place` is an index array, `values` is a copy of the values. If it is a slice, `values` is a view.
+        # Only a slice gives a view of the values.
         values = target[place]
         yield values, part
         target[place] = values
@@ -177,7 +176,7 @@ def index_of(where: CoordinateSet) -> Index | slice:
 
 
 def global_slices(where: CoordinateSet, chunk: slice) -> Iterable[tuple[Index | slice, slice]]:
-    """Return each part of `chunk`: its coordinates in the full vector, and its slice of the chunk."""
+    """Return a chunk's coordinates in parts, each with its slice of the chunk."""
     if isinstance(where, IndexRuns):
         return where.within(chunk)
     part = slice(0, chunk.stop - chunk.start)

@@ -8,9 +8,9 @@ from fedraa.vectors.run_length import Sums, distinct_values
 
 
 class LastTrained:
-    """The round in which each coordinate [d] was last trained, -1 if it was never trained.
+    """The round in which each coordinate [d] was last trained, or -1.
 
-    If all coordinates have the same round, only one number is stored.
+    A round that is equal for all coordinates is stored as one number.
     """
 
     def __init__(self, size: int) -> None:
@@ -19,7 +19,7 @@ class LastTrained:
         self._rounds = np.zeros(0, np.int64)
 
     def now(self, step: int, coverage: Sums) -> None:
-        """Record the end of round `step`, in which `coverage` [d] clients trained each coordinate."""
+        """Record round `step`, in which `coverage` [d] clients trained each coordinate."""
         covered = distinct_values(coverage) > 0
         if covered.all():
             self._all = step
@@ -33,13 +33,13 @@ class LastTrained:
 
     @property
     def oldest(self) -> int:
-        """Return the smallest round of all coordinates, in which the longest untrained coordinate was last trained."""
+        """Return the round in which the longest untrained coordinate was last trained."""
         if self._all is not None:
             return self._all
         return int(self._rounds.min())
 
     def state(self) -> State:
-        """Return one round as a number if it is the same for all coordinates, otherwise the rounds [d]."""
+        """Return the rounds [d], or one number if they are equal."""
         return {"rounds": self._rounds if self._all is None else self._all}
 
     def restore(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""Memory that is reused in every round, because getting new memory from the system takes longer than filling it."""
+"""Reuse of an array's memory in every round, because new memory takes longer than filling it."""
 
 from typing import Any
 from weakref import ref
@@ -10,7 +10,7 @@ from fedraa.vectors.chunked import map_chunks
 
 
 class ReusableBuffer:
-    """A source of arrays [size]. It reuses the memory of the previous array if nothing refers to it any more."""
+    """A source of arrays [size] that reuses the memory of the previous array once it is unused."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
         self._size = size
@@ -22,7 +22,7 @@ class ReusableBuffer:
         """Return an array filled with `value`."""
         array = self.last()
         if array is None:
-            # New memory from the system contains zeros, so for the value 0 the array need not be filled.
+            # New memory contains zeros.
             memory = np.zeros(self._size, self._kind)
             if value:
                 memory.fill(value)
@@ -32,14 +32,14 @@ class ReusableBuffer:
         return array
 
     def last(self) -> npt.NDArray[Any] | None:
-        """Return the most recent array with its values. Return None if no array was made or if it is still in use."""
+        """Return the most recent array, or None if it is still in use or was never made."""
         if self._memory is None or (self._last is not None and self._last() is not None):
             return None
         return self._wrap_memory(self._memory)
 
     def _wrap_memory(self, memory: memoryview) -> npt.NDArray[Any]:
-        """Return an array over the memory, and keep a weak reference to this array to see whether it is in use."""
+        """Return an array over the memory. A weak reference to it shows later if it is still in use."""
         array = np.frombuffer(memory, self._kind)
-        # A view of the array also keeps this reference alive, because the base of the view is the array itself.
+        # The base of a view is the array, so a view also keeps it alive.
         self._last = ref(array)
         return array

@@ -1,4 +1,4 @@
-"""Arrays with a number for each coordinate, in which long runs of neighbours have equal numbers, stored as runs."""
+"""Run-length encoded arrays, for numbers that are equal on many consecutive coordinates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Starts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RunLengthArray:
-    """An array [size] of numbers: `values[i]` from coordinate `starts[i]` to the next start. The first start is 0."""
+    """An array [size] with the number `values[i]` from coordinate `starts[i]` to the next start."""
 
     starts: Starts
     values: npt.NDArray[Any]
@@ -22,11 +22,11 @@ class RunLengthArray:
 
     @property
     def lengths(self) -> Starts:
-        """Return the length of each run, in coordinates."""
+        """Return the number of coordinates of each run."""
         return np.diff(self.starts, append=self.size)
 
     def __getitem__(self, piece: slice) -> npt.NDArray[Any]:
-        """Return the numbers of a chunk. If they are all equal, the result is read-only and takes no memory."""
+        """Return the numbers of a slice. Equal ones are returned as a read-only array without memory."""
         first = int(np.searchsorted(self.starts, piece.start, "right")) - 1
         last = int(np.searchsorted(self.starts, piece.stop, "left"))
         values = self.values[first:last]
@@ -51,10 +51,10 @@ Run = tuple[Index, Index, float]
 
 
 def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> RunLengthArray:
-    """Return for each coordinate the sum of the amounts of all runs that contain it, plus `whole`.
+    """Return the sum of all amounts at each coordinate.
 
     Args:
-        runs: Amounts with their starts and stops, both ascending. All sums of amounts must be exact.
+        runs: Amounts with their starts and stops, both ascending. All sums must be exact.
         whole: Amount for all coordinates.
         kind: Type of the result.
         size: Number of coordinates.
@@ -68,22 +68,24 @@ def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int)
     order = np.argsort(places, kind="stable")
     sums = np.cumsum(np.concatenate(steps)[order])
     places = places[order]
-    # If several runs start or end at one coordinate, only the last sum is right. An end at `size` has no coordinate.
+    # Only the last sum at a coordinate is complete. The end at `size` is no coordinate.
     last = np.flatnonzero(np.diff(places, append=size))
     return RunLengthArray(places[last], sums[last].astype(kind) + whole, size)
 
 
 def distinct_values(sums: Sums) -> npt.NDArray[Any]:
-    """Return one number for each run, or all numbers of a plain array."""
+    """Return the number of each run, or all numbers of a plain array."""
     if isinstance(sums, RunLengthArray):
         return sums.values
     return sums
 
 
 def summarise_coverage(coverage: Sums, clients: int) -> dict[str, int]:
-    """Return the summary of a round's coverage for the log.
+    """Return the minimum and maximum coverage and the number of uncovered coordinates, for the log.
 
-    The coverage [d] is the number of clients that trained each coordinate. `clients` is the number of all clients.
+    Args:
+        coverage: The number of clients that trained each coordinate [d].
+        clients: The number of all clients.
     """
     values = distinct_values(coverage)
     covered = values > 0

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from actors.pool.pulse import actor_class
+from actors.pool.liveness import actor_class
 from benchmarks.system.warm_workers import WarmWorker
 
 

@@ -11,7 +11,7 @@ import ray
 
 from actors.cluster.engine import with_shared_source
 from actors.pool.executor import RayExecutor
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from actors.pool.serializer import put_blocks
 from actors.server.sharded_store import ShardedStore
 from actors.worker.worker import Worker

@@ -15,7 +15,7 @@ from torch import Tensor
 import fedraa as fl
 from fedraa.client.gradient_transforms import GradientTransform, StepContext
 from fedraa.engine.build import build_run
-from fedraa.testing.samples import made_up
+from fedraa.testing.samples import make_vectors
 
 # Workers cannot import a test module, so Ray sends its classes by value.
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -35,7 +35,7 @@ class Wary(GradientTransform):
 
 def run(out: Path, warm_workers: tuple[Any, ...] = (), **flags: Any) -> fl.History:
     """Return a run in which only one client has a row that leads to values that are not finite."""
-    data = made_up()
+    data = make_vectors()
     rows = data.x_train.copy()
     rows[ROW] = np.where(np.arange(rows.shape[1]) % 2, 3e38, -3e38)
     settings = {

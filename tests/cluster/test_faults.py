@@ -19,7 +19,7 @@ from same_run import same
 from actors.pool import queues
 from actors.pool.executor import RayExecutor
 from actors.pool.handles import HangDetector, WorkerHandle
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment

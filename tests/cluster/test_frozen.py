@@ -13,7 +13,7 @@ from same_run import same
 
 from actors.cluster import engine
 from actors.cluster.processes import load_factor
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import run
 from fedraa.callbacks import Callback, Event

@@ -55,7 +55,7 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
 def test_who_does_not_fit_is_waited_for_while_the_others_work(
     undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(follower, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(follower, "START_WARNING_SECONDS", 0.0)
     # The cluster has twelve cores, so one of these four workers does not start.
     groups = ("3:CPU=5", "1:CPU=1")
     with caplog.at_level(logging.WARNING):

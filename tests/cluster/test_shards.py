@@ -17,7 +17,7 @@ from mishaps import first
 from nodes import nodes
 from same_run import same
 
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from actors.pool.serializer import TaskSerializer, put_blocks
 from actors.server.sharded_store import ShardedStore
 from actors.worker.worker import Worker

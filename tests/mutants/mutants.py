@@ -357,7 +357,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *_in(
-        "actors/pool/pulse.py",
+        "actors/pool/liveness.py",
         ("if self._silent > bound and not self._used_cpu(bound / 2):", "if False:", SIMULATED),
         ("if self._silent >= self._heartbeat.every:", "if False:", SIMULATED),
     ),

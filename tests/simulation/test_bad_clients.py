@@ -28,7 +28,7 @@ from fedraa.messages import Task, Update
 from fedraa.rundir.status import read_status
 from fedraa.server.schedule import Rounds
 from fedraa.server.selection import is_routing
-from fedraa.testing.samples import made_up
+from fedraa.testing.samples import make_vectors
 
 METHODS = list_methods()
 
@@ -76,7 +76,7 @@ def execute(method: str, out: Path, **flags: Any) -> fl.History:
         | buffered
         | together
         | limit
-        | {"method": method, "dataset": made_up(), "out": out}
+        | {"method": method, "dataset": make_vectors(), "out": out}
         | flags
     )
     return history
@@ -174,7 +174,7 @@ def test_killed_and_resumed_it_knows_who_is_out(method: str, spoil: Callable[...
         directory = tmp_path / str(commit)
         with pytest.raises(Killed):
             execute(method, directory, callbacks=[KillAt(commit)], **flags)
-        fl.resume(directory, dataset=made_up())
+        fl.resume(directory, dataset=make_vectors())
         same_run(directory, undisturbed.directory)
         fl.replay(directory)
 
@@ -215,7 +215,7 @@ def test_it_is_given_as_many_further_tasks_as_was_asked(
 )
 def test_it_goes_with_all_else(flags: dict[str, Any], spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("not finite")
-    history = fl.run(**SMALL | flags, dataset=made_up(), out=tmp_path / "run")
+    history = fl.run(**SMALL | flags, dataset=make_vectors(), out=tmp_path / "run")
     expect_left_out(history, "not finite", BAD)
     assert np.isfinite(history.evals["loss"]).all()
 
@@ -241,7 +241,7 @@ def test_mended_it_can_be_gone_on_with(
     with refuses("clients", error=RunFailed):
         execute("fedavg", tmp_path / "run", checkpoint_every=1)
     monkeypatch.undo()
-    history = fl.resume(tmp_path / "run", dataset=made_up())
+    history = fl.resume(tmp_path / "run", dataset=make_vectors())
     assert [line["clients"] for line in history.lines() if line["kind"] == "round"] == [4, 4, 4, 0, 4]
     assert history.summary["quarantined"] == []
     fl.replay(history.directory)
@@ -302,7 +302,7 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
 @pytest.mark.parametrize("method", ["heterofl", "mofedsam"])
 def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(method: str, tmp_path: Path) -> None:
     """In a vmap batch each client's gradient has its own norm, so values that are not finite stay with their client."""
-    dataset = made_up()
+    dataset = make_vectors()
     flags = {"vmap_batch": 4, "partition": Stripes(), "dataset": dataset, "max_update_norm": 1e3, "standardise": False}
     undisturbed = execute(method, tmp_path / "others", participation=Others(), **flags)
     rows = dataset.x_train.copy()

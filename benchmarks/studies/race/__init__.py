@@ -1,4 +1,4 @@
-"""The race: a comparison of tuned methods by the time in which each reaches an accuracy.
+"""The study `race`: tuned methods, compared by the time at which each reaches an accuracy.
 
-Centralised SGD also takes part, as an upper bound for all methods.
+Centralised SGD is the upper bound.
 """

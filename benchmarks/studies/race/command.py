@@ -1,4 +1,4 @@
-"""The command `python -m benchmarks run race`, which compares tuned methods by their times to an accuracy."""
+"""The command `python -m benchmarks run race`."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +23,12 @@ SEEDS = (0, 1, 2, 3, 4)
 
 
 def run_race(options: RunOptions) -> None:
-    """Execute the missing runs of the race. Write the page of a setting whenever a part of its runs has ended.
+    """Execute the study's missing runs, and write a setting's page after each part of its runs.
 
-    The option `tuned` names the file of tuned values of an earlier race. The methods in this file are not tuned again.
-    The option `extend` names the folder of an earlier race's pages. The runs on these pages are not repeated, and
-    appear on the new pages.
+    The option `tuned` names a file of tuned values from an earlier study. Methods in this file are not tuned again. The
+    option `extend` names a folder of an earlier study's pages. Their runs are not repeated, but shown again.
     """
-    settings, entrants, parts = _select(options)
+    settings, entrants, parts = _select_by_options(options)
     data_dir = options.data_dir and options.data_dir.absolute()
     seeds = options.seeds or SEEDS
     refused = _refusals(settings, entrants)
@@ -42,7 +41,7 @@ def run_race(options: RunOptions) -> None:
         values, recorded = _load_earlier(setting, options.tuned, options.extend)
         races.append(Race(setting, options.out / "race", data_dir, seeds, options.jobs or 1, values, recorded))
     for one_race in races:
-        _check_values(one_race, "extend" if options.extend else "tuned")
+        _check_tuned_values(one_race, "extend" if options.extend else "tuned")
         _check_recorded(one_race, entrants, parts)
     command = _command_line(settings, options)
     for one_race in races:
@@ -50,8 +49,7 @@ def run_race(options: RunOptions) -> None:
         _run_setting(one_race, able, parts, options.out, command)
 
 
-def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
-    """Return the settings, entrants and parts that the options name. Raise InputError for incompatible options."""
+def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
     settings = [QUICK] if options.quick else _select_named("setting", SETTINGS, options.setting)
     known_names = [*ENTRANTS, f"NAME{LENT} for each entrant NAME except {OURS} and {LIMIT}"]
     names = options.methods
@@ -71,13 +69,13 @@ def _select(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Par
 
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
-    """Return the entrants that cannot be run, as a mapping from (setting, entrant) to the reason."""
+    """Return the reasons why entrants cannot run, by setting name and entrant name."""
     reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
 
 def _command_line(settings: Sequence[Setting], options: RunOptions) -> str:
-    """Return the command that repeats the race. It has a placeholder for the folder of the data."""
+    """Return the command that repeats the study, with `DATA` for the folder of the data."""
     command = "python -m benchmarks run race"
     if options.quick:
         command += " --quick"
@@ -91,14 +89,14 @@ def _command_line(settings: Sequence[Setting], options: RunOptions) -> str:
 def _load_earlier(
     setting: Setting, tuned: Path | None, extend: Path | None
 ) -> tuple[Mapping[str, dict[str, Any]], Sequence[Measured]]:
-    """Return the tuned values and the runs of an earlier race in this setting.
+    """Return the tuned values and the runs of an earlier study in this setting.
 
-    There are no tuned values if all runs of the earlier race have default values.
+    The values are empty if the earlier study had only untuned runs.
 
     Args:
         setting: The setting.
-        tuned: The file of an earlier race's tuned values.
-        extend: The folder of an earlier race's pages.
+        tuned: The file of the earlier tuned values.
+        extend: The folder of the earlier study's pages.
     """
     if tuned:
         return read_race(tuned, setting), []
@@ -110,8 +108,8 @@ def _load_earlier(
     return read_race(extend / f"race_{setting.name}.toml", setting), runs
 
 
-def _check_values(race: Race, option: str) -> None:
-    """Raise InputError if a tuned value is invalid for its entrant, before any run starts."""
+def _check_tuned_values(race: Race, option: str) -> None:
+    """Raise InputError if a tuned value is invalid for its entrant."""
     for entrant in KNOWN.values():
         try:
             race.cell(entrant, "tuned")
@@ -121,18 +119,12 @@ def _check_values(race: Race, option: str) -> None:
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
-    """Raise InputError if a recorded run of an earlier race would be neither on the new page nor run again.
-
-    Args:
-        race: The race in one setting.
-        entrants: The entrants to run.
-        parts: The parts to run.
-    """
+    """Raise InputError if the new page would lose a recorded run."""
     lost = sorted({run.seed for run in race.recorded} - set(race.seeds))
     if lost:
         raise InputError(
             "seeds",
-            f"runs in {race.setting.name} are also recorded with the seeds {' '.join(map(str, lost))}",
+            f"recorded runs in {race.setting.name} also have the seeds {' '.join(map(str, lost))}",
             got=race.seeds,
             hint="give all recorded seeds",
         )
@@ -141,11 +133,11 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
     if has_long and race.long_time() is None and not (ROUNDS in again and "tuned" in parts):
         raise InputError(
             "seeds",
-            f"the length of the long runs in {race.setting.name} follows from {ROUNDS}'s runs with the recorded seeds",
+            f"the long runs in {race.setting.name} need {ROUNDS}'s tuned runs with the recorded seeds",
             got=race.seeds,
             hint=f"let {ROUNDS} run with these seeds, by --methods and --parts",
         )
-    for run in race.strange():
+    for run in race.outdated_runs():
         if run.entrant not in again or run.part not in parts:
             raise InputError(
                 "extend",
@@ -155,15 +147,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
 
 
 def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
-    """Execute all runs of the entrants in FIRST, then those of the others, and at last the long runs of all entrants.
-
-    Args:
-        race: The race in one setting.
-        entrants: The entrants that can be run there.
-        parts: The parts to run.
-        out: The folder of the pages.
-        command: The command that repeats the race.
-    """
+    """Execute the runs of the entrants in FIRST, then of the others, then all long runs."""
     started = time.monotonic()
 
     def log_progress(text: str) -> None:
@@ -176,7 +160,7 @@ def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part],
             result = f"{summary['reason']} at time {summary['time']:.4g}"
         log_progress(f"{run.cell.row}, {run.cell.column}, seed {run.seed}: {result}; {left} runs of this part to go")
 
-    for group in _split_entrants(entrants):
+    for group in _first_and_others(entrants):
         if not set(parts) <= set(UNTUNED):
             for entrant in group:
                 race.tune(entrant, log_progress)
@@ -192,8 +176,7 @@ def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part],
     print_line(f"written to {out / ('race_' + race.setting.name)}.md, and beside it as .csv, .png, .toml and {SUFFIX}")
 
 
-def _split_entrants(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
-    """Split the entrants into those of FIRST and the others. Empty groups are left out."""
+def _first_and_others(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
     groups = [[e for e in entrants if e in FIRST], [e for e in entrants if e not in FIRST]]
     return [group for group in groups if group]
 
@@ -204,10 +187,10 @@ T = TypeVar("T")
 def _select_named(
     option: str, known: Mapping[str, T], names: Sequence[str] | None, shown: Iterable[str] | None = None
 ) -> list[T]:
-    """Return the values of `known` with these names, or all values if no names are given.
+    """Return the values of `known` with these names (default: all).
 
     Args:
-        option: The option of the names.
+        option: The option, for error messages.
         known: All values by name.
         names: The names to select.
         shown: The names that the error message lists (default: the names in `known`).

@@ -1,4 +1,4 @@
-"""A comparison within the race: Fed-Quilt with its defaults against the best other method with tuned values."""
+"""Fed-Quilt with its defaults against the best other tuned method."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ WITHIN_NOISE = "within the noise"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The times of Fed-Quilt with its defaults, and of the best other method with tuned values, in one setting.
+    """The times of Fed-Quilt with its defaults and of the best other tuned method, in one setting.
 
     Attributes:
         setting: The setting.
         rival: The name of the best other method.
         our_times: Fed-Quilt's time to the last target by seed; infinite if a run did not reach it.
-        rival_times: The best other method's time to the last target by seed.
-        endings: For each method, the mean accuracy at the end of its long runs.
+        rival_times: The rival's time to the last target by seed.
+        endings: The mean accuracy at the end of a method's long runs, by method.
     """
 
     setting: Setting
@@ -35,7 +35,10 @@ class Comparison:
 
     @property
     def log_ratios(self) -> list[float]:
-        """log(rival time / our time) for each common seed. A run that missed the target counts with the horizon."""
+        """The logarithms of rival time / our time, one per common seed.
+
+        The time of a run that missed the target is the setting's horizon.
+        """
         seeds = sorted(self.our_times.keys() & self.rival_times.keys())
         return [math.log(self._bounded(self.rival_times[seed]) / self._bounded(self.our_times[seed])) for seed in seeds]
 
@@ -44,7 +47,7 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the geometric mean of (rival time / our time); None with fewer than two seeds."""
+        """The 95 % interval of the geometric mean of rival time / our time; None for fewer than two seeds."""
         half = half_interval95(self.log_ratios)
         if half is None:
             return None
@@ -53,16 +56,16 @@ class Comparison:
 
     @property
     def faster(self) -> str:
-        """The name of the faster method, or WITHIN_NOISE if the interval of the ratio contains 1."""
+        """The name of the faster method, or WITHIN_NOISE if the interval contains 1."""
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return WITHIN_NOISE
         return OURS if self.interval[0] > 1 else self.rival
 
 
 def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:
-    """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method in a setting.
+    """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method.
 
-    Return None if Fed-Quilt has no untuned run, or if no other method has a tuned run.
+    Return None if either has no runs.
 
     Args:
         setting: The setting.
@@ -80,7 +83,7 @@ def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison |
 
 
 def _rank_key(setting: Setting, runs: Sequence[Measured]) -> tuple[int, float]:
-    """Return a sort key: the number of runs that missed the target, then the mean time of those that reached it."""
+    """Return a sort key: the number of runs that missed the target, then the mean time of the others."""
     times = list(_times_by_seed(setting, runs).values())
     reached = [time for time in times if math.isfinite(time)]
     return len(times) - len(reached), mean_or_nan(reached) if reached else math.inf
@@ -91,7 +94,7 @@ def _times_by_seed(setting: Setting, runs: Sequence[Measured]) -> dict[int, floa
 
 
 def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
-    """Return the mean final accuracy of the long runs by method: Fed-Quilt with its defaults, the others tuned."""
+    """Return the mean final accuracy of long runs by method: Fed-Quilt untuned, the others tuned."""
     endings = group_by_entrant(runs, "long")
     endings.pop(OURS, None)
     endings |= {name: of_name for name, of_name in group_by_entrant(runs, "long-untuned").items() if name == OURS}
@@ -99,7 +102,7 @@ def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
 
 
 def format_times(times: Mapping[int, float], setting: Setting) -> str:
-    """Return the mean time as text. If not all runs reached the target, return how many did, or `> HORIZON` if none."""
+    """Return the mean time, the number of runs that reached the target, or `> HORIZON` if none did."""
     values = np.array(list(times.values()))
     reached = int(np.isfinite(values).sum())
     if not reached:
@@ -110,9 +113,9 @@ def format_times(times: Mapping[int, float], setting: Setting) -> str:
 
 
 def format_ratio(comparison: Comparison) -> str:
-    """Return the mean ratio (rival time / our time) with its interval, as text.
+    """Return the mean of rival time / our time with its interval.
 
-    If a run missed the target, the ratio is only a bound, and the text begins with `<` or `>`.
+    The text begins with `<` or `>` if a run missed the target, because the ratio is then a bound.
     """
     bound = ""
     if any(map(math.isinf, comparison.our_times.values())):
@@ -126,7 +129,7 @@ def format_ratio(comparison: Comparison) -> str:
 
 
 def format_endings(comparison: Comparison) -> str:
-    """Return the final accuracies of Fed-Quilt and of the best other method in the long runs, as text."""
+    """Return the final accuracies of Fed-Quilt and of the best other method in the long runs."""
     others = {name: accuracy for name, accuracy in comparison.endings.items() if name != OURS}
     if OURS not in comparison.endings or not others:
         return "–"

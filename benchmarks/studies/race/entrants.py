@@ -1,6 +1,6 @@
-"""The entrants of the race: methods, and centralised SGD as an upper bound (the entrant `limit`).
+"""The entrants of the study `race`: methods, and centralised SGD as the upper bound, which is named `limit`.
 
-For all of them the learning rate and the task length are tuned, and at most two more hyperparameters.
+The learning rate, the task length, and at most two more hyperparameters of each entrant are tuned.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method in the race, or LIMIT: one client with all data and all compute, which is the upper bound.
+    """A method to compare, or LIMIT: centralised SGD as the upper bound.
 
-    `knobs` has the values to try for hyperparameters other than the learning rate and the task length. The entrant
-    NAME-lent is the method NAME with the settings of Fed-Quilt that any method can have (see `parts_of_ours`).
+    `knobs` has the values to try for hyperparameters other than learning rate and task length. NAME-lent is the method
+    NAME with the result of `lendable_settings`.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Entrant:
         return self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
-        """Return the fields of the entrant's experiment. LIMIT trains one client with all data and all compute."""
+        """Return the fields of the entrant's experiment. LIMIT is one client with all data and all compute."""
         fields = dict(setting.fields) | {"method": self.method()}
         if self.name.endswith(LENT):
-            fields |= split_paths(parts_of_ours(setting), {})
+            fields |= split_paths(lendable_settings(setting), {})
         if self.name != LIMIT:
             return fields
         fields |= {"clients": 1, "partition": None, "compute": f"{setting.compute:g}:1", "duration_jitter": 0.0}
         return fields | {"polyak_fraction": 0.1, **setting.alone}
 
     def refusal_reason(self, setting: Setting) -> str | None:
-        """Return the reason if the method cannot run with the setting's model, devices or objective, otherwise None."""
+        """Return why the method cannot run with the setting's model, devices or objective, or None."""
         if self.method() in setting.without:
             return setting.without[self.method()]
         try:
@@ -59,9 +59,9 @@ class Entrant:
         return None
 
     def space(self, setting: Setting) -> dict[str, object]:
-        """Return the hyperparameters to tune and the values to try.
+        """Return the hyperparameters to tune, with the values to try.
 
-        Fed-Quilt has task lengths of the form `auto:LENGTH`, which take the time of sending into account.
+        Fed-Quilt's task lengths `auto:LENGTH` include the time of sending.
         """
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:
@@ -71,7 +71,7 @@ class Entrant:
 
 
 def _scale_values(values: object, setting: Setting) -> object:
-    """Return the values to try for a hyperparameter. A Growth or an EveryArrival is converted to its values."""
+    """Convert a Growth or EveryArrival to the setting's values; return other values unchanged."""
     if isinstance(values, Growth | EveryArrival):
         return values.of(setting)
     return values
@@ -79,7 +79,7 @@ def _scale_values(values: object, setting: Setting) -> object:
 
 @dataclass(frozen=True)
 class Growth:
-    """Values to try for FedGMR: the times at which its submodels stop growing, as shares of the setting's horizon."""
+    """The times at which FedGMR's submodels stop growing, as fractions of the setting's horizon."""
 
     until: tuple[float, ...]
 
@@ -91,7 +91,7 @@ class Growth:
 class EveryArrival:
     """Server learning rates to try for methods with one server step per client update.
 
-    The range is from `low` / clients to `high` / clients, because such a method makes more steps with more clients.
+    The range is from `low` / clients to `high` / clients, because more clients mean more server steps.
     """
 
     low: float
@@ -101,19 +101,17 @@ class EveryArrival:
         return f"{self.low / setting.clients:g}:{self.high / setting.clients:g}:log"
 
 
-# The fragment ratios in Table 4 of the Fed-RAA paper.
+# From Table 4 of the Fed-RAA paper.
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(server_gain=1.2)", "delta(server_gain=1.7)", "rms-normalized-delta(server_gain=1.2)", _ADAPTIVE]
-# With ten clients, these server learning rates are 0.25 to 1. The largest is 4 times the smallest, as in _STEP.
+# With ten clients, the range is 0.25 to 1.
 _ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
-# These entrants run before the others.
 FIRST: tuple[Entrant, ...] = (
-    # With six fragments Fed-Quilt reached low accuracies sooner, but ended below FedAvg, because so many fragments are
-    # too narrow.
+    # Six fragments reached low accuracies sooner, but ended below FedAvg.
     Entrant(OURS, {"ratios": [_even_ratios(2), _even_ratios(3), _even_ratios(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
@@ -148,16 +146,15 @@ LATER: tuple[Entrant, ...] = (
     Entrant("delta-sgd", {"server_lr": _STEP}),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
-# Each other method with the settings of Fed-Quilt that any method can have. Their runs show how much of Fed-Quilt's
-# speed these settings explain. They run only if the option `--methods` names them.
+# These runs show how much of Fed-Quilt's speed its lendable settings explain. Only `--methods` selects them.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }
 KNOWN = ENTRANTS | LENT_TO
 
 
-def parts_of_ours(setting: Setting) -> dict[str, float]:
-    """Return the settings of Fed-Quilt that any other method can have: clipping, calibrated logits, Polyak mean."""
+def lendable_settings(setting: Setting) -> dict[str, float]:
+    """Return Fed-Quilt's settings that any method can have: clipping, calibrated logits, Polyak mean."""
     method = _resolve_method(OURS, setting)
     return {
         "clip": method.local.clip,
@@ -167,5 +164,5 @@ def parts_of_ours(setting: Setting) -> dict[str, float]:
 
 
 def _resolve_method(method: str, setting: Setting) -> Method:
-    """Return a method with the objective of the setting. Raise ValueError if the method cannot have this objective."""
+    """Return a method with the setting's objective. Raise ValueError if the method cannot have the objective."""
     return resolve_method(Experiment(method=method, objective=setting.fields.get("objective", "classification")))

@@ -1,4 +1,4 @@
-"""Generated tables of numbers and words with classes of unequal size. A random network determines the labels."""
+"""Generated tables of numbers and words with unequal classes. A random network determines the labels."""
 
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,22 @@ TEST_ROWS = 3_000
 
 
 def rare(data_dir: Path | None) -> FederatedDataset:
-    """Return 2,000 rows of two classes with the shares 0.9 and 0.1."""
+    """Return 2,000 rows of two classes with the frequencies 0.9 and 0.1."""
     return _make_table("rare", rows=2_000, shares=(0.9, 0.1), seed=48)
 
 
 def customers(data_dir: Path | None) -> FederatedDataset:
-    """Return 2,000 rows of four classes with the shares 0.5, 0.3, 0.15 and 0.05."""
+    """Return 2,000 rows of four classes with the frequencies 0.5, 0.3, 0.15 and 0.05."""
     return _make_table("customers", rows=2_000, shares=(0.5, 0.3, 0.15, 0.05), seed=49)
 
 
 def many(data_dir: Path | None) -> FederatedDataset:
-    """Return 20,000 rows of four classes with the shares 0.5, 0.3, 0.15 and 0.05."""
+    """Return 20,000 rows of four classes with the frequencies 0.5, 0.3, 0.15 and 0.05."""
     return _make_table("many", rows=20_000, shares=(0.5, 0.3, 0.15, 0.05), seed=50)
 
 
 def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -> FederatedDataset:
-    """Return a table with columns of numbers and of words. Words are encoded as columns of 0 and 1.
-
-    Args:
-        name: The name of the data set.
-        rows: The number of training rows.
-        shares: The share of each class.
-        seed: The seed from which the rows and the labels are drawn.
-    """
+    """Return a table with columns of numbers and one-hot encoded words."""
     rng = np.random.default_rng(seed)
     total = rows + TEST_ROWS
     columns: list[npt.NDArray[Any]] = [rng.normal(size=(total, NUMBERS))]
@@ -53,13 +46,7 @@ def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -
 
 
 def _label_rows(x: npt.NDArray[Any], shares: tuple[float, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Return the class of each row. The rows are sorted by a random network's output, then divided into classes.
-
-    Args:
-        x: The rows.
-        shares: The share of each class among the rows.
-        rng: The random generator that draws the network's weights.
-    """
+    """Sort the rows by a random network's output, and cut them into classes with these fractions."""
     first = rng.normal(size=(x.shape[1], TEACHER_UNITS)) / 2
     second = rng.normal(size=TEACHER_UNITS)
     score = np.tanh(x @ first) @ second

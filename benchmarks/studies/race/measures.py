@@ -1,4 +1,4 @@
-"""The results of one run of the race, which are read from its directory or from the record of an earlier race."""
+"""The results of one run of the study `race`."""
 
 import math
 from collections.abc import Mapping
@@ -14,22 +14,27 @@ from benchmarks.studies.race.settings import FLEETS
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
 
-# The placeholder for the folder of the datasets.
+# This placeholder replaces the folder of the datasets.
 DATA = "DATA"
 SPENT = ("t", "accuracy", "bytes", "flops")
-# Columns of a table of evaluations. Each value is multiplied by its factor to get the unit of the pages.
+# Columns of evaluations, and the factors that convert them to the units of the pages.
 QUANTITIES = {"t": 1.0, "bytes": 1e-6, "flops": 1e-9}
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The results of one run, among them the time, megabytes and GFLOP until each target.
+    """The results of one run.
 
-    These are infinite for a target that the run did not reach.
-
-    `fields` are the settings that identify the experiment. `method` describes the method with all values, as
-    config.json does. `worst` is the final metric of the client with the worst value. `spent` has a row per evaluation:
-    t, accuracy, and the bytes and FLOPs so far.
+    Attributes:
+        entrant: The entrant's name.
+        part: The part of the study.
+        seed: The seed.
+        commit: The commit of the code.
+        fields: The fields that identify the experiment.
+        method: The method with all values, as in config.json.
+        worst: The final metric of the client with the worst value.
+        spent: A row per evaluation: t, accuracy, and the bytes and FLOPs so far.
+        targets: The target accuracies, from 0 to 1.
     """
 
     entrant: str
@@ -44,7 +49,7 @@ class Measured:
 
     @property
     def accuracy(self) -> float:
-        """The accuracy on all test data in the last evaluation."""
+        """The accuracy in the last evaluation."""
         return float(self.spent["accuracy"].iloc[-1])
 
     @cached_property
@@ -65,11 +70,11 @@ class Measured:
 
 @cache
 def measure_run(entrant: str, part: str, experiment: Experiment, targets: tuple[float, ...]) -> Measured:
-    """Read the results of an experiment from its ended run.
+    """Read the results of an ended run from its directory.
 
     Args:
-        entrant: The name of the entrant.
-        part: The part of the race to which the run belongs.
+        entrant: The entrant's name.
+        part: The part of the study to which the run belongs.
         experiment: The experiment.
         targets: The target accuracies.
     """
@@ -89,7 +94,7 @@ def measure_run(entrant: str, part: str, experiment: Experiment, targets: tuple[
 
 
 def identifying_fields(experiment: Experiment) -> dict[str, Any]:
-    """Return the fields that differ from the defaults, except the seed and the folders of this machine."""
+    """Return the experiment's fields that differ from the defaults, without the seed and local folders."""
     excluded = {"out", "seed", "engine", "quiet", "data_dir"}
     fields = experiment.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
     folders = {FLEETS: FLEETS.name}
@@ -105,7 +110,10 @@ def identifying_fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def cost_to_accuracy(spent: pd.DataFrame, level: float) -> dict[str, float]:
-    """Return time, traffic and FLOPs until the first evaluation that reaches `level`; infinite if none reaches it."""
+    """Return time, traffic and FLOPs until the first evaluation at this accuracy.
+
+    They are infinite if no evaluation reaches the accuracy.
+    """
     reached = spent[spent["accuracy"] >= level]
     if reached.empty:
         return dict.fromkeys(QUANTITIES, math.inf)

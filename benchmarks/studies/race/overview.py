@@ -1,4 +1,4 @@
-"""A table of all settings of the race: Fed-Quilt with its defaults against the best other method with tuned values."""
+"""The overview of all settings: Fed-Quilt with its defaults against the best other tuned method."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ HEADING = ("setting", "target", "best other, tuned", f"{OURS}, defaults", "ratio
 
 
 def format_overview(directory: Path) -> str:
-    """Return a page with a line for each setting whose runs are recorded in race_SETTING.runs.jsonl.gz in a folder."""
+    """Return a page with a row for each setting that has recorded runs in the folder."""
     comparisons = list(_read_comparisons(directory))
     parts = [
         "# The race, all settings",
@@ -60,7 +60,6 @@ def _format_row(comparison: Comparison) -> list[str]:
 
 
 def _summarise(comparisons: Sequence[Comparison]) -> str:
-    """Return sentences that count the settings in which Fed-Quilt is faster, and list those in which it is slower."""
     faster = [c for c in comparisons if c.faster == OURS]
     slower = [c for c in comparisons if c.faster not in (OURS, WITHIN_NOISE)]
     undecided = len(comparisons) - len(faster) - len(slower)

@@ -1,11 +1,11 @@
-"""The files about the race in one setting: page, table, picture, tuned values and record of the runs."""
+"""The files about the study `race` in one setting: page, table, picture, tuned values, and record of the runs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.race.comparison import compare_defaults, format_ratio, format_times
-from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, parts_of_ours
+from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, lendable_settings
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import draw_race
@@ -28,15 +28,14 @@ from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
 
 def write_page(race: Race, directory: Path, command: str) -> list[str]:
-    """Write the files about the race in one setting, from the runs that have ended. Return the findings.
+    """Write the files about the study in one setting from its ended runs, and return the findings.
 
-    The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz. The file race.md, which covers all settings in
-    the folder, is also written.
+    The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz. The overview race.md is written again.
 
     Args:
-        race: The race in one setting.
+        race: The study `race` in one setting.
         directory: The folder for the files.
-        command: The command that repeats the race.
+        command: The command that repeats the study.
     """
     setting, runs, long = race.setting, race.measured(), race.long()
     values = _tuned_values(race)
@@ -77,7 +76,7 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
 
 
 def _describe_defaults(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield the sentence that compares Fed-Quilt with defaults to the best other method with tuned values."""
+    """Yield the sentence that compares Fed-Quilt's defaults with the best other tuned method."""
     comparison = compare_defaults(setting, runs)
     if comparison is not None:
         yield (
@@ -92,16 +91,15 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 def _tuned_values(race: Race) -> dict[str, dict[str, Any]]:
-    """Return the tuned values by entrant. Entrants that are not tuned yet are left out."""
+    """Return the tuned values by entrant, without entrants that are not tuned yet."""
     all_values = {name: race.values(entrant) for name, entrant in KNOWN.items()}
     return {name: values for name, values in all_values.items() if values is not None}
 
 
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
-    """Read the tuned values by entrant from the file of an earlier race in the same setting.
+    """Read the tuned values by entrant from the file of an earlier study in the same setting.
 
-    Raises InputError if the earlier race had another data set, target, number of trials or search space, because its
-    values were then not found under the same conditions.
+    Raises InputError if the earlier study had another data set, target, number of trials or search space.
     """
     about, values = read_tuned_about(path)
     for name, expected in _describe_tuning(setting).items():
@@ -118,7 +116,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _describe_tuning(setting: Setting) -> Mapping[str, object]:
-    """Return the description of the tuning that is written into the file of tuned values."""
+    """Return the target, search ranges, data set and number of trials of the tuning."""
     tried = {"target": setting.aimed_at, "lr": setting.lr, "local_steps": list(setting.lengths)}
     return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
@@ -129,7 +127,6 @@ def _values_table(values: dict[str, dict[str, Any]]) -> str:
 
 
 def _format_notes(race: Race) -> Iterator[str]:
-    """Yield the notes that explain how the runs of the race were made."""
     setting = race.setting
     aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
     yield (
@@ -157,8 +154,8 @@ def _format_notes(race: Race) -> Iterator[str]:
 
 
 def _explain_lent(setting: Setting) -> str:
-    """Return the sentence about the methods that were run with parts of Fed-Quilt."""
-    fields = split_paths(parts_of_ours(setting), {})
+    """Return the sentence about methods that ran with the result of `lendable_settings`."""
+    fields = split_paths(lendable_settings(setting), {})
     override = " ".join(override_texts(fields.pop("override")))
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in fields.items())
     flags += f" --override {override}"

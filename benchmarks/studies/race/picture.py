@@ -1,4 +1,4 @@
-"""The picture of the race in one setting: accuracy over time, and the times to the last target."""
+"""The picture of the study `race` in one setting: accuracy over time, and the times to the last target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,7 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import half_interval95, mean_or_nan
 
 POINTS = 300
-# Take the mean time to the last target of each coloured entrant. The time axis ends at the largest of these times,
-# multiplied by this factor.
+# The time axis ends at this multiple of the slowest coloured entrant's mean time to the last target.
 AXIS_FACTOR = 1.3
 GREY = "0.78"
 _FIRST_NAMES = [entrant.name for entrant in FIRST if entrant.name != LIMIT]
@@ -31,9 +30,7 @@ Runs = Mapping[str, Sequence[Measured]]
 
 
 def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
-    """Draw the curves of the tuned entrants on the left, and the times to the last target on the right.
-
-    On the right, the marks of untuned entrants are hollow.
+    """Draw accuracy curves on the left and times to the last target on the right. Hollow marks are untuned.
 
     Args:
         setting: The setting.
@@ -54,10 +51,9 @@ def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
 
 
 def choose_colours(names: Sequence[str]) -> dict[str, str]:
-    """Choose a colour for each entrant.
+    """Choose a colour for each entrant. Most entrants have the same colour in every picture.
 
-    The upper bound (`limit`) is black. The entrants of FIRST have the same colour in every picture. The fastest of the
-    others get the remaining colours.
+    `limit` is black. Entrants outside FIRST get the remaining colours in the order of `names`, then grey.
     """
     looks = dict[str, str]()
     spare = iter(SPARE)
@@ -72,16 +68,7 @@ def choose_colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> None:
-    """Draw each entrant's mean and range of the accuracy over the seeds. Grey curves are below coloured ones.
-
-    After the end of a run, its last accuracy counts.
-
-    Args:
-        axes: The panel.
-        setting: The setting.
-        by_entrant: The runs of one part by entrant.
-        looks: The colours by entrant.
-    """
+    """Draw each entrant's mean accuracy and its range over the seeds, with grey curves below coloured ones."""
     last_target = setting.targets[-1]
     grey_names = [name for name in by_entrant if looks[name] == GREY]
     for name, runs in reversed(list(by_entrant.items())):
@@ -123,8 +110,8 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
 def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     """Return the end of the time axis.
 
-    If at least half of the coloured entrants reach the last target, the axis ends at AXIS_FACTOR times the largest of
-    their mean times to this target. Otherwise, or if the last run ends earlier, the axis ends with the last run.
+    This is AXIS_FACTOR times the slowest mean time to the last target, if half of the coloured entrants reach it.
+    Otherwise it is the end of the last run.
     """
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)
@@ -137,16 +124,7 @@ def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
 
 
 def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
-    """Draw a row per entrant with its times to the last target, on a logarithmic axis. Tuned times have intervals.
-
-    If not all runs of a tuned entrant reached the target, a text tells how many did.
-
-    Args:
-        axes: The panel.
-        setting: The setting.
-        parts: The runs by part and entrant.
-        looks: The colours by entrant, in the order of the rows.
-    """
+    """Draw a row per entrant with its times to the last target. Tuned times have intervals."""
     level = setting.targets[-1]
     means: list[float] = []
     for place, name in enumerate(looks):
@@ -154,7 +132,7 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
             values = [run.times[level] for run in parts[part].get(name, ())]
             if values and all(map(math.isfinite, values)):
                 means.append(mean_or_nan(values))
-                _mark(axes, place, values, looks[name], filled=part == "tuned")
+                _draw_mark(axes, place, values, looks[name], filled=part == "tuned")
             elif values and part == "tuned":
                 reached = sum(map(math.isfinite, values))
                 label = f"{reached} of {len(values)} by {setting.horizon:g}"
@@ -181,17 +159,9 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
     axes.grid(axis="x", color="0.92")
 
 
-def _mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
-    """Draw the mean of an entrant's times in its row. A filled mark also has an interval and the number as text.
-
-    Args:
-        axes: The panel.
-        place: The index of the row.
-        values: The times of the runs.
-        colour: The entrant's colour.
-        filled: True for runs with tuned values.
-    """
-    # Grey entrants get darker marks, because the light grey of their curves would be hard to see.
+def _draw_mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
+    """Draw a mark at the mean time. A filled mark has an interval and the number as text."""
+    # Light grey marks would be hard to see.
     edge = {GREY: "0.5"}.get(colour, colour)
     face = "white"
     half = None

@@ -1,4 +1,4 @@
-"""The record of the race in one setting: all runs with their evaluations. A later race can continue from it."""
+"""The record of the study `race` in one setting: all runs with their evaluations."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ SUFFIX = ".runs.jsonl.gz"
 
 
 def write_record(path: Path, runs: Iterable[Measured]) -> None:
-    """Write a compressed file with a line of JSON per run. The same runs always give the same bytes."""
+    """Write a compressed file with a line of JSON per run. The bytes depend only on the runs."""
     lines = "".join(json.dumps(_encode_run(run)) + "\n" for run in runs)
     with replace_file(path) as file:
         file.write(gzip.compress(lines.encode(), mtime=0))
@@ -35,7 +35,7 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
     except OSError as error:
         raise InputError("extend", f"{path} cannot be read: {error.strerror or error}") from None
     try:
-        # gzip reads an empty file without an error, so this case is checked here.
+        # gzip reads an empty file without an error.
         if not packed:
             raise EOFError
         runs = [_decode_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
@@ -72,7 +72,7 @@ def _decode_run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured
 
 
 def _is_plausible(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
-    """Return True if the evaluations are possible: accuracies are at most 1, and costs never fall."""
+    """Return True if accuracies are at most 1 and costs never fall."""
     numbers = np.isfinite(spent).all(axis=None) and (spent >= 0).all(axis=None) and spent["accuracy"].max() <= 1
     rises = (spent.drop(columns="accuracy").diff().iloc[1:] >= 0).all(axis=None)
     return bool(numbers and rises and cost_to_accuracy(spent, targets[-1])["t"] > 0)

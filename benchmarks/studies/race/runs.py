@@ -1,8 +1,6 @@
-"""The runs of the race in one setting.
+"""The runs of the study `race` in one setting: tuning trials, tuned runs, untuned runs, and long runs.
 
-They are executed in this order: tuning trials, runs with tuned values, runs with default values, and long runs.
-
-Each of these four parts has a subfolder in the folder of the setting. Trials and runs that have ended are not repeated.
+Each of these four parts has a subfolder of the setting's folder. Trials and runs that have ended are not repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,26 +26,31 @@ from fedraa.tuning.journal import Trial
 
 Part = Literal["tuned", "untuned", "long", "long-untuned"]
 PARTS: tuple[Part, ...] = get_args(Part)
-# The parts of the race in which methods have their default values.
 UNTUNED: tuple[Part, ...] = ("untuned", "long-untuned")
 LONG: tuple[Part, ...] = ("long", "long-untuned")
-# The seed of all tuning trials. It differs from the seeds of the runs on the page of results.
+# The seed of all tuning trials. The runs on the page have other seeds.
 TUNING_SEED = 1000
-# The duration of a long run, as a multiple of FedAvg's mean time to the highest target that it reaches.
+# The duration of a long run, as a multiple of FedAvg's time (see `long_time`).
 LONG_RUN_FACTOR = 5
-# The maximum duration of a tuning trial, as a share of the horizon.
-TRIAL_SHARE = 0.6
-# The name of a data set that fedraa does not contain. Its file is in the folder of the data sets.
+# The maximum duration of a tuning trial, as a fraction of the horizon.
+TRIAL_FRACTION = 0.6
+# A data set that fedraa does not contain. Its file is in the folder of the data sets.
 CIFAR = "cifar10-subset"
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Race:
-    """The race in one setting. Its runs are below `folder`, and `jobs` of them are executed at the same time.
+    """The study `race` in one setting.
 
-    `tuned_values` are those of an earlier race. An entrant with such values is not tuned again. `recorded` are the runs
-    of an earlier race, which are not repeated.
+    Attributes:
+        setting: The setting.
+        folder: The folder of the runs.
+        data_dir: The folder of the datasets.
+        seeds: The seeds of every entrant.
+        jobs: The number of runs at the same time.
+        tuned_values: Tuned values of an earlier study by entrant. These entrants are not tuned again.
+        recorded: The runs of an earlier study, which are not repeated.
     """
 
     setting: Setting
@@ -63,7 +66,7 @@ class Race:
             raise InputError("data_dir", f"the race cifar10 needs {CIFAR}.npz", hint="give the folder that it is in")
 
     def tune(self, entrant: Entrant, log: Log) -> None:
-        """Tune an entrant by its time to a target on validation data. All entrants have the same number of trials."""
+        """Tune an entrant by its time to a target on validation data."""
         if entrant.name in self.tuned_values or self._recorded_values(entrant) is not None:
             return
 
@@ -89,11 +92,11 @@ class Race:
             out=self._tuning_folder(entrant),
             seed=TUNING_SEED,
             target_accuracy=self.setting.aimed_at,
-            time=TRIAL_SHARE * self.setting.horizon,
+            time=TRIAL_FRACTION * self.setting.horizon,
         )
 
     def values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Return the tuned values of an entrant; None if it is not tuned yet."""
+        """Return an entrant's tuned values; None if it is not tuned yet."""
         if entrant.name in self.tuned_values:
             return self.tuned_values[entrant.name]
         file = self._tuning_folder(entrant) / tuner.TUNED
@@ -102,9 +105,9 @@ class Race:
         return self._recorded_values(entrant)
 
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Return the tuned values from an entrant's recorded runs; None if it has no recorded runs with tuned values.
+        """Return the tuned values of an entrant's recorded runs; None without such runs.
 
-        This is needed for entrants with the suffix `-lent`, which the file of tuned values does not contain.
+        Entrants named NAME-lent need them, because the file of tuned values lacks these entrants.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
@@ -114,9 +117,9 @@ class Race:
         return {name: recorded[name] for name in entrant.space(self.setting) if name in recorded}
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """Return the experiment of an entrant in a part of the race.
+        """Return an entrant's experiment in a part of the study.
 
-        Return None if the entrant does not take part there, or if the experiment depends on runs that have not ended.
+        Return None if the entrant has no runs in the part, or if the experiment depends on runs that have not ended.
         """
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
@@ -138,8 +141,7 @@ class Race:
     def long_time(self) -> float | None:
         """Return the duration of long runs; None before all tuned runs of FedAvg have ended.
 
-        Take the highest target that FedAvg reaches with every seed within the horizon. The duration is LONG_RUN_FACTOR
-        times FedAvg's mean time to this target.
+        The duration is LONG_RUN_FACTOR times FedAvg's mean time to the highest target that it reaches with every seed.
         """
         runs = self._load_measured("tuned", [ENTRANTS[ROUNDS]])
         if len(runs) < len(self.seeds):
@@ -151,14 +153,12 @@ class Race:
         return None
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
-        """Execute the runs of the entrants in this part that have not ended yet, with all seeds.
-
-        Runs that depend on other runs which have not ended are left out.
+        """Execute the missing runs of the entrants in a part, without those that depend on missing runs.
 
         Args:
             entrants: The entrants.
-            part: The part of the race.
-            watch: A function that is called when a run ends, with the run and the number of remaining runs.
+            part: The part of the study.
+            watch: Called when a run ends, with the run and the number of remaining runs.
         """
         cells = self._cells(entrants, part)
         places = [(cell, seed) for cell, seed in product(cells, self.seeds) if self._find_run(cell, seed) is None]
@@ -170,11 +170,11 @@ class Race:
             )
 
     def measured(self) -> list[Measured]:
-        """Return all runs of normal length that have ended, first those with tuned values, then those with defaults."""
+        """Return the ended runs of normal length, first tuned, then untuned."""
         return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:
-        """Return all long runs that have ended, first those with tuned values, then those with defaults."""
+        """Return the ended long runs, first tuned, then untuned."""
         return [*self._load_measured("long"), *self._load_measured("long-untuned")]
 
     def _cells(self, entrants: Iterable[Entrant], part: Part) -> list[Cell]:
@@ -186,7 +186,7 @@ class Race:
         return [run for run in runs if run is not None]
 
     def _find_run(self, cell: Cell, seed: int) -> Measured | None:
-        """Return a cell's run with this seed, from its directory or from the record; None if it is in neither."""
+        """Return a cell's run from its directory or from the record, if either has it."""
         part = cast(Part, cell.column)
         experiment = seed_experiment(cell, seed, self._part_folder(part))
         if has_ended(experiment):
@@ -194,8 +194,8 @@ class Race:
         same = (run for run in self.recorded if (run.entrant, run.part, run.seed) == (cell.row, part, seed))
         return next((run for run in same if _has_experiment(run, experiment)), None)
 
-    def strange(self) -> list[Measured]:
-        """Return the recorded runs that would now have another method or other settings if they were run again."""
+    def outdated_runs(self) -> list[Measured]:
+        """Return the recorded runs that differ in method or settings from a new run."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
@@ -215,12 +215,10 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the number of server steps between two evaluations; None for a method in rounds.
+        """Return the server steps between two evaluations; None for a method in rounds.
 
-        A method in rounds evaluates every round. All asynchronous methods train the same number of batches between two
-        evaluations. One of their server steps applies one client update, or several if the method has a buffer. The
-        entrant `limit` (SGD on one client with all data, in rounds) trains a quarter of this number between two
-        evaluations.
+        Rounds are all evaluated. Asynchronous methods train equally many batches between evaluations, and `limit` a
+        quarter of them.
         """
         method = resolve_method(self._make_experiment(fields))
         between: float = self.setting.between
@@ -245,7 +243,7 @@ class Race:
 
 
 def _merge_values(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an experiment after tuned values, which are fields or paths in the method, replace some."""
+    """Replace fields of an experiment by tuned values, which are fields or paths in the method."""
     return {**fields, **split_paths(values, fields.get("override", {}))}
 
 

@@ -1,4 +1,4 @@
-"""The settings of the race. A setting has the data, model and devices of all entrants, and the limits of their runs."""
+"""The settings of the study `race`: data, model and devices of all entrants, and the limits of their runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,25 +10,25 @@ FLEETS = Path(__file__).parents[2] / "fleets"
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the race: the data, model and devices of all entrants, and the limits of their runs.
+    """One setting of the study: data, model and devices of all entrants, and the limits of their runs.
 
     Attributes:
         name: The name in files and commands.
         title: The title of the page.
         fields: Fields of the experiment.
-        targets: Test accuracies in rising order. A run ends when it reaches the last one.
-        horizon: The time at which a run ends if it has not reached the last target.
+        targets: Test accuracies in rising order. A run ends at the last one.
+        horizon: The time limit of a run.
         lengths: The numbers of batches per task that tuning tries.
         whole: The number of batches in one pass over a client's data.
         lr: The range of learning rates that tuning tries.
         trials: The number of tuning trials for every entrant.
-        aim: The index in `targets` of the accuracy to which tuning minimizes the time, on validation data.
-        between: The number of batches that all clients together train between two evaluations of an asynchronous run.
-            If a single server step has more batches than this, the model is evaluated after every server step.
-        compute: The mean speed of a device. The entrant `limit` (centralised SGD) is one client of this speed.
+        aim: The index in `targets` of the validation accuracy to which tuning minimizes the time.
+        between: The batches of all clients between two evaluations of an asynchronous run. Larger server steps are
+            evaluated one by one.
+        compute: The mean speed of a device. The entrant `limit` is one client of this speed.
         overlap: The approximate overlap of the clients' labels, on which Fed-Quilt's default task length depends.
         alone: Fields of the experiment that only the entrant `limit` has.
-        without: Methods that cannot be run with this model or these devices, each with the error of such a run.
+        without: Methods that cannot run with this model or these devices, each with the error.
         notes: Further notes for the page of the setting.
     """
 
@@ -40,7 +40,7 @@ class Setting:
     lengths: tuple[int, ...] = (10, 20, 47, 94)
     whole: int = 47
     lr: str = "0.1:0.8:log"
-    # Six trials were too few to find the best combination of four hyperparameters.
+    # Six trials were too few for four hyperparameters.
     trials: int = 12
     aim: int = 1
     between: int = 200
@@ -64,19 +64,17 @@ class Setting:
 
 
 def _mnist_fields(**more: Any) -> dict[str, Any]:
-    """Return the fields for MNIST, an MLP with 200 hidden units and batches of 128. Methods keep their own momentum."""
     return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "compute": "1:0.5,3:0.5"} | more
 
 
 def _table_fields(table: str, **more: Any) -> dict[str, Any]:
-    """Return the fields for a generated table and an MLP with 64 hidden units."""
     dataset = f"benchmarks.studies.race.generated_tables:{table}"
     return {"dataset": dataset, "hidden": (64,), "batch_size": 32, "compute": "1:0.5,3:0.5"} | more
 
 
 _TABLE_TUNING: dict[str, Any] = {"lengths": (2, 5, 10), "whole": 7, "lr": "0.03:1:log", "trials": 8, "between": 20}
 _THIRDS = {"compute": "1:0.5,3:0.5"}
-# A device of diurnal.csv is available during this share of a day.
+# A device of diurnal.csv is available during this fraction of a day.
 _DAY = 0.6
 
 QUICK = Setting(
@@ -101,7 +99,7 @@ SETTINGS: dict[str, Setting] = {
             _mnist_fields(partition="dirichlet", dirichlet=0.3),
             (0.90, 0.93, 0.95),
             2.5,
-            # Of the task lengths 10, 20, 47 and 94 the shortest was the best, so the shorter length 5 is also tried.
+            # Of 10, 20, 47 and 94 the shortest was the best, so 5 is tried.
             lengths=(5, 10, 20, 47),
             # The fastest entrants reach the last target after about 700 batches.
             between=50,
@@ -130,7 +128,7 @@ SETTINGS: dict[str, Setting] = {
             (0.80, 0.85, 0.90),
             4.0,
             lengths=(2, 5, 10, 20),
-            # When the range began at 0.1, the best learning rates of three entrants were at its lower end.
+            # In a range from 0.1, the best learning rates of three entrants were at the low end.
             lr="0.02:0.4:log",
             # The fastest entrants reach the last target after about 400 batches.
             between=50,
@@ -160,8 +158,7 @@ SETTINGS: dict[str, Setting] = {
             _mnist_fields(availability=FLEETS / "dropouts.csv"),
             (0.95, 0.97, 0.98),
             6.0,
-            # The last target, 98 %, is near this model's best accuracy. Hyperparameters that are the fastest to 97 %
-            # may never reach 98 %.
+            # 98 % is near this model's best accuracy. Hyperparameters that reach 97 % first may never reach 98 %.
             aim=2,
             alone={"availability": None},
             without={
@@ -188,8 +185,7 @@ SETTINGS: dict[str, Setting] = {
             lengths=(10, 31, 62, 155),
             whole=32,
             lr="0.01:0.3:log",
-            # With six fragments, fed-quilt is the fastest to the middle target, but does not always reach the last
-            # target.
+            # With six fragments, fed-quilt reaches the middle target first, but not always the last one.
             aim=2,
             without={"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},
             notes=("The data are a subset of CIFAR-10, 10,000 training and 2,000 test images.",),

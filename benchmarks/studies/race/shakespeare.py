@@ -1,4 +1,4 @@
-"""A data set for the prediction of the next character in Shakespeare's plays, with a client per role.
+"""Shakespeare's plays for next-character prediction, with a client per role.
 
 The file `shakespeare/input.txt` in the data folder has the speeches, each after a line `ROLE:`.
 """
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError
 
-# The number of roles. Those with the most text are used.
+# The number of roles, those with the most text.
 ROLES = 10
-# The number of characters of a sample.
+# The characters of a sample.
 LENGTH = 32
-# The first samples of a role, 1 / TESTED of all its samples, are test samples.
+# The first 1 / TESTED of a role's samples are test samples.
 TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]
@@ -26,7 +26,10 @@ Samples = dict[object, tuple[Tokens, Tokens]]
 
 
 def roles(data_dir: Path | None) -> FederatedDataset:
-    """Return a client per role. The first tenth of its text is for tests. Raise ValueError if the file is missing."""
+    """Return the plays with a client per role. The first tenth of a role's text is for tests.
+
+    Raises InputError if the file is missing.
+    """
     train, test, letters = _load_samples(data_dir)
     return FederatedDataset.of_clients("shakespeare", train, None, test_of_clients=test, classes=letters)
 
@@ -41,10 +44,10 @@ def together(data_dir: Path | None) -> FederatedDataset:
 
 
 class Letters(nn.Module):
-    """A model that predicts each next character from the last `SEEN` characters: inputs [b, t], logits [b, t, classes].
+    """A model that predicts each next character from the last `SEEN` characters.
 
-    It has a causal convolution and an output layer (after Bengio et al. 2003). Submodels get some units of the
-    convolution.
+    Inputs have shape [b, t], logits [b, t, classes]. A causal convolution and an output layer follow the embedding
+    (after Bengio et al. 2003). Submodels get some units of the convolution.
     """
 
     def __init__(self, classes: int) -> None:

@@ -1,4 +1,4 @@
-"""The results of the race in one setting as a table and as sentences, which are computed from the runs."""
+"""The results of the study `race` in one setting as a table and as sentences."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Runs = Mapping[str, Sequence[Measured]]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: a metric of a run with its name, unit, reader function and number format."""
+    """A column of the table: its heading, the function that reads a run's value, and the number format."""
 
     name: str
     of: Callable[[Measured], float]
@@ -31,7 +31,7 @@ class Column:
 
 
 def make_columns(setting: Setting) -> list[Column]:
-    """Return the columns for normal runs: times to the targets, cost to the last target, the worst client's metric."""
+    """Return the columns for normal runs: times to the targets, cost of the last target, worst client."""
     last = setting.targets[-1]
     times = [
         Column(f"time to {setting.target(level)}", partial(_time_to_level, level), "{:.3f}".format)
@@ -39,19 +39,17 @@ def make_columns(setting: Setting) -> list[Column]:
     ]
     return [
         *times,
-        Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], _three_digits),
-        Column(f"GFLOP to {setting.target(last)}", lambda run: run.gflop[last], _three_digits),
-        _worst_column(setting),
+        Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], _format_three_digits),
+        Column(f"GFLOP to {setting.target(last)}", lambda run: run.gflop[last], _format_three_digits),
+        _worst_client_column(setting),
     ]
 
 
-def _three_digits(value: float) -> str:
-    """Format a number with three significant digits and without an exponent."""
+def _format_three_digits(value: float) -> str:
     return np.format_float_positional(float(f"{value:.3g}"), trim="-")
 
 
-def _worst_column(setting: Setting) -> Column:
-    """Return the column for the worst client, in the main metric of the setting's objective."""
+def _worst_client_column(setting: Setting) -> Column:
     if setting.fields.get("objective") == "next-token":
         return Column("worst client's perplexity", lambda run: run.worst, "{:.2f}".format)
     return Column("worst client %", lambda run: 100 * run.worst, "{:.2f}".format)
@@ -62,12 +60,12 @@ def _time_to_level(level: float, run: Measured) -> float:
 
 
 def end_columns(setting: Setting) -> list[Column]:
-    """Return the columns for long runs: the final accuracy and the worst client's final metric."""
-    return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_column(setting)]
+    """Return the columns for long runs: final accuracy and worst client."""
+    return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_client_column(setting)]
 
 
 def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
-    """Return the runs of one part of the race by entrant, in the order of the runs."""
+    """Return the runs of one part of the study by entrant."""
     by_entrant: dict[str, list[Measured]] = {}
     for run in runs:
         if run.part == part:
@@ -76,7 +74,7 @@ def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Meas
 
 
 def format_cell(column: Column, runs: Sequence[Measured]) -> str:
-    """Return `mean ± half 95 % interval`. If some runs missed the target, return the number of runs that reached it."""
+    """Return `mean ± half 95 % interval`, or the number of runs that reached the target if some did not."""
     values = [column.of(run) for run in runs]
     reached = sum(map(math.isfinite, values))
     if not reached:
@@ -90,9 +88,9 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 
 
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
-    """Return the table for the CSV file: a line per part of the race, entrant and column.
+    """Return the table for the CSV file: a row per part of the study, entrant and column.
 
-    `reached` is the number of runs with a finite value. The mean is infinite unless all runs have a finite value.
+    `reached` is the number of runs with a finite value. The mean is infinite unless all values are finite.
 
     Args:
         setting: The setting.
@@ -123,7 +121,7 @@ def _iterate_parts(
 
 
 def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
-    """Return the table in Markdown, sorted by the time to the last target. The entrant `limit` is first."""
+    """Return a Markdown table, sorted as by `rank_entrants`."""
     rows = (
         [entrant, str(len(by_entrant[entrant])), *(format_cell(column, by_entrant[entrant]) for column in shown)]
         for entrant in rank_entrants(shown, by_entrant)
@@ -132,10 +130,9 @@ def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
 
 
 def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
-    """Return the entrants sorted by mean time to the last target, the entrant `limit` first.
+    """Return the entrants, sorted by mean time to the last target, with `limit` first.
 
-    If two entrants have the same time, for example because both missed the last target, the time to the target before
-    the last one decides, and so on.
+    Equal times are sorted by the time to the target before.
     """
     times = [column for column in shown if column.name.startswith("time to ")][::-1]
 
@@ -165,7 +162,7 @@ def _format_value(value: object) -> str:
 
 
 def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]) -> list[str]:
-    """Return sentences on the fastest method (tuned and untuned), the final accuracies and missing entrants.
+    """Return sentences on the fastest methods, the final accuracies and missing entrants.
 
     Args:
         setting: The setting.
@@ -175,19 +172,13 @@ def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence
     return [
         *_describe_lead(setting, runs, "tuned"),
         *_describe_lead(setting, runs, "untuned"),
-        *_compare_endings(long),
+        *_compare_final_accuracies(long),
         *_list_missing(setting, runs),
     ]
 
 
 def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    """Yield sentences that compare Fed-Quilt's time with the best other method, FedAvg and the entrant `limit`.
-
-    Args:
-        setting: The setting.
-        runs: The tuned and the untuned runs.
-        part: The part of the race, `tuned` or `untuned`.
-    """
+    """Yield sentences that compare Fed-Quilt with the best other method, FedAvg and `limit`."""
     by_entrant = group_by_entrant(runs, part)
     level = setting.targets[-1]
     here = f"{part}, {setting.target(level)}"
@@ -220,14 +211,7 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
 
 
 def _compare_times(label: str, name: str, our_time: float, its_time: float) -> str:
-    """Return a sentence that compares Fed-Quilt's time with the time of another entrant.
-
-    Args:
-        label: The description of the other entrant.
-        name: The name of the other entrant.
-        our_time: The time of Fed-Quilt.
-        its_time: The time of the other entrant.
-    """
+    """Return a sentence that compares Fed-Quilt's time with another entrant's time."""
     if its_time >= our_time:
         ratio = its_time / our_time
         return f"{OURS} takes {our_time:.3f}, {ratio:.2f} x as fast as {label}, {name} ({its_time:.3f})"
@@ -235,21 +219,12 @@ def _compare_times(label: str, name: str, our_time: float, its_time: float) -> s
 
 
 def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
-    """Return the result of the significance test of Fed-Quilt against the best other method, as text.
-
-    It is empty if the test is not possible.
-
-    Args:
-        by_entrant: The runs by entrant.
-        best: The best other method.
-        level: The target accuracy.
-    """
+    """Return the significance of Fed-Quilt's difference to `best`; empty if no test is possible."""
     p = welch_p_value([run.times[level] for run in by_entrant[OURS]], [run.times[level] for run in by_entrant[best]])
     return f", {describe_test(p)}" if p is not None else ""
 
 
-def _compare_endings(long: Sequence[Measured]) -> Iterator[str]:
-    """Yield a sentence that compares the final accuracies of Fed-Quilt and FedAvg, if both have long runs."""
+def _compare_final_accuracies(long: Sequence[Measured]) -> Iterator[str]:
     by_entrant = group_by_entrant(long, "long")
     if not {OURS, ROUNDS} <= by_entrant.keys():
         return
@@ -261,11 +236,11 @@ def _compare_endings(long: Sequence[Measured]) -> Iterator[str]:
 
 
 def _list_missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield sentences about the entrants that cannot be run, and about those that have not been run yet."""
+    """Yield sentences on the entrants that cannot run, and on those that have not run yet."""
     reasons = {name: entrant.refusal_reason(setting) for name, entrant in ENTRANTS.items()}
     refused = {name: reason for name, reason in reasons.items() if reason is not None}
     yield from (f"{name} cannot be run here: {reason}." for name, reason in refused.items())
-    # The entrant `limit` has no runs with default values.
+    # `limit` has no untuned runs.
     for part, expected in (("tuned", ENTRANTS.keys()), ("untuned", ENTRANTS.keys() - {LIMIT})):
         present = group_by_entrant(runs, part)
         missing = [name for name in ENTRANTS if name in expected and name not in present and name not in refused]

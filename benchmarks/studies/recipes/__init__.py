@@ -1,4 +1,4 @@
-"""The studies by name. Each is defined by a function that takes the size of the study and returns a Study."""
+"""The studies by name. A recipe is a function that returns the study at a size."""
 
 from collections.abc import Callable
 

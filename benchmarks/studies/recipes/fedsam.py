@@ -1,4 +1,4 @@
-"""Studies that test the claims of the paper on FedSAM and MoFedSAM."""
+"""Studies that test the paper on FedSAM and MoFedSAM."""
 
 from dataclasses import replace
 from itertools import product
@@ -18,9 +18,8 @@ SPLITS: dict[str, dict[str, Any]] = {
     "Dirichlet 0.6": {"partition": "dirichlet", "dirichlet": 0.6},
     "Dirichlet 0.3": {"partition": "dirichlet", "dirichlet": 0.3},
 }
-# Numbers of one method in the paper's Tables 4, 2 and 5. For each data partition: training accuracy, validation
-# accuracy, standard deviation of the validation accuracy, and rounds to the target (None if it was not reached). Table
-# 1 has the numbers of the middle partition.
+# For each data partition, a method's training accuracy, validation accuracy and its standard deviation, and rounds to
+# the target (None if missed), from Tables 2, 4 and 5.
 Numbers = tuple[tuple[float, float, float, float | None], ...]
 EMNIST: dict[str, Numbers] = {
     "fedavg": ((96.98, 89.95, 1.95, 32), (95.07, 84.38, 4.03, 43), (93.66, 82.83, 4.42, 61)),
@@ -49,7 +48,7 @@ CIFAR100: dict[str, Numbers] = {
     "fedsam": ((85.65, 59.11, 3.11, 228), (81.04, 54.69, 4.36, 245), (78.05, 51.78, 5.43, 561)),
     "mofedsam": ((87.82, 60.02, 3.20, 129), (82.62, 56.60, 4.42, 124), (80.09, 52.90, 5.62, 373)),
 }
-# The target accuracy by data set. The studies count the rounds that a method needs to reach it.
+# The target accuracy by data set.
 TARGETS = {"digits": 0.90, "mnist": 0.95, "cifar10-subset": 0.40, "emnist": 0.80, "cifar10": 0.80, "cifar100": 0.50}
 STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
@@ -78,9 +77,9 @@ STAND_INS = {
 
 
 def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
-    """Return an experiment in which each client joins a round with probability 0.2, and all weigh the same.
+    """Return an experiment in which each client joins a round with probability 0.2, with equal weights.
 
-    The paper's 100 clients and 10 local epochs are used only at the size paper.
+    Only the size paper has the paper's 100 clients and 10 local epochs.
     """
     assert (dataset in STAND_INS) != scale.paper
     common: dict[str, Any] = {"participation": "bernoulli:0.2", "lr": 0.1, "momentum": 0.0, "weights": "uniform"}
@@ -104,43 +103,34 @@ def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
 
 
 def _method_fields(scale: Scale, method: str) -> dict[str, Any]:
-    """Return the fields for a method. If it perturbs weights (SAM), they include the radius of the perturbation."""
+    """Return the fields for a method, with the perturbation radius for FedSAM and MoFedSAM."""
     if method.endswith("sam"):
         return {"method": method, "local.sam_rho": scale.pick_value(0.05, 0.05, 0.5)}
     return {"method": method}
 
 
 def fedsam_emnist(scale: Scale) -> Study:
-    """Compare FedSAM with the paper's other methods on EMNIST at three levels of heterogeneity: Tables 1 and 4."""
+    """Compare FedSAM with six methods on EMNIST at three levels of heterogeneity: Tables 1 and 4."""
     return _heterogeneity_study(
         scale, "fedsam_emnist", scale.pick_value("mnist", "mnist", "emnist"), "Tables 1, 4", EMNIST
     )
 
 
 def fedsam_cifar10(scale: Scale) -> Study:
-    """Compare FedSAM with the paper's other methods on CIFAR-10 at three levels of heterogeneity: Tables 1 and 2."""
+    """Compare FedSAM with six methods on CIFAR-10 at three levels of heterogeneity: Tables 1 and 2."""
     return _heterogeneity_study(
         scale, "fedsam_cifar10", scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10"), "Tables 1, 2", CIFAR10
     )
 
 
 def fedsam_cifar100(scale: Scale) -> Study:
-    """Compare FedSAM with the paper's other methods on CIFAR-100 at three levels of heterogeneity: Tables 1 and 5."""
+    """Compare FedSAM with six methods on CIFAR-100 at three levels of heterogeneity: Tables 1 and 5."""
     return _heterogeneity_study(
         scale, "fedsam_cifar100", scale.pick_value("digits", "cifar10-subset", "cifar100"), "Tables 1, 5", CIFAR100
     )
 
 
 def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, numbers: dict[str, Numbers]) -> Study:
-    """Return a study of all the paper's methods at three levels of heterogeneity.
-
-    Args:
-        scale: The scale.
-        name: The study's name.
-        dataset: The data set.
-        tables: The names of the paper's tables.
-        numbers: The paper's numbers by method, for each data partition.
-    """
     columns = list(SPLITS)
     if name == "fedsam_cifar10" and not scale.paper:
         columns = ["Dirichlet 0.6"]
@@ -155,14 +145,14 @@ def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, num
 
 
 def _small_notes(scale: Scale, dataset: str) -> tuple[str, ...]:
-    """Return notes on how the sizes quick and standard of a study differ from the paper."""
+    """Return notes on how a smaller size of a study differs from the paper; empty for the size paper."""
     if scale.paper:
         return ()
     return (STAND_INS[dataset], *SMALL)
 
 
 def _paper_values(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
-    """Return the paper's numbers by metric. `rounds` is None if the paper's run did not reach the target."""
+    """Return the paper's numbers by metric. `rounds` is None if the paper's run missed the target."""
     values = {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation, TRAIN_ACCURACY.name: train}
     if rounds is not None:
         values[STEPS.name] = rounds
@@ -170,7 +160,7 @@ def _paper_values(train: float, accuracy: float, deviation: float, rounds: float
 
 
 def fedsam_overfit(scale: Scale) -> Study:
-    """Compare FedSAM and MoFedSAM with and without their perturbation on clients with wrong labels."""
+    """Compare FedSAM and MoFedSAM with FedAvg and FedCM on clients with wrong labels."""
     rows: dict[str, dict[str, Any]] = {}
     for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam")):
         rows[plain] = {"method": plain}
@@ -201,13 +191,13 @@ def fedsam_overfit(scale: Scale) -> Study:
             Claim("fedsam, ρ = 0.2", "fedavg", CLIENT_MEAN.name, "The perturbation helps FedAvg"),
             Claim("mofedsam, ρ = 0.2", "fedcm", CLIENT_MEAN.name, "The perturbation helps FedCM"),
         ),
-        # There are many seeds, because runs take only seconds and wrong labels increase the variance between runs.
+        # Wrong labels increase the variance between runs, which take only seconds.
         seeds=range(10),
     )
 
 
 def fedsam_flatness(scale: Scale) -> Study:
-    """Measure how flat the minima of FedSAM and MoFedSAM are, on clients with wrong labels: Section 1."""
+    """Measure the flatness of FedSAM's and MoFedSAM's minima on clients with wrong labels: Section 1."""
     return replace(
         fedsam_overfit(scale),
         name="fedsam_flatness",
@@ -220,7 +210,7 @@ def fedsam_flatness(scale: Scale) -> Study:
 
 
 def fedsam_small_clients(scale: Scale) -> Study:
-    """Compare FedSAM, MoFedSAM, FedAvg and FedCM: ten local epochs on 100 images per client (Table 1)."""
+    """Compare FedSAM, MoFedSAM, FedAvg and FedCM with ten local epochs on 100 images per client: Table 1."""
     dataset = scale.pick_value(f"{small_clients.__name__}:cifar10", f"{small_clients.__name__}:cifar10", "cifar10")
     clients, rounds = scale.pick_value((40, 60), (40, 120), (100, 1000))
     common: dict[str, Any] = SPLITS["Dirichlet 0.6"] | {"clients": clients, "participation": "bernoulli:0.2", "lr": 0.1}
@@ -253,7 +243,7 @@ def fedsam_small_clients(scale: Scale) -> Study:
 
 
 def fedsam_parameters(scale: Scale) -> Study:
-    """Vary the participants S, local epochs K and perturbation radius rho of FedSAM and MoFedSAM: Figures 3, 5, 6."""
+    """Vary the participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5, 6."""
     dataset, epochs = scale.pick_value(("digits", (1, 2, 5)), ("cifar10-subset", (1, 2, 5)), ("cifar10", (5, 10, 20)))
     variants: dict[str, dict[str, Any]] = {
         **{f"S: {share:.0%} of clients": {"participation": f"bernoulli:{share}"} for share in (0.1, 0.2, 0.5)},
@@ -281,7 +271,7 @@ def fedsam_parameters(scale: Scale) -> Study:
 
 
 def fedsam_beta(scale: Scale) -> Study:
-    """Vary beta, the weight of the new gradient beside the momentum, in FedCM, MimeLite and MoFedSAM: Figure 3 d."""
+    """Vary beta, the weight of new gradients against momentum, in FedCM, MimeLite and MoFedSAM: Figure 3 d."""
     dataset = scale.pick_value("digits", "cifar10-subset", "cifar10")
     cells = []
     for method, beta in product(("fedcm", "mimelite", "mofedsam"), (0.01, 0.1, 0.2, 0.5, 1.0)):

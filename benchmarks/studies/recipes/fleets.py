@@ -1,4 +1,4 @@
-"""Studies that belong to no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
+"""Studies without a paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
 
 from itertools import product
 from pathlib import Path
@@ -29,7 +29,7 @@ COMPARED = (*ASYNCHRONOUS, "fedavg", "fedrolex", "ram-fed")
 
 
 def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
-    """Return an experiment with an MLP on MNIST or digits, 10 clients, a time limit, and labels by Dirichlet 0.5."""
+    """Return an experiment with an MLP on MNIST or digits, 10 clients, a time limit, and Dirichlet 0.5."""
     common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
     common |= scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
@@ -40,19 +40,19 @@ def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
     return scale.experiment(**common | own)
 
 
-def _methods_of_mlp() -> tuple[str, ...]:
-    """Return the names of the methods that can train an MLP: all but those that need batch norm."""
+def _methods_without_batch_norm() -> tuple[str, ...]:
+    """Return the names of the methods that can train a model without batch norm."""
     return tuple(name for name, method in list_methods().items() if BATCH_NORM not in method.local.personal_layers)
 
 
 def on_equal_terms(experiment: Experiment) -> Experiment:
-    """Return the experiment with the same hyperparameters for every method, as with `fedraa compare --terms equal`."""
+    """Return the experiment with equal hyperparameters for every method, as `fedraa compare --terms equal`."""
     return on_terms(experiment, "equal")
 
 
 def equal_budget(scale: Scale) -> Study:
-    """Compare all methods at equal time: the accuracy; the time, bytes and FLOPs to a target; the peak memory."""
-    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_of_mlp()]
+    """Compare all methods at equal time: accuracy, peak memory, and time, bytes and FLOPs to a target."""
+    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_without_batch_norm()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
         "equal_budget",
@@ -128,7 +128,7 @@ def staleness(scale: Scale) -> Study:
 
 
 def networks(scale: Scale) -> Study:
-    """Compare methods on devices limited by compute or by bandwidth: which methods profit from small submodels?"""
+    """Compare methods with small and full submodels on devices limited by compute or by bandwidth."""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
     longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick_value(60.0, 240.0, 240.0)}}
     cells = [
@@ -153,7 +153,7 @@ def networks(scale: Scale) -> Study:
 
 
 def schedulers(scale: Scale) -> Study:
-    """Compare Gre-RAA with other schedulers: high quantile of staleness, idle time, fairness between fragments."""
+    """Compare Gre-RAA with other schedulers: staleness, idle time, and fairness between fragments."""
     rows = {
         "gre-raa": "fed-raa",
         "random": "fed-raa-random",
@@ -185,10 +185,10 @@ def schedulers(scale: Scale) -> Study:
 
 
 def best_lr(scale: Scale) -> Study:
-    """Run each method with every learning rate of a grid: compare methods at their best rates and at a common rate."""
+    """Compare methods at their best learning rates on a grid, and at a common rate."""
     rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
-    chosen = scale.pick_value(sample, sample, _methods_of_mlp())
+    chosen = scale.pick_value(sample, sample, _methods_without_batch_norm())
     fixed = scale.pick_value(0.05, 0.1, 0.1)
     cells = []
     for rate, method in product(rates, chosen):

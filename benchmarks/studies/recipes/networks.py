@@ -1,4 +1,4 @@
-"""Small networks for the sizes quick and standard of the studies. They take the place of a paper's networks."""
+"""Small networks in place of a paper's networks, for the sizes quick and standard."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# The number of groups of a group norm. A submodel keeps or leaves out all channels of a group together. This number is
-# enough to divide the channels into four regions or among ten clients.
+# A submodel has all channels of a group or none. These groups can be divided into four regions or among ten clients.
 GROUPS = 16
 
 
 class Block(nn.Module):
-    """A residual block: the input is added to the output of two 3x3 convolutions, each after a group norm."""
+    """A residual block of two 3x3 convolutions, each after a group norm."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -28,7 +27,7 @@ class Block(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """A residual block as in a transformer: the input is added to the output of a norm and two dense layers."""
+    """A residual block of a layer norm and two dense layers, as in a transformer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -44,19 +43,21 @@ class DenseBlock(nn.Module):
 def residual_mlp(classes: int) -> nn.Sequential:
     """Return an MLP with two residual blocks of width 64, for 32x32 images with three channels.
 
-    With 10 classes it has 230,858 parameters, 33,408 of them in blocks. The variant `digits_residual_mlp`, for 8x8
-    images with one channel, has 38,346 parameters.
+    With 10 classes it has 230,858 parameters, 33,408 of them in blocks.
     """
     return _build_mlp(3 * 32 * 32, classes)
 
 
 def digits_residual_mlp(classes: int) -> nn.Sequential:
-    """Return an MLP with two residual blocks, for 8x8 images with one channel."""
+    """Return an MLP with two residual blocks of width 64, for 8x8 images with one channel.
+
+    With 10 classes it has 38,346 parameters.
+    """
     return _build_mlp(64, classes)
 
 
 def deep_residual_mlp(classes: int) -> nn.Sequential:
-    """Return an MLP with four residual blocks for 32x32 images. The paper's ViT-Small also has four blocks.
+    """Return an MLP with four residual blocks, like the paper's ViT-Small, for 32x32 images.
 
     With 10 classes it has 264,266 parameters, 66,816 of them in blocks.
     """
@@ -75,22 +76,21 @@ def _build_mlp(features: int, classes: int, *, blocks: int = 2) -> nn.Sequential
 
 
 def small_resnet(classes: int) -> nn.Sequential:
-    """Return a small CNN for 32x32 images with three channels. It has residual connections around its blocks.
+    """Return a CNN with two residual blocks of 32 channels, for 32x32 images with three channels.
 
-    If a block is masked, the signal still passes through its residual connection. The CNN has a convolution with
-    4x4 kernels, stride 4 and 32 channels, two residual blocks, a mean over the image and a dense layer. With 10 classes
-    it has 39,082 parameters, 37,120 of them in blocks.
+    A signal passes a masked block through its residual connection. With 10 classes the CNN has 39,082 parameters,
+    37,120 of them in blocks.
     """
     return _build_resnet(3, 4, classes)
 
 
 def batch_norm_cnn(classes: int) -> nn.Sequential:
-    """Return a CNN of three convolutions with batch norm and a dense layer, for 32x32 images with three channels."""
+    """Return a CNN of three convolutions with batch norm and a dense layer, for images with three channels."""
     return _build_batch_norm_cnn(3, (8, 16, 32), classes)
 
 
 def digits_batch_norm_cnn(classes: int) -> nn.Sequential:
-    """Return a CNN of two convolutions with batch norm and a dense layer, for 8x8 images with one channel."""
+    """Return a CNN of two convolutions with batch norm and a dense layer, for images with one channel."""
     return _build_batch_norm_cnn(1, (8, 16), classes)
 
 
@@ -108,10 +108,7 @@ def _build_batch_norm_cnn(channels: int, widths: Sequence[int], classes: int) ->
 
 
 def digits_resnet(classes: int) -> nn.Sequential:
-    """Return a small residual CNN for 8x8 images with one channel.
-
-    Its first convolution has a 2x2 kernel and stride 2, so it reads each 2x2 patch of the image once.
-    """
+    """Return a CNN with two residual blocks of 32 channels, for 8x8 images with one channel."""
     return _build_resnet(1, 2, classes)
 
 

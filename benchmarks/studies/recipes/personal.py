@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.studies.metrics import SHARE, Metric, read_last
+from benchmarks.studies.metrics import PERCENT, Metric, read_last
 from benchmarks.studies.race.shakespeare import ROLES
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
@@ -16,9 +16,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "ditto": {"method": "ditto"},
 }
 ACCURACIES = (
-    Metric("personal models, accuracy %", read_last("personal_mean", 100), within=SHARE),
-    Metric("worst client %", read_last("personal_worst", 100), within=SHARE),
-    Metric("global model, accuracy %", read_last("client_mean", 100), within=SHARE),
+    Metric("personal models, accuracy %", read_last("personal_mean", 100), within=PERCENT),
+    Metric("worst client %", read_last("personal_worst", 100), within=PERCENT),
+    Metric("global model, accuracy %", read_last("client_mean", 100), within=PERCENT),
 )
 PERPLEXITIES = (
     Metric("personal models, perplexity", read_last("personal_mean"), "less"),
@@ -67,15 +67,6 @@ def personal_shakespeare(scale: Scale) -> Study:
 
 
 def _personal_study(scale: Scale, name: str, title: str, common: dict[str, Any], metrics: tuple[Metric, ...]) -> Study:
-    """Return a study that compares the methods for personal models with equal local work.
-
-    Args:
-        scale: The scale.
-        name: The study's name.
-        title: The study's title.
-        common: The fields of all experiments.
-        metrics: The study's metrics.
-    """
     rounds = common["rounds"]
     common |= {"weights": "samples", "batch_size": 32, "momentum": 0.0, "eval_every": rounds}
     cells = [Cell(row, scale.experiment(**common, **own)) for row, own in ROWS.items()]

@@ -1,4 +1,4 @@
-"""A study of central differential privacy at epsilon = 8: the accuracy with and without it."""
+"""A study of central differential privacy at epsilon 8."""
 
 from typing import Any
 
@@ -7,21 +7,20 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
 
 CLIENTS = 100
-SHARE = 0.2
-# The noise multiplier by number of rounds, as found by `fedraa plan --epsilon 8`. In each round a client participates
-# with probability 0.2 (Poisson sampling), and delta is 100^-1.1.
+JOIN_PROBABILITY = 0.2
+# The noise multiplier by number of rounds, from `fedraa plan --epsilon 8` with delta 100^-1.1.
 NOISE_OF_ROUNDS = {20: 0.64, 60: 0.882}
 WITHOUT = "without privacy"
 NOTES = (
-    f"{CLIENTS} clients join each round independently with probability {SHARE:g}. Delta is 100^-1.1.",
+    f"{CLIENTS} clients join each round independently with probability {JOIN_PROBABILITY:g}. Delta is 100^-1.1.",
     "The noise is that of `fedraa plan --epsilon 8`. The first clip is 0.5.",
 )
 
 
 def privacy_central(scale: Scale) -> Study:
-    """Compare FedAvg with and without central differential privacy at epsilon = 8."""
+    """Compare FedAvg with and without central differential privacy at epsilon 8."""
     common: dict[str, Any] = {"method": "fedavg", "weights": "uniform", "clients": CLIENTS, "lr": 0.1}
-    common |= {"participation": f"poisson:{SHARE}", "local_steps": 5, "batch_size": 32}
+    common |= {"participation": f"poisson:{JOIN_PROBABILITY}", "local_steps": 5, "batch_size": 32}
     common |= scale.pick_value(
         {"dataset": "digits", "hidden": (32,), "rounds": 20, "eval_every": 20},
         {"dataset": "mnist", "hidden": (64,), "rounds": 60, "eval_every": 20},

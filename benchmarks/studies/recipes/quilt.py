@@ -1,4 +1,4 @@
-"""Studies of the value of each part of Fed-Quilt: the method runs without this part, at several learning rates."""
+"""Studies of Fed-Quilt without each of its parts, at several learning rates."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -9,13 +9,12 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
 
 TARGETS = {"digits": 0.95, "mnist": 0.975}
-# The target accuracies for clients with different label distributions.
+# Target accuracies for clients with different label distributions.
 SKEWED = {"digits": 0.9, "mnist": 0.95}
 RATES = (0.2, 0.4, 0.8)
 FIXED = 0.4
 SHARED = f"lr {FIXED:g} (fixed)"
-# The rows of the table, each with a change of Fed-Quilt. A change removes a part of the method, or adds a part that the
-# method does not have.
+# Each row removes a part of Fed-Quilt, or adds a part that Fed-Quilt lacks.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
     "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},
@@ -32,25 +31,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def quilt_parts(scale: Scale) -> Study:
-    """Measure Fed-Quilt's time to an accuracy without each of its parts, and with parts that it does not use."""
-    return _parts_study(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
+    """Measure Fed-Quilt's time to an accuracy without each of its parts, and with parts that it lacks."""
+    return _variants_study(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
 
 
 def quilt_parts_skewed(scale: Scale) -> Study:
     """Measure Fed-Quilt's time to an accuracy without each of its parts, on clients with different labels."""
     title = "Fed-Quilt without each of its parts, Dirichlet 0.3"
-    return _parts_study(
+    return _variants_study(
         scale, "quilt_parts_skewed", title, SKEWED, {"partition": "dirichlet", "dirichlet": 0.3}, time=0.75
     )
 
 
-def _parts_study(
+def _variants_study(
     scale: Scale, name: str, title: str, targets: Mapping[str, float], data: Mapping[str, Any], *, time: float
 ) -> Study:
-    """Return a study of the variants of Fed-Quilt at several learning rates.
+    """Return a study of Fed-Quilt's VARIANTS at several learning rates.
 
     Args:
-        scale: The scale.
+        scale: The size and the data.
         name: The study's name.
         title: The study's title.
         targets: The target accuracy by data set.

@@ -1,4 +1,4 @@
-"""Studies that test the Fed-RAA paper: baselines, schedulers, share of slow devices, number of fragments."""
+"""Studies that test the Fed-RAA paper: baselines, schedulers, slow devices, number of fragments."""
 
 from itertools import product
 from typing import Any
@@ -8,7 +8,7 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
-# The test accuracy to which Table 2 of the paper measures the time, by data set.
+# The target accuracies of Table 2 of the paper, by data set.
 TARGETS = {"digits": 0.85, "mnist": 0.93, "cifar10": 0.45, "cifar100": 0.19}
 TIME = to_target(TARGETS, "t")
 CLOCK = (
@@ -25,13 +25,12 @@ MNIST_NUMBERS = "The paper's numbers are for MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-# The number of rounds between two prunings in PruneFL. The PruneFL paper has 50, but the runs of this study are too
-# short for this number.
-REPRUNED = {"submodel.reprune_every": 3}
+# The runs are too short for the PruneFL paper's 50 rounds.
+REPRUNE_EVERY_3 = {"submodel.reprune_every": 3}
 
 
 def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
-    """Return the settings in the paper's appendix: 10 clients, 5 epochs, batch size 128 (CIFAR-100: 64), and so on."""
+    """Return the settings of the paper's appendix, such as 10 clients, 5 epochs and batches of 128."""
     common = {
         "hidden": (HIDDEN[dataset],),
         "time": BUDGET[dataset],
@@ -53,8 +52,8 @@ def _paper_values(time: float, accuracy: float) -> dict[str, float]:
     return {TIME.name: time, ACCURACY.name: accuracy}
 
 
-# The methods in the paper's Tables 2 and 5. Each has its fields, and for MNIST, CIFAR-10 and CIFAR-100 the seconds to
-# the target (Table 2) and the accuracy (Table 5).
+# Each method's fields, and the seconds to the target (Table 2) and final accuracies (Table 5) of MNIST, CIFAR-10 and
+# CIFAR-100.
 BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
     "fed-raa": (
         _raa_fields(),
@@ -73,7 +72,7 @@ BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
         (_paper_values(866.40, 96.40), _paper_values(870.44, 52.89), _paper_values(910.98, 25.87)),
     ),
     "prunefl": (
-        {"method": "prunefl"} | REPRUNED,
+        {"method": "prunefl"} | REPRUNE_EVERY_3,
         (_paper_values(776.82, 94.13), _paper_values(975.48, 53.60), _paper_values(3158.55, 24.97)),
     ),
     "splitfed": (
@@ -88,9 +87,9 @@ BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
 
 
 def raa_baselines(scale: Scale) -> Study:
-    """Compare Fed-RAA with its baselines at equal time: time to an accuracy (Table 2), final accuracy (Table 5)."""
+    """Compare Fed-RAA with its baselines at equal time: time to a target (Table 2), final accuracy (Table 5)."""
     datasets = scale.pick_value(*DATASETS)
-    # A shorter time limit at the size quick. The slowest method reaches the target in half of this time.
+    # The slowest method reaches the target in half of this time.
     shorter: dict[str, Any] = scale.pick_value({"time": 8.0}, {}, {})
     cells = [
         Cell(row, _make_experiment(scale, dataset, **own, **shorter), dataset, papers[number])
@@ -110,14 +109,14 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_own_time(scale: Scale) -> Study:
-    """Compare accuracies after three times the time that each method itself needs to the target, as in Table 5."""
+    """Compare accuracies at three times each method's own time to the target, as in Table 5."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     in_flight = _raa_fields(scheduler="gre-raa(in_flight=True)")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         row: (own, papers[0]) for row, (own, papers) in BASELINES.items()
     }
     rows |= {"fed-raa, in flight": (in_flight, {})}
-    # The time limits of asynchronous methods and of methods in rounds. Each is as long as the slowest method needs.
+    # The time limits of asynchronous methods and of methods in rounds.
     longest = scale.pick_value((3.0, 14.0), (15.0, 48.0), (15.0, 60.0))
     accuracy = at_own_time(TARGETS, 3)
     cells = []
@@ -145,7 +144,7 @@ def raa_own_time(scale: Scale) -> Study:
 def raa_cut_layers(scale: Scale) -> Study:
     """Compare Fed-RAA with all layers of a CNN cut, with one layer cut ("designated layers"), and FedAsync."""
     dataset = scale.pick_value("digits", "mnist", "cifar10")
-    # "7" is the name of the CNN's dense layer with 120 units.
+    # "7" is the CNN's dense layer with 120 units.
     rows: dict[str, dict[str, Any]] = {
         "fed-raa, all layers cut": _raa_fields(),
         "fed-raa, one layer cut": _raa_fields(cut_layers=("7",)),
@@ -201,7 +200,7 @@ def raa_clock(scale: Scale) -> Study:
 
 
 def raa_schedules(scale: Scale) -> Study:
-    """Compare the scheduler Gre-RAA with random, minimum-priority and synchronous assignment of fragments: Table 3."""
+    """Compare Gre-RAA with random, minimum-priority and synchronous assignment of fragments: Table 3."""
     datasets = scale.pick_value(*DATASETS)
     rows: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
         "gre-raa": (
@@ -238,7 +237,7 @@ def raa_schedules(scale: Scale) -> Study:
 
 
 def raa_beta(scale: Scale) -> Study:
-    """Vary the share beta of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9."""
+    """Vary the fraction beta of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9."""
     counts = scale.pick_value((3,), (3,), (2, 3, 4, 5))
     cells = []
     for dataset, fragments, beta in product(scale.pick_value(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):
@@ -278,7 +277,7 @@ def raa_fragments(scale: Scale) -> Study:
 
 
 def raa_in_flight(scale: Scale) -> Study:
-    """Compare Gre-RAA that counts or ignores tasks in flight, other schedulers and FedAsync, for 2 to 5 fragments."""
+    """Compare Gre-RAA that counts running tasks with other schedulers and FedAsync, for 2 to 5 fragments."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {
         "gre-raa": "gre-raa",
@@ -323,17 +322,7 @@ def _trend_study(
     reference: str,
     claims: tuple[Claim, ...],
 ) -> Study:
-    """Return a study of a trend that the paper shows only as curves, without numbers.
-
-    Args:
-        scale: The scale.
-        name: The study's name.
-        title: The study's title.
-        cells: The study's cells.
-        metrics: The study's metrics.
-        reference: The row with which the others are compared.
-        claims: The claims to judge.
-    """
+    """Return a study of a trend that the paper shows only as curves."""
     notes = ("The paper gives only curves, no numbers.", OPEN, *scale.pick_value((SMALL,), (), ()))
     return Study(name, title, cells, metrics, reference, notes=notes, claims=claims, seeds=scale.seeds, along="t")
 

@@ -9,8 +9,8 @@ from benchmarks.studies.metrics import (
     CLIENT_WORST,
     LEAST_COVERAGE,
     LEAST_TRAINED,
-    LONGEST_SPELL,
     LONGEST_UNTRAINED,
+    LONGEST_UNTRAINED_BY_CLIENT,
     after_rounds,
 )
 from benchmarks.studies.recipes.scale import AUGMENTED, Scale
@@ -23,7 +23,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed on very different clients with small submodels (Table 2, mask level S-Arb)."""
+    """Compare RAM-Fed with RA-Fed on very different clients with small submodels: Table 2, mask level S-Arb."""
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
@@ -69,8 +69,7 @@ def ramfed_memory(scale: Scale) -> Study:
     )
 
 
-# The rows of Tables 2 and 3, with method, mask level and the paper's accuracies at each Dirichlet concentration. The
-# rows `same structure` are the paper's SplitFL, in which all clients train the same slice.
+# The rows of Tables 2 and 3. The paper's SplitFL, in which all clients train one slice, is the row `same structure`.
 ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "same structure (SplitFL)": {"method": "heterofl", "capacities": (0.5,)},
@@ -139,7 +138,7 @@ STAND_IN = (
 
 
 def ramfed_table2_mnist(scale: Scale) -> Study:
-    """Compare thirteen methods and mask levels with an MLP on MNIST (size quick: digits): RAM-Fed's Table 2."""
+    """Compare methods and mask levels with an MLP on MNIST (size quick: digits): RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "rounds": 30, "lr": 0.05, "local_epochs": 5},
         {"dataset": "mnist", "hidden": (200,), "rounds": 25, "batch_size": 128, "lr": 0.01, "local_epochs": 1},
@@ -152,7 +151,7 @@ def ramfed_table2_mnist(scale: Scale) -> Study:
 
 
 def ramfed_table2_cifar10(scale: Scale) -> Study:
-    """Compare thirteen methods and mask levels with a CNN on CIFAR-10 or its subset: RAM-Fed's Table 2."""
+    """Compare methods and mask levels with a CNN on CIFAR-10 or its subset: RAM-Fed's Table 2."""
     common = scale.pick_value(
         {"dataset": "cifar10-subset", "rounds": 15, "eval_every": 3, "batch_size": 32, "local_epochs": 1},
         {"dataset": "cifar10-subset", "rounds": 60, "eval_every": 5, "batch_size": 32, "local_epochs": 1} | AUGMENTED,
@@ -165,7 +164,7 @@ def ramfed_table2_cifar10(scale: Scale) -> Study:
 
 
 def ramfed_table3_agnews(scale: Scale) -> Study:
-    """Compare thirteen methods and mask levels with FastText on a subset of AG News: RAM-Fed's Table 3."""
+    """Compare methods and mask levels with FastText on a subset of AG News: RAM-Fed's Table 3."""
     common = {"dataset": "agnews", "model": "fasttext", "batch_size": scale.pick_value(32, 32, 128)}
     common |= scale.pick_value(
         {"rounds": 15, "eval_every": 3, "lr": 1.0, "local_epochs": 1},
@@ -194,10 +193,10 @@ def _table_study(
     at: tuple[float, ...],
     note: str | None = None,
 ) -> Study:
-    """Return a study of those rows for which the paper has numbers.
+    """Return a study of the rows for which the paper has numbers.
 
     Args:
-        scale: The scale.
+        scale: The size and the data.
         name: The study's name.
         title: The study's title.
         common: The fields of all experiments.
@@ -222,9 +221,9 @@ def _table_study(
 
 
 def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
-    """Return a field so that PruneFL prunes ten times in a run. By default it prunes only every fifty rounds.
+    """Return a field with which PruneFL prunes ten times in a run shorter than 500 rounds.
 
-    The result is empty for methods other than PruneFL, and for runs of at least 500 rounds.
+    By default PruneFL prunes every fifty rounds. The result is empty for other rows.
     """
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
@@ -232,7 +231,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary how many clients train a region, how many regions are trained, and how long one waits (Figures 3 and 4)."""
+    """Vary the clients per region, the number of trained regions, and the rounds between trainings: Figures 3, 4."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -251,7 +250,7 @@ def ramfed_coverage(scale: Scale) -> Study:
         "ramfed_coverage",
         f"Coverage in RA-Fed and RAM-Fed, MLP on {dataset}, Dirichlet 0.15, {rounds} rounds (Figures 3, 4)",
         cells,
-        (ACCURACY, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_UNTRAINED, LONGEST_SPELL),
+        (ACCURACY, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_UNTRAINED, LONGEST_UNTRAINED_BY_CLIENT),
         reference="S, always covered",
         notes=(
             "The paper sets three quantities by hand: the least coverage, the number of trained regions, and the "
@@ -281,9 +280,9 @@ def ramfed_coverage(scale: Scale) -> Study:
 
 
 def ramfed_rounds(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers (Table 2).
+    """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers: Table 2.
 
-    As in the paper, all clients have the same number of samples (Hsu et al.). The paper's MLP has two hidden layers.
+    As in the paper, all clients have equally many samples (Hsu et al.). The paper's MLP has two hidden layers.
     """
     dataset, width = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     counts = scale.pick_value((25, 50, 100, 200), (25, 50, 100, 200), (50, 100, 500, 2000))
@@ -322,7 +321,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Prescribe how many clients train a region, how many regions are trained, and how long one waits: Figures 3, 4."""
+    """Prescribe the clients per region, the number of trained regions, and the wait between trainings: Figures 3, 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -347,7 +346,7 @@ def ramfed_schedule(scale: Scale) -> Study:
         "ramfed_schedule",
         "Coverage Γ*, trained regions S* and longest wait τ, set by hand (RAM-Fed, Figures 3, 4)",
         cells,
-        (ACCURACY, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_SPELL),
+        (ACCURACY, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_UNTRAINED_BY_CLIENT),
         reference="Γ* = 2, S* = 4, τ = 4",
         notes=(
             "A client trains one of four regions in a round, the paper's level S. The paper has only curves.",

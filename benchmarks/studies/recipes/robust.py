@@ -1,4 +1,4 @@
-"""Studies of robust aggregators, in which 20 % of the clients attack."""
+"""Studies of robust aggregators against 20 % attackers."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -10,7 +10,7 @@ from benchmarks.studies.study import Cell, Study
 from fedraa.rundir.history import History
 
 CLIENTS = 20
-# The number f of attackers among the clients. It cannot be larger, because Bulyan needs 4 f + 3 clients.
+# The largest number f of attackers, because Bulyan needs 4 f + 3 clients.
 ATTACKERS = 4
 MEAN = "mean"
 AGGREGATORS: dict[str, str | None] = {
@@ -57,7 +57,7 @@ def robust_attacks(scale: Scale) -> Study:
 
 
 def robust_backdoor(scale: Scale) -> Study:
-    """Compare robust aggregators under a backdoor attack: the accuracy, and the success rate of the backdoor."""
+    """Compare robust aggregators under a backdoor: the accuracy and the backdoor's success rate."""
     title = "Robust aggregators under a backdoor"
     return _robust_study(scale, "robust_backdoor", title, AGGREGATORS, BACKDOOR, (ACCURACY, ATTACK_SUCCESS))
 
@@ -70,16 +70,6 @@ def _robust_study(
     attacks: Mapping[str, str | None],
     metrics: tuple[Metric, ...],
 ) -> Study:
-    """Return a study of FedAvg with each aggregator under each attack.
-
-    Args:
-        scale: The scale.
-        name: The study's name.
-        title: The study's title.
-        aggregators: The aggregators by row.
-        attacks: The attacks by column.
-        metrics: The metrics.
-    """
     common: dict[str, Any] = {"method": "fedavg", "weights": "uniform", "clients": CLIENTS, "lr": 0.1}
     common |= {"partition": "dirichlet", "dirichlet": 0.5, "local_steps": 5, "batch_size": 32}
     common |= scale.pick_value(

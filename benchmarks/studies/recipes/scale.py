@@ -13,7 +13,7 @@ from fedraa.errors import InputError
 T = TypeVar("T")
 Size = Literal["quick", "standard", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
-# Augmentations for images of objects. Unlike digits, objects may be mirrored.
+# Objects may be mirrored, unlike digits.
 AUGMENTED = {"transforms": ("crop", "flip")}
 
 
@@ -21,8 +21,8 @@ AUGMENTED = {"transforms": ("crop", "flip")}
 class Scale:
     """The size of a study, and the folder of its data.
 
-    A study of the size `quick` takes minutes. At the size `standard` it uses real data and takes about 40 minutes on
-    two cores. The size `paper` is that of the paper.
+    The size `quick` takes minutes. `standard` uses real data and takes about 40 minutes on two cores. `paper` is the
+    paper's size.
     """
 
     size: Size
@@ -33,19 +33,18 @@ class Scale:
         return self.size == "paper"
 
     def pick_value(self, quick: T, standard: T, paper: T) -> T:
-        """Return the one of the three arguments that belongs to this size."""
+        """Return the argument with the name of this size."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property
     def seeds(self) -> Sequence[int]:
-        """The seeds: five at the smaller sizes, where runs take seconds, because three separate methods less well."""
+        """The default seeds: five at the smaller sizes, three at the paper's size."""
         return self.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
-        """Return an experiment on a data set. `cifar10-subset` is a file in the folder of the data.
+        """Return an experiment on a data set. Fields may be paths of settings within the method.
 
-        The fields may include paths of settings within the method. Raises ValueError if the data set needs the folder
-        of the data and there is none.
+        `cifar10-subset` is a file in `data_dir`. Raises InputError if the data set needs `data_dir` and it is None.
         """
         fields = split_paths(fields, {})
         if dataset == "digits":

@@ -1,4 +1,4 @@
-"""Selections of clients on devices with log-normal speeds: time and traffic to a target."""
+"""A study of client selection on devices with log-normal speeds."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ TARGETS = {"digits": 0.85, "mnist": 0.9}
 
 
 def selection_lognormal(scale: Scale) -> Study:
-    """Compare selections of clients on devices with log-normal speeds: time and traffic to a target."""
+    """Compare client selections on devices with log-normal speeds: time and traffic to a target."""
     common: dict[str, Any] = {"method": "fedavg", "weights": "uniform", "lr": 0.05, "compute": "lognormal:1"}
     common |= {"partition": "dirichlet", "dirichlet": 0.5, "local_steps": 10, "batch_size": 32}
     common |= scale.pick_value(

@@ -1,4 +1,4 @@
-"""Studies that test the paper on shuffled submodels: the choice of the submodels, and generalisation."""
+"""Studies that test the paper on shuffled submodels: submodel policies and generalisation."""
 
 from itertools import product
 from typing import Any
@@ -49,13 +49,13 @@ def _make_experiment(scale: Scale, **own: Any) -> Experiment:
 POLICIES: dict[str, dict[str, Any]] = {
     "rolling (shuffled)": {"method": "shuffled-kernels"},
     "random": {"method": "bernoulli-kernels"},
-    # This row has HeteroFL's submodels. Its local training is the same as in the other rows, not HeteroFL's.
+    # HeteroFL's submodels with the local training of the other rows.
     "static (HeteroFL)": {"method": "bernoulli-kernels", "submodel": "prefix"},
 }
 
 
 def shuffled_policies(scale: Scale) -> Study:
-    """Compare rolling, random and static submodels, of equal or mixed sizes, and full models: Figures 1-4, Table 4."""
+    """Compare rolling, random and static submodels with full models: Figures 1-4, Table 4."""
     smallest = scale.pick_value(0.25, 0.25, 0.0625)
     capacities = {
         "mixed": scale.pick_value((1.0, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5, 0.25, 0.125, 0.0625)),
@@ -95,7 +95,7 @@ def shuffled_policies(scale: Scale) -> Study:
 
 
 def shuffled_norms(scale: Scale) -> Study:
-    """Compare submodel policies on a CNN with static batch norm and on a CNN without norm (Table 4)."""
+    """Compare submodel policies on CNNs with static batch norm and without norm: Table 4."""
     networks = {"batch norm": f"{NETWORKS}:batch_norm_cnn", "no norm": "cnn"}
     capacities: tuple[float, ...] = (0.25,)
     if scale.paper:
@@ -124,7 +124,7 @@ def shuffled_norms(scale: Scale) -> Study:
 
 
 def shuffled_generalisation(scale: Scale) -> Study:
-    """Compare the gap between training and test accuracy of random submodels and the full model: Tables 1 and 2."""
+    """Compare the gap between training and test results of submodels and full models: Tables 1 and 2."""
     rows: dict[str, dict[str, Any]] = {
         "full (FedAvg)": {"method": "fedavg"},
         "random": {"method": "bernoulli-kernels", "capacities": (0.5,)},

@@ -1,4 +1,4 @@
-"""A part of CIFAR-10 that is large enough for 40 clients with 100 images each."""
+"""A part of CIFAR-10 for 40 clients with 100 images each."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +10,7 @@ IMAGES = 4000
 
 
 def cifar10(data_dir: Path | None) -> Dataset:
-    """Return the first training images and all test images of the subset of CIFAR-10.
-
-    Args:
-        data_dir: The folder of the subset.
-    """
+    """Return the first training images and all test images of the CIFAR-10 subset in `data_dir`."""
     assert data_dir is not None
     data = load_dataset(str(data_dir / "cifar10-subset.npz"))
     assert isinstance(data, Dataset)

@@ -3,7 +3,7 @@
 from itertools import product
 from typing import Any
 
-from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, sent_back
+from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, upload_size
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
@@ -30,7 +30,7 @@ def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """Compare SubDisMO with variants without perturbation or with a memory, on the same masks: Tables 1 and 2."""
+    """Compare SubDisMO with variants without perturbation or with a memory, on the same masks: Tables 1, 2."""
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -72,7 +72,7 @@ def subdismo_delta(scale: Scale) -> Study:
 
 
 def subdismo_forms(scale: Scale) -> Study:
-    """Compare SubDisMO with masks of elements, units and blocks, and other methods of the same capacity: Table 1."""
+    """Compare SubDisMO with masks of elements, units and blocks, and methods of equal capacity: Table 1."""
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:deep_residual_mlp", f"{NETWORKS}:deep_residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -125,7 +125,7 @@ DIGITS = "Digits stand in for CIFAR-10 at the quick size."
 
 
 def _make_experiment(scale: Scale, **own: Any) -> Experiment:
-    """Return an experiment with ViT-Small on CIFAR-10. The smaller sizes have a residual MLP on smaller data."""
+    """Return an experiment with ViT-Small on CIFAR-10, or with a residual MLP at the smaller sizes."""
     common: dict[str, Any] = {"batch_size": 32, "lr": 0.1, "partition": "dirichlet", "weights": "uniform"}
     common |= scale.pick_value(
         {"dataset": "digits", "model": f"{NETWORKS}:digits_residual_mlp", "rounds": 60, "local_steps": 5},
@@ -139,9 +139,8 @@ def _stand_in_notes(scale: Scale) -> tuple[str, ...]:
     return scale.pick_value((DIGITS, BLOCKS), (SUBSET, BLOCKS), ())
 
 
-# The submodels of methods other than SubDisMO. Half of the clients train a quarter of the model, and half train half of
-# it. With PruneFL all clients train the same half.
-SHARES: dict[str, dict[str, Any]] = {
+# Half of the clients train a quarter of the model, and half train half of it. With PruneFL all clients train one half.
+CAPACITY_FIELDS: dict[str, dict[str, Any]] = {
     "oap": {"capacities": (0.25, 0.5)},
     "fedrolex": {"capacities": (0.25, 0.5), "submodel.capacities.redraw": False},
     "prunefl": {"submodel.density": 0.5},
@@ -161,7 +160,7 @@ NARROWEST = {"vit-small": 8, "vit": 8}
 
 
 def subdismo_table1(scale: Scale) -> Study:
-    """Compare SubDisMO, RAM-Fed and 16 pairs of a submodel policy and local training: Table 1, CIFAR-10, CIFAR-100."""
+    """Compare SubDisMO, RAM-Fed and 16 pairs of a submodel policy and local training: Table 1."""
     halves: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[float, float], ...]]]] = {
         "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
         "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
@@ -180,9 +179,12 @@ def subdismo_table1(scale: Scale) -> Study:
 
 
 def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
-    """Return a method's experiment. PruneFL prunes ten times, and IST has at most as many clients a round as units."""
+    """Return a method's experiment, in which PruneFL prunes ten times.
+
+    A round of IST has at most as many clients as the narrowest layer has units.
+    """
     name = own["method"].partition("+")[0]
-    experiment = _make_experiment(scale, **common | own | SHARES.get(name, {}))
+    experiment = _make_experiment(scale, **common | own | CAPACITY_FIELDS.get(name, {}))
     if name == "prunefl" and not scale.paper and experiment.rounds is not None:
         often = {"submodel.reprune_every": experiment.rounds // 10}
         experiment = experiment.model_copy(update=split_paths(often, experiment.override))
@@ -192,7 +194,7 @@ def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experi
 
 
 def subdismo_radius(scale: Scale) -> Study:
-    """Vary SubDisMO's perturbation radius delta from 0 to 0.3: Table 2, CIFAR-10."""
+    """Vary SubDisMO's perturbation radius delta from 0 to 0.3 on CIFAR-10: Table 2."""
     table = {
         0.0: {},
         0.01: _paper_values(49.73, 5.84),
@@ -221,7 +223,7 @@ ARCHITECTURES = "Instead of ResNet18, the model has two residual blocks of convo
 
 
 def subdismo_architectures(scale: Scale) -> Study:
-    """Compare SubDisMO and other methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
+    """Compare SubDisMO and other methods on three models: Table 5."""
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "fedavg": ({"method": "fedavg"}, ((76.78, 2.92), (55.70, 2.96), (30.95, 2.90))),
         "fedsam": ({"method": "fedsam", "local.sam_rho": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
@@ -262,7 +264,7 @@ def subdismo_architectures(scale: Scale) -> Study:
 
 
 def subdismo_masks(scale: Scale) -> Study:
-    """Compare SubDisMO with random masks, overlapping rolling windows and disjoint rolling windows: Table 6."""
+    """Compare random masks, overlapping rolling windows and disjoint rolling windows: Table 6."""
     width = scale.pick_value(64, 256, 512)
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "random": ({"method": "subdismo"}, ((51.23, 4.77), (55.99, 1.85))),
@@ -294,7 +296,7 @@ def subdismo_cost(scale: Scale) -> Study:
     """Count the parameters and FLOPs of SubDisMO's submodels and of FedSAM's full model: Table 7."""
     common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
     dataset = scale.pick_value("cifar10-subset", "cifar10-subset", "cifar10")
-    smallest, largest = sent_back("least"), sent_back("most")
+    smallest, largest = upload_size("least"), upload_size("most")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         "subdismo": ({"method": "subdismo"}, {smallest.name: 55.242, largest.name: 88.522}),
         "fedsam": ({"method": "fedsam"}, {smallest.name: 155.082, largest.name: 155.082}),

@@ -1,4 +1,4 @@
-"""The data set digits with some wrong training labels, which a good model does not memorise."""
+"""The data set digits with some wrong training labels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,9 @@ WRONG = 0.3
 
 
 def digits(data_dir: Path | None) -> Dataset:
-    """Return the data set digits with the share `WRONG` of its training labels changed. Every run has the same changes.
+    """Return the data set digits with the fraction `WRONG` of its training labels changed.
 
-    Args:
-        data_dir: The folder of a study's data sets. It is unused, because digits is built in.
+    Every run has the same changes. `data_dir` is unused.
     """
     data = load_dataset("digits")
     assert isinstance(data, Dataset)

@@ -1,7 +1,4 @@
-"""Data sets in which each sample belongs to a natural client, such as the writer of a text.
-
-They are read from the files that the publishers' tools create.
-"""
+"""Data sets in which samples belong to natural clients, such as the writers of texts."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""CelebA: photographs of celebrities with the labels smiling or not. A client is a celebrity (Caldas et al. 2018)."""
+"""CelebA: photographs with the labels smiling or not. A client is a celebrity (Caldas et al. 2018)."""
 
 from itertools import chain
 from pathlib import Path
@@ -21,10 +21,10 @@ SIDE = 84
 
 
 def read_celeba(data_dir: Path | None) -> FederatedDataset:
-    """Return CelebA: images, float32 [n, 3, 84, 84] from 0 to 1, and labels, 1 for a smile and 0 otherwise.
+    """Return CelebA: images, float32 [n, 3, 84, 84] from 0 to 1, and labels, 1 for a smile.
 
-    Clients read their images when they train. The JSON files of LEAF contain only the names of the images. The images
-    are in the folder `raw/img_align_celeba` beside `train` and `test`.
+    Clients read their images when they train. LEAF's files contain only the names of images, which are in the folder
+    `raw/img_align_celeba` beside `train` and `test`.
     """
     root = find_folder("celeba", data_dir, has_leaf_files, GET)
     train, test = read_leaf(root, _convert_names)

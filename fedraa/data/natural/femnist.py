@@ -19,11 +19,10 @@ SIDE = 28
 
 
 def read_femnist(data_dir: Path | None) -> FederatedDataset:
-    """Return FEMNIST: images, float32 [n, 1, 28, 28] from 0 (ink) to 1 (paper), and labels 0 to 61 (0-9, A-Z, a-z).
+    """Return FEMNIST: images, float32 [n, 1, 28, 28] from 0 (ink) to 1, and labels 0 to 61 (0-9, A-Z, a-z).
 
-    The files of LEAF have an image as 784 numbers, row by row. `flwrlabs/femnist` of Hugging Face has the columns image
-    (PNG), writer_id and character. It has no test split, so a fifth of the images of each writer become test images.
-    In contrast, the images of torchvision's EMNIST are transposed, and their ink is light.
+    The files are LEAF's or `flwrlabs/femnist` of Hugging Face. Hugging Face has no test split, so a fifth of each
+    writer's images become test images. (torchvision's EMNIST has transposed images with light ink.)
     """
     root = find_folder("femnist", data_dir, lambda root: has_leaf_files(root) or bool(find_tables(root, "train")), GET)
     if has_leaf_files(root):
@@ -50,7 +49,7 @@ def _convert_images(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
 
 def _decode_image(row: int, encoded: bytes) -> Array:
     """Return the pixels of a PNG file, float32 [1, 28, 28]."""
-    # Pillow is imported only here, because it is an optional dependency.
+    # Pillow is an optional dependency.
     from PIL import Image
 
     try:

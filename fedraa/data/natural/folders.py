@@ -1,4 +1,4 @@
-"""Functions to find the folder of a natural data set, and to choose test samples if it has no test split."""
+"""The folder of a natural data set, and the choice of test samples without a test split."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,20 +14,20 @@ TEST_SHARE = 0.2
 
 
 def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool], get: str) -> Path:
-    """Return the folder with the files of a data set: the user's folder, or a folder below it with a usual name.
+    """Return the folder with the files of a data set: the user's, or one below it with a usual name.
 
     Args:
         name: The name of the data set.
         data_dir: The user's folder. It may be the repository of LEAF, its folder `data/NAME`, or a folder that contains
             a folder NAME.
-        holds: A function that returns True if a folder has the files.
+        holds: Returns True if a folder has the files.
         get: A command or a web address to get the files, for the error.
 
     Raises:
         InputError: No folder has the files.
     """
     if data_dir is not None:
-        # `data_dir` itself comes last, because it may also have files of other data sets.
+        # `data_dir` comes last, because it may also have files of other data sets.
         below = (f"data/{name}/data", f"{name}/data", name, "data", ".")
         roots = [data_dir / place for place in below if holds(data_dir / place)]
         if roots:
@@ -36,9 +36,7 @@ def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool],
 
 
 def hold_out_rows(owners: Sequence[Any] | npt.NDArray[Any], name: str) -> npt.NDArray[np.bool_]:
-    """Choose a random fifth of each client's rows, rounded down, as test rows. Return a mask [n] of these rows.
-
-    The rows are the same in every run.
+    """Return a mask [n] of test rows: a random fifth of each client's rows, rounded down.
 
     Args:
         owners: The client of each row [n].

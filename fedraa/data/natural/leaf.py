@@ -5,10 +5,9 @@ JSON files have the form
 
     {"users": ["A", "B"], "num_samples": [2, 1], "user_data": {"A": {"x": [...], "y": [...]}, "B": ...}}
 
-The users of a data set are distributed over several files. With the option `-t sample` the test files have the same
-users as the training files, and with `-t user` they have other users. `num_samples` is ignored, because in the test
-files of Shakespeare it also counts samples that LEAF has removed. Users in `user_data` that are missing in `users` have
-no samples and are ignored.
+Users are distributed over several files. The test files have the same users as the training files with the option
+`-t sample`, and other users with `-t user`. `num_samples` is ignored, because for Shakespeare it also counts samples
+that LEAF has removed. Users in `user_data` that are missing in `users` have no samples and are ignored.
 """
 
 import json
@@ -31,8 +30,7 @@ Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
 class LeafSplit:
     """The samples of the training or the test split.
 
-    Each list has one entry per user: the user, the converted x, and the converted y. A user that occurs in several
-    files has several entries.
+    Each list has one entry per user and file: the user, the converted x, and the converted y.
     """
 
     users: list[str] = field(default_factory=list)
@@ -52,13 +50,21 @@ def has_leaf_files(root: Path) -> bool:
 
 
 def read_leaf(root: Path, convert: Convert) -> tuple[LeafSplit, LeafSplit]:
-    """Return the training and the test samples. Raise InputError with the file and the user if they are malformed."""
+    """Return the training and the test samples.
+
+    Raises:
+        InputError: The samples are malformed. The error names the file and the user.
+    """
     train, test = (_read_split(root / split, convert) for split in ("train", "test"))
     return train, test
 
 
 def as_classes(y: Any, classes: int) -> Array:
-    """Return the labels of a user as int64 [samples]. Raise InputError if a label is not from 0 to `classes - 1`."""
+    """Return a user's labels as int64 [samples].
+
+    Raises:
+        InputError: A label is not from 0 to `classes - 1`.
+    """
     labels = np.asarray(y)
     integers = labels.astype(np.int64) if labels.dtype.kind in "iuf" else np.full(labels.shape, -1)
     wrong = np.flatnonzero((integers != labels) | (integers < 0) | (integers >= classes))

@@ -1,4 +1,4 @@
-"""Reddit: comments for the prediction of the next word. A client is an author of comments (Caldas et al. 2018)."""
+"""Reddit: comments for the prediction of the next word. A client is an author (Caldas et al. 2018)."""
 
 from itertools import chain
 from pathlib import Path
@@ -22,14 +22,13 @@ Sequences = list[list[str]]
 
 
 def read_reddit(data_dir: Path | None) -> FederatedDataset:
-    """Return Reddit: sequences of 10 tokens, int64 [n, 10], and the next token at each position, int64 [n, 10].
+    """Return Reddit: tokens, int64 [n, 10], and the next token at each position, int64 [n, 10].
 
-    The objective is next-token, and a sample is one sequence. In the files of LEAF, a comment is a list of sequences of
-    10 words, which include `<BOS>`, `<EOS>` and `<PAD>`. Its y has `target_tokens` (the words shifted by one) and
-    `count_tokens` (0 for positions after `<EOS>`, otherwise 1). The target of `<EOS>` is `<PAD>`. It never counts here,
-    because its prediction is trivial. A sequence in which no position counts is omitted. There are 10,000 token ids:
-    `<PAD>` is 0, any rare word is 1, and the other ids are the most frequent words of the training comments. The
-    accuracy counts the token 1 like any other token. In LEAF, predictions of rare words and padding count as wrong.
+    There are 10,000 token ids: `<PAD>` is 0, any rare word is 1, and the others are the most frequent words of the
+    training comments. In LEAF's files, a comment is a list of sequences of 10 words. Its y has `target_tokens` (the
+    words shifted by one) and `count_tokens` (0 for positions after `<EOS>`, otherwise 1). The target of `<EOS>` does
+    not count, because it is always `<PAD>`. Sequences in which no position counts are omitted. Rare words can be
+    predicted correctly, unlike in LEAF.
     """
     root = find_folder("reddit", data_dir, has_leaf_files, GET)
     train, test = read_leaf(root, _convert_comments)
@@ -42,7 +41,7 @@ def read_reddit(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple[list[str], list[float]]]]:
-    """Return the sequences of a user. For each sequence also return its target words and their weights, 0 or 1."""
+    """Return the sequences of a user, and for each its target words with their weights (0 or 1)."""
     sequences: Sequences = []
     targets: list[tuple[list[str], list[float]]] = []
     for comment, target in zip(x, y, strict=True):

@@ -36,7 +36,7 @@ class TextWindows(Rows):
     """Windows of 80 characters in a text, with the next character as the target.
 
     Attributes:
-        codes: The text, with each character as its position in `CHARACTERS`, uint8 [characters].
+        codes: The text, with each character as its index in `CHARACTERS`, uint8 [characters].
         starts: The position of the first character of each window.
         every_position: True if the targets are the next characters at all positions of a window.
     """
@@ -61,16 +61,16 @@ class TextWindows(Rows):
 
 
 def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> FederatedDataset:
-    """Return Shakespeare: windows of 80 characters as tokens, int64 [n, 80], and the next character as label, 0 to 79.
+    """Return Shakespeare: windows of 80 characters, int64 [n, 80], and the next character, 0 to 79.
 
-    The data may come from three kinds of files:
+    The folder may have three kinds of files:
 
     - LEAF: x is a text of 80 characters, and y is the next character. A user is `PLAY_ROLE`.
-    - `flwrlabs/shakespeare` of Hugging Face: the same x and y, and the column character_id. It has no test split, so a
-      fifth of the windows of each role become test windows. They overlap training windows.
+    - `flwrlabs/shakespeare` of Hugging Face: the same x and y, and the column character_id. A fifth of the windows of
+      each role become test windows, which overlap training windows.
     - Plays as plain text in `input.txt`: each speech is a line `ROLE:`, the lines of the speech, and an empty line.
       Roles with at least 2,000 characters are clients. A window starts at every character. The last fifth of a role's
-      text is its test text, so that no test window overlaps a training window.
+      text is its test text, without overlaps.
 
     Args:
         data_dir: The folder with the files.
@@ -90,7 +90,7 @@ def read_shakespeare(data_dir: Path | None, *, every_position: bool = False) -> 
 
 
 def encode_characters(text: str) -> Codes:
-    """Return the position in `CHARACTERS` of each character of a text, uint8 [characters]."""
+    """Return the index in `CHARACTERS` of each character of a text, uint8 [characters]."""
     codes = np.full(0x110000, CHARACTERS.index(" "), np.uint8)
     codes[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS))
     return codes[np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)]
@@ -119,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the start of each window in a joined text, which has each window and then the window's next character."""
+    """Return the start of each window in a text of all windows with their next characters."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 
@@ -134,7 +134,7 @@ def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], li
 
 
 def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
-    """Return the training and the test windows in a file of plays, and the role of each window."""
+    """Return the training and the test windows in a file of plays, and each window's role."""
     try:
         plays = content(path).decode().replace("\r\n", "\n")
     except (OSError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Stack Overflow: sentences of questions and answers for the prediction of the next word; a client is the author.
+"""Stack Overflow: questions and answers for the prediction of the next word. A client is an author.
 
 TensorFlow Federated publishes the database `stackoverflow.sqlite.lzma`. It has the tables
 `client_metadata(client_id, split_name, num_examples)` and `examples(split_name, client_id, serialized_example_proto)`
-with the splits train, heldout and test. An example is a serialised `tf.train.Example` with the features
-creation_date, score, tags, title, tokens and type. The feature `tokens` is a sentence with spaces between its words.
+with the splits train, heldout and test. An example is a serialised `tf.train.Example` with the features creation_date,
+score, tags, title, tokens and type. The feature `tokens` is a sentence with spaces between its words.
 """
 
 import sqlite3
@@ -31,12 +31,11 @@ NOT_COUNTED = -100
 
 
 def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int = 512) -> FederatedDataset:
-    """Return Stack Overflow: sentences as tokens, int64 [n, 20], and the next token at each position, int64 [n, 20].
+    """Return Stack Overflow: tokens, int64 [n, 20], and the next token at each position, int64 [n, 20].
 
-    The objective is next-token. The database has 342,477 users and 135,818,730 training sentences, so only some users
-    are read. They are drawn at random from the users with training and test sentences, and are the same in every run.
-    There are 10,000 token ids: padding is 0, any rare word is 1, and the other ids are the most frequent words of the
-    training sentences that were read.
+    The database has 342,477 users and 135,818,730 training sentences. The users to read are drawn at random, always the
+    same, from those with training and test sentences. There are 10,000 token ids: padding is 0, any rare word is 1, and
+    the others are the most frequent words of these training sentences.
 
     Args:
         data_dir: The folder with `stackoverflow.sqlite`.
@@ -98,10 +97,13 @@ def _encode_sentences(texts: list[list[str]], ids: dict[str, int]) -> tuple[Arra
 
 
 def read_feature(example: bytes, name: str) -> str:
-    """Return the text of a feature in a serialised `tf.train.Example`. Raise InputError if there is no such feature.
+    """Return the text of a feature in a serialised `tf.train.Example`.
 
-    Field 1 of the example contains the features, and their field 1 is a map. An entry of the map has the key in field 1
-    and the value in field 2. Field 1 of the value contains a list, and field 1 of the list contains the texts.
+    The path of field numbers is 1 (features), 1 (entries of a map), 2 (value), 1 (list), 1 (texts). An entry has its
+    key in field 1.
+
+    Raises:
+        InputError: There is no such feature.
     """
     for entry in _follow_fields(example, 1, 1):
         if _follow_fields(entry, 1) == [name.encode()]:
@@ -110,7 +112,7 @@ def read_feature(example: bytes, name: str) -> str:
 
 
 def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
-    """Return the contents of a nested field. `numbers` is the path to the field: a field number at each level."""
+    """Return the contents of the nested fields with these numbers, one number per level."""
     messages = [message]
     for number in numbers:
         messages = list(chain.from_iterable(_read_fields(part, number) for part in messages))
@@ -120,7 +122,7 @@ def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
 def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
     """Yield the contents of all fields with this number in a message of Protocol Buffers.
 
-    Reading stops at the first field of a type that does not state its length. Examples have no such fields.
+    It stops at a type that does not state its length, which examples do not contain.
     """
     place = 0
     while place < len(message):
@@ -134,7 +136,7 @@ def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
 
 
 def _read_varint(message: bytes, place: int) -> tuple[int, int]:
-    """Return the variable-length integer at the position `place`, and the position after the integer."""
+    """Return the variable-length integer at index `place`, and the index after it."""
     value, shift = 0, 0
     while place < len(message):
         value |= (message[place] & 0x7F) << shift

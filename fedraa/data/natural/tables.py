@@ -1,4 +1,4 @@
-"""Reading of tables in Parquet or CSV files, as `hf download` or the package `datasets` write them."""
+"""Tables in Parquet or CSV files, as `hf download` or the package `datasets` write them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +9,9 @@ from fedraa.reading import refuse_no_file
 
 
 def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
-    """Return the sorted files of a split.
+    """Return the sorted files of a split, such as `train-*.parquet` in `root` or `root/data`.
 
-    For example, the files of the split train are `train-*.parquet` in `root` or in `root/data`. In the branch
-    `refs/convert/parquet` of Hugging Face they are `default/train/*.parquet`.
+    The branch `refs/convert/parquet` of Hugging Face has `default/train/*.parquet`.
 
     Args:
         root: The folder of the table.
@@ -24,8 +23,12 @@ def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
 
 
 def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
-    """Return the columns of all files as one pandas DataFrame. Raise InputError if a file cannot be read."""
-    # pandas is imported only here, because the import is slow and workers do not need it.
+    """Return the columns of all files as one pandas DataFrame.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     frames = []

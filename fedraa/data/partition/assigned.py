@@ -1,4 +1,4 @@
-"""A check of the rows that a custom partitioner returns."""
+"""The check of a custom partitioner's result."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ Index = npt.NDArray[np.int64]
 
 
 def check_assignment(name: str, assigned: object, samples: int, clients: int) -> tuple[Index, Index]:
-    """Check the result of a custom partitioner. Return the rows in client order, and the offsets of the clients.
+    """Check a custom partitioner's result. Return the rows in client order, and the offsets of the clients.
 
     Args:
         name: The name of the partitioner, for errors.

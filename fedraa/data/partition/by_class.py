@@ -33,7 +33,7 @@ class ByClass(Partitioner):
         """
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        # A subclass may override `deal` by a method that calls `assign`. A call of `self.deal` would then never end.
+        # `self.deal` may be a method that calls `assign`, which would never end.
         shards = ByClass.deal(self, labels, labels[:0], clients, rng).train
         return np.split(shards.order, shards.offsets[1:-1])
 

@@ -1,4 +1,4 @@
-"""Functions that round shares of classes to numbers of samples, and draw these samples at random."""
+"""Rounding of class shares to numbers of samples, and the random choice of these samples."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +8,10 @@ Shares = npt.NDArray[np.float64]
 
 
 def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
-    """Round `shares · totals` to whole numbers `[classes, clients]` that sum to `totals` over the clients.
+    """Round `shares * totals` to integers [classes, clients] with the sum `totals` over the clients.
 
-    Each number differs from the exact product by less than one. The method is systematic sampling: the rounding of each
-    class starts at a random offset, so that it does not always favour the same clients.
+    Rounding changes each number by less than one. By systematic sampling, the rounding of each class starts at a random
+    offset, so that it favours no client.
 
     Args:
         shares: The share of each class for each client, `[classes, clients]`; each row sums to 1.
@@ -25,7 +25,7 @@ def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -
 
 
 def draw_by_counts(classes: Index, counts: Index, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Draw samples for each client at random. Return the samples in client order, and the offsets of the clients.
+    """Draw random samples for each client. Return them in client order, and the offsets of the clients.
 
     Args:
         classes: The class of each sample, `[samples]`.

@@ -15,11 +15,10 @@ DRAWS = 100
 
 @dataclass(frozen=True)
 class Dirichlet(ByClass):
-    """A partition in which the clients' shares of each class are drawn from Dir(alpha · 1).
+    """A partition that divides each class among the clients in shares from Dir(alpha · 1).
 
-    This is the partition of Yurochkin et al. 2019, which NIID-Bench (Li et al. 2022) also uses. The partition of Hsu et
-    al. 2019 (`hsu`) differs: it draws the shares of the classes for each client. If a client has no sample, all shares
-    are drawn again, at most `DRAWS` times in total.
+    It comes from Yurochkin et al. 2019 and is used by NIID-Bench (Li et al. 2022). (`hsu` draws class shares per
+    client.) If a client has no sample, all shares are drawn again, at most `DRAWS` times.
 
     Attributes:
         alpha: The concentration. A small alpha gives clients few classes; a large alpha gives all clients equal shares.

@@ -1,4 +1,4 @@
-"""Creation of partitioners from text or objects, and the division of samples by a partitioner."""
+"""Partitioners from text or objects, and the division of samples by a partitioner."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _BUILTIN: dict[str, type[Partitioner]] = {
     "colour": Colour,
     "natural": Natural,
 }
-# For each partitioner, the field that the number in the short form `name:number` sets.
+# The field that the number in the short form `name:number` sets.
 _NUMBER = {
     "dirichlet": "alpha",
     "hsu": "alpha",
@@ -61,7 +61,7 @@ def _from_short(text: str) -> Partitioner:
     if name not in _BUILTIN:
         raise unknown_component("partition", name, _BUILTIN)
     if name not in _NUMBER:
-        raise InputError("partition", f"{name} takes no number", got=text, hint=f"give --partition {name}")
+        raise InputError("partition", f"{name} takes no number", got=text, hint=f"use --partition {name}")
     partitioner: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _parse_number(text, written)})
     return partitioner
 
@@ -80,7 +80,7 @@ PARTITIONERS: ComponentRegistry[Any] = ComponentRegistry("partition", (), _BUILT
 
 @dataclass(frozen=True)
 class _Called(Partitioner):
-    """A partitioner that calls a user's function. Error messages contain `name`, the name that the user gave."""
+    """A partitioner that calls a user's function. Errors contain `name`."""
 
     name: str
     function: Assign
@@ -121,7 +121,7 @@ def make_partitioner(description: object, *, dirichlet: float | None = None) -> 
 def divide_samples(
     partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int
 ) -> Partition:
-    """Divide the samples among the clients. Every client gets a training sample, but may get no test sample.
+    """Divide the samples among the clients. Every client gets a training sample, but perhaps no test sample.
 
     Args:
         partitioner: The partitioner.
@@ -137,7 +137,7 @@ def divide_samples(
         raise InputError("clients", got=clients, expected="1 or more")
     labels_train, labels_test = (_class_per_sample(partitioner, labels) for labels in (labels_train, labels_test))
     unknown = np.setdiff1d(labels_test, labels_train)
-    # In natural data, the test samples already belong to clients, so they need no training samples of their class.
+    # The test samples of natural data already belong to clients.
     if unknown.size and not isinstance(partitioner, Natural):
         problem = f"they contain class {unknown[0]}, which has no training sample"
         raise InputError("test labels", problem, hint="add training samples of this class, or remove its test samples")
@@ -148,9 +148,10 @@ def divide_samples(
 
 
 def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
-    """Return the class of each sample. If the samples have no classes, return 0 for all.
+    """Return the class of each sample, or 0 for all if the samples have no classes.
 
-    Raises InputError if the partitioner needs classes and there are none.
+    Raises:
+        InputError: The partitioner needs classes and there are none.
     """
     if labels.ndim == 1 and labels.dtype.kind in "iu":
         return labels

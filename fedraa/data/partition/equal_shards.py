@@ -1,4 +1,4 @@
-"""Random choice of equally many samples for each client, with a different mixture of classes for each client."""
+"""Random choice of equally many samples for each client, from a class mixture per client."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,12 +8,11 @@ Shares = npt.NDArray[np.float64]
 
 
 def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator) -> list[Index]:
-    """Return floor(samples / clients) rows for each client; the remaining rows are not used.
+    """Return floor(samples / clients) rows for each client.
 
-    In each turn every client draws one row, in a new random order of the clients, so that no client gets only the
-    remaining rows. A client first draws a class from its mixture, and then a random row of this class without
-    replacement. When all rows of a class are used up, the mixtures are normalised over the other classes. When all
-    classes of a client's mixture are used up, the client draws from all remaining rows.
+    In each turn every client draws one row, in a random order of the clients: first a class from its mixture, then an
+    unused row of this class. Used-up classes leave the mixtures. A client with an empty mixture draws from all unused
+    rows.
 
     Args:
         classes: The class of each sample, from 0, int64 `[samples]`.
@@ -39,7 +38,7 @@ def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator
 
 
 def _cumulate_mixtures(mixtures: Shares, left: Index) -> Shares:
-    """Return the cumulative probabilities `[clients, classes]` of the classes that still have unused rows.
+    """Return the cumulative probabilities [clients, classes] of the classes with unused rows.
 
     Args:
         mixtures: The probability of each class for each client, `[clients, classes]`.
@@ -48,6 +47,6 @@ def _cumulate_mixtures(mixtures: Shares, left: Index) -> Shares:
     weights = mixtures * (left > 0)
     weights[weights.sum(axis=1) == 0] = left
     bounds = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
-    # Rounding may make the last bound less than 1. With infinity, every draw hits a class that has unused rows.
+    # Rounding may make the last bound less than 1, so that a draw would hit no class.
     bounds[bounds >= bounds[:, -1:]] = np.inf
     return bounds

@@ -1,4 +1,4 @@
-"""Partitioners that divide samples at random, like `iid`, and then change the training inputs of each client.
+"""Partitioners that divide samples at random and then change the training inputs of each client.
 
 Test samples stay the same.
 """
@@ -42,8 +42,8 @@ class Noise(Iid):
 class Rotation(Iid):
     """A partition that rotates images counter-clockwise, by a different angle for each client.
 
-    A rotation by a multiple of 90 degrees only moves pixels. A rotation by another angle interpolates linearly and
-    fills the corners with 0, which is the mean of scaled images.
+    Multiples of 90 degrees only move pixels. Other angles interpolate linearly and fill the corners with 0, the mean of
+    scaled images.
 
     Attributes:
         degrees: The images of client n (n from 0) are rotated by n * degrees.
@@ -71,8 +71,7 @@ class Rotation(Iid):
 class Colour(Iid):
     """A partition that changes the hue of images, by a different angle for each client.
 
-    The colours (red, green, blue) are rotated around the grey axis, so that grey stays grey. A rotation by 120 degrees
-    turns red into green, green into blue, and blue into red.
+    Colours rotate around the grey axis: 120 degrees turn red into green, green into blue, and blue into red.
 
     Attributes:
         degrees: The hue of client n (n from 0) is rotated by n * degrees.
@@ -91,14 +90,14 @@ class Colour(Iid):
 
 def _rotate_images(x: Any, angle: float) -> Any:
     """Return the images [n, channels, height, width], rotated counter-clockwise by `angle` degrees."""
-    # Imported here, because importing torchvision takes seconds.
+    # Importing torchvision takes seconds.
     from torchvision.transforms.functional import InterpolationMode, rotate
 
     return rotate(torch.from_numpy(x), angle, InterpolationMode.BILINEAR).numpy()
 
 
 def _hue_rotation(angle: float) -> Any:
-    """Return the matrix, float32 [3, 3], that rotates by `angle` degrees around (1, 1, 1) (Rodrigues' formula)."""
+    """Return the rotation matrix, float32 [3, 3], of `angle` degrees around (1, 1, 1) (Rodrigues' formula)."""
     turn = math.radians(angle)
     axis = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
     matrix = np.eye(3) + math.sin(turn) * axis + (1 - math.cos(turn)) * axis @ axis

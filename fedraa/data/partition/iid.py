@@ -10,7 +10,7 @@ from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Sha
 
 @dataclass(frozen=True)
 class Iid(Partitioner):
-    """A partition of random samples. All clients get the same number (±1) of training samples and of test samples."""
+    """A random partition in equal numbers (±1) of training samples and of test samples."""
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         shards = _equal_runs(len(labels), clients, rng)

@@ -15,7 +15,7 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class Labels(ByClass):
-    """A partition in which each client has samples of a fixed number of classes, as in HeteroFL and FedRolex.
+    """A partition in which each client has a fixed number of classes, as in HeteroFL and FedRolex.
 
     Every class belongs to the same number of clients (±1), and its samples are divided evenly among them.
 
@@ -31,16 +31,10 @@ class Labels(ByClass):
         return apportion_classes(self._draw_shares(len(totals), clients, rng), totals, rng)
 
     def _draw_shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
-        """Return, for each class, the share of its samples that each client gets `[classes, clients]`.
+        """Return each client's share of each class's samples [classes, clients].
 
-        Clients are grouped in blocks. A block is the smallest number of clients among which every class can occur
-        equally often. Each block arranges the classes in a circle, in random order. The clients of the block take
-        consecutive classes from this circle, so that no client gets the same class twice.
-
-        Args:
-            classes: The number of classes.
-            clients: The number of clients.
-            rng: The source of random numbers.
+        Clients form blocks in which every class can occur equally often. Each block arranges the classes in a random
+        circle, and its clients take consecutive classes. So no client gets a class twice.
 
         Raises:
             InputError: `per_client` exceeds the number of classes, or is too small to cover all classes.
@@ -56,7 +50,6 @@ class Labels(ByClass):
         client = np.arange(clients)
         circles = rng.permuted(np.tile(np.arange(classes), (math.ceil(clients / block), 1)), axis=1)
         handles = (client[:, None] % block * labels + np.arange(labels)) % classes
-        # The classes of each client, [clients, labels].
         held = circles[(client // block)[:, None], handles]
         holds = np.zeros((classes, clients))
         holds[held.T, client] = 1.0

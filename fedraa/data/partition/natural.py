@@ -1,4 +1,4 @@
-"""A partitioner for data in which each row has a client id, such as the writer of a text."""
+"""A partitioner for data with a client id in each row, such as the writer of a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from fedraa.errors import InputError
 class Natural(Partitioner):
     """A partition by the client ids in the data.
 
-    A client has the rows with its id, in the order of the data. Clients are numbered in the sorted order of their ids.
-    If the run has fewer clients than there are ids, the ids are drawn at random, and rows with other ids are not used.
+    Clients are numbered in the sorted order of their ids. A run with fewer clients draws ids at random and omits the
+    rows of all others.
     """
 
     needs_classes: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class Natural(Partitioner):
             raise InputError("partition", problem, hint=hint)
         ids = np.unique(self.owners)
         if clients > len(ids):
-            hint = f"give --clients {len(ids)} or less"
+            hint = f"use --clients {len(ids)} or less"
             raise InputError("clients", got=clients, expected=f"at most the {len(ids)} clients of the data", hint=hint)
         if clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))
@@ -57,7 +57,7 @@ class Natural(Partitioner):
 
 
 def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
-    """Return the shards of some clients. The shard of a client has the rows with its id, in ascending order.
+    """Return the rows of some clients, in ascending order.
 
     Args:
         ids: The sorted ids of the clients.

@@ -30,7 +30,7 @@ class Shards(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A division of the training and the test samples among the clients. No sample belongs to two clients.
+    """The training and test samples of each client. No sample belongs to two clients.
 
     A custom partitioner may omit training samples. If it omits a whole class, no client has test samples of this class.
 
@@ -48,40 +48,37 @@ class Partition:
 class Partitioner(ABC):
     """The base class of partitioners, which assign training rows to clients.
 
-    A client's test rows are then drawn in the class proportions of its training rows. Example:
-
         class ByParity(fl.Partitioner):
             def assign(self, labels, clients, rng):
                 return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
 
-    A function with the arguments `(labels, clients, rng)` is also a partitioner. If a partitioner has settings, make it
-    a frozen dataclass with the settings as fields, so that they are saved with the run.
+    A client's test rows are then drawn in the class proportions of its training rows. A function of
+    these arguments is also a partitioner. Make one with settings a frozen dataclass, so that its fields are saved.
     """
 
     needs_classes: ClassVar[bool] = False
-    """True if the partitioner deals by class, so that every sample must have a class."""
+    """True if the partitioner divides samples by class, so that every sample must have one."""
     skews: ClassVar[bool] = False
     """True if `skew` changes the inputs of clients."""
 
     def __init_subclass__(cls) -> None:
-        """Reset `deal` to the default in a subclass that overrides `assign` but not `deal`.
+        """Reset `deal` to the default in a subclass that overrides only `assign`.
 
-        Otherwise the subclass would inherit a `deal` that ignores its `assign`.
+        Otherwise it would inherit a `deal` that ignores its `assign`.
         """
         if "assign" in vars(cls) and Partitioner.deal.__name__ not in vars(cls):
-            # mypy rejects an assignment to a method.
             cls.deal = Partitioner.deal  # type: ignore[method-assign]
 
     @abstractmethod
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
-        """Return the training rows of each client: one array of integers per client, and no empty array.
+        """Return the training rows of each client: one nonempty array of integers per client.
 
         No row may be returned twice. Rows may be omitted.
 
         Args:
             labels: The class of each training sample, int64 `[samples]`.
             clients: The number of clients.
-            rng: The random generator. Draw random numbers only from it, so that the result depends on the seed.
+            rng: The random generator. Other sources of random numbers would not depend on the seed.
         """
 
     def bound(self, owners: Any, test_owners: Any) -> "Partitioner":
@@ -94,7 +91,7 @@ class Partitioner(ABC):
         return self
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        """Return the changed training inputs of a client, with the same shape and type.
+        """Return a client's training inputs after a change that keeps their shape and type.
 
         Args:
             client: The client, from 0.
@@ -121,7 +118,7 @@ class Partitioner(ABC):
 def deal_assigned(
     name: str, assign: Assign, train: Index, test: Index, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Divide the training samples as a function assigns them, and the test samples in the same class proportions.
+    """Divide the training samples by a function, and the test samples in the same class proportions.
 
     Args:
         name: The name of the partitioner, for errors.
@@ -147,7 +144,7 @@ def deal_assigned(
 
 
 def match_test_shards(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
-    """Divide the test samples, so that those of a client have the class proportions of its training samples.
+    """Divide the test samples in the class proportions of each client's training samples.
 
     Args:
         held: The training labels in client order. Client n has the labels `held[offsets[n]:offsets[n + 1]]`.

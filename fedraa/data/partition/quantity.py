@@ -13,17 +13,17 @@ from fedraa.numbers import NotNegative, Positive
 
 
 class Quantity(Partitioner):
-    """A partition of random samples, in which clients have unequal numbers of samples.
+    """A partition of random samples in unequal numbers.
 
-    The number of samples of a client is at least 1 and about proportional to its weight.
+    A client has at least one sample, and about as many as its weight times a constant.
     """
 
     @abstractmethod
     def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Return the weight of each client: positive numbers [clients]. Only their ratios matter."""
+        """Return the weight of each client: positive numbers [clients] of which only the ratios matter."""
 
     def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
-        """Return the number of samples of each client [clients]. The numbers sum to `samples`."""
+        """Return the number of samples of each client [clients], which sum to `samples`."""
         return apportion_sizes(weights, samples)
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
@@ -33,7 +33,7 @@ class Quantity(Partitioner):
 
 @dataclass(frozen=True)
 class PowerLaw(Quantity):
-    """A partition by a power law: the k-th largest client (k from 1) has the weight k ** -exponent.
+    """A partition by a power law: the k-th largest client (from 1) has the weight k ** -exponent.
 
     The order of the clients by size is random.
     """
@@ -46,10 +46,10 @@ class PowerLaw(Quantity):
 
 @dataclass(frozen=True)
 class Zipf(PowerLaw):
-    """A partition with Zipf sizes: the k-th largest client (k from 1) has a share proportional to k ** -exponent.
+    """A partition with Zipf sizes: the k-th largest client (from 1) has the share k ** -exponent, normalised.
 
-    The order of the clients by size is random. The shares are rounded by the largest-remainder method. `powerlaw` has
-    the same weights, but first gives every client one sample. `zipf` raises an error if a client would get no sample.
+    The order of the clients by size is random. Shares are rounded by the largest remainder, and a client without
+    samples is an error. `powerlaw` has the same weights but first gives every client one sample.
     """
 
     def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
@@ -64,8 +64,7 @@ class Zipf(PowerLaw):
 class DirichletSizes(Quantity):
     """A partition in which the clients' shares are drawn from Dir(beta · 1), as `iid-diff-quantity` in NIID-Bench.
 
-    Every client first gets one sample. NIID-Bench instead draws the shares again until every client has 10 samples,
-    which changes their distribution if beta is small.
+    Every client first gets one sample. NIID-Bench draws the shares again until every client has 10 samples.
 
     Attributes:
         beta: The concentration. A smaller beta makes the numbers of samples more unequal.
@@ -92,16 +91,15 @@ class LogNormal(Quantity):
 
 
 def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
-    """Return the number of samples of each client. The numbers sum to `samples`.
+    """Return the number of samples of each client, which sum to `samples`.
 
-    Each client first gets one sample. The other samples are divided in proportion to the weights, by the
-    largest-remainder method.
+    After one sample for each client, the others are divided by weight (largest-remainder method).
     """
     return round_shares(weights, samples - len(weights)) + 1
 
 
 def round_shares(weights: npt.NDArray[np.float64], total: int) -> Index:
-    """Return whole numbers with the sum `total`, in proportion to the weights (largest-remainder method)."""
+    """Return integers with the sum `total`, in proportion to the weights (largest-remainder method)."""
     shares = weights / weights.sum() * total
     sizes = np.floor(shares).astype(np.int64)
     largest = np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]

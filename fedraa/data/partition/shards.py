@@ -1,4 +1,4 @@
-"""A partitioner that sorts samples by label, cuts them into shards, and gives each client a few random shards."""
+"""A partitioner that sorts samples by label and gives each client a few random shards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reading, generation and checks of a client's samples when it trains."""
+"""Reading, generation and checks of a client's samples during training."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -19,8 +19,8 @@ from fedraa.errors import InputError, locate_error
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
-    """Samples that were divided among clients. Each client reads its samples when it trains.
+class StoredSamples:
+    """Samples that clients read when they train.
 
     Client n reads the rows `order[offsets[n]:offsets[n + 1]]` of `rows`.
     """
@@ -38,13 +38,13 @@ class Dealt:
         return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row number, in the whole data set, of sample number `place` of the client."""
+        """Return the row in the whole data set of the client's sample number `place`."""
         return int(self.order[self.offsets[client] + place])
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """Samples that a function of the user generates from the number of a client.
+class GeneratedSamples:
+    """Samples that a user's function generates from a client's number.
 
     Client n has `offsets[n + 1] - offsets[n]` samples.
     """
@@ -68,13 +68,13 @@ class Made:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class TrainingSubset:
     """The samples that remain for training after a validation split.
 
-    `places[n]` has the numbers of the samples that client n keeps, counted from 0 within the samples of this client.
+    `places[n]` has the numbers of the samples that client n keeps, counted from 0 within its own samples.
     """
 
-    samples: "Dealt | Made | Kept"
+    samples: "StoredSamples | GeneratedSamples | TrainingSubset"
     places: tuple[Index, ...]
     offsets: Index
 
@@ -99,16 +99,13 @@ class Source(Protocol):
     """The interface through which training and evaluation read clients' samples."""
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Return a client's samples for any use besides training. Random samples are the same in every call."""
+        """Return a client's samples outside of training. Random samples are the same in every call."""
 
     def shard(self, client: int, turn: int) -> Shard:
         """Return the samples for the task number `turn` of a client."""
 
     def inputs(self, chosen: Index) -> Tree:
-        """Return the inputs of some samples.
-
-        `chosen` has their positions, ascending, if the samples of all clients are joined in the order of the clients.
-        """
+        """Return the inputs of some samples. `chosen` has their ascending indices in client order."""
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Yield the inputs of all samples in client order, in parts of these sizes."""
@@ -116,13 +113,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClientSource:
-    """A source from which any process can read clients' samples. It can be pickled without the samples.
+    """A source from which any process can read clients' samples. It is pickled without samples.
 
-    A client's inputs are first scaled, then changed by the partitioner, and then by the fixed transforms.
-
-    Samples may be random. Before each read, all random generators are seeded from the run's seed, the client, its task
-    and the epoch. If a read draws random numbers, or if `unsteady` is True, every epoch of a task reads the samples
-    again. Otherwise all epochs use the samples of the first one.
+    Inputs are first scaled, then changed by the partitioner, and then by the fixed transforms. All random generators
+    are seeded before each read, by run, client, task and epoch. If a read draws random numbers or is `unsteady`, every
+    epoch reads the samples again.
 
     Attributes:
         name: Name of the data set.
@@ -132,7 +127,7 @@ class ClientSource:
         classes: Number of classes.
         shapes: The shapes of the input arrays of one sample.
         target_shape: The shape of the target of one sample.
-        targets: A function that checks and converts the targets; None for labels of classes.
+        targets: Checks and converts the targets; None for labels of classes.
         allow_nan: True if samples may contain NaN or infinite values.
         seed: The seed of the run.
         unsteady: True if two reads with the same random seeds can return different samples.
@@ -140,7 +135,7 @@ class ClientSource:
     """
 
     name: str
-    samples: Dealt | Made | Kept
+    samples: StoredSamples | GeneratedSamples | TrainingSubset
     partitioner: Partitioner
     fixed: Transforms
     classes: int
@@ -153,7 +148,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for pickling without the cached generators, because an unpickled copy has other ones."""
+        """Return the fields without the cached generators, which differ in another process."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -161,14 +156,21 @@ class ClientSource:
         return ItemGenerators.of(self.samples)
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Return the inputs x [n, ...] and targets y [n, ...] of a client. Random samples are the same in every call.
+        """Return the inputs x [n, ...] and targets y [n, ...] of a client.
 
-        Raises InputError if they are malformed. The error names the client and, if possible, the row.
+        Random samples are the same in every call.
+
+        Raises:
+            InputError: They are malformed. The error names the client and, if possible, the row.
         """
         return self._read_seeded(client, "fixed items", client)[:2]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples for the task number `turn` of a client. Raise InputError if they are malformed."""
+        """Return the samples for the task number `turn` of a client.
+
+        Raises:
+            InputError: They are malformed.
+        """
         x, y, drew = self._read_seeded(client, "items", client, turn, 0)
         if drew or self.unsteady:
             return x, y, partial(self._read_epoch, client, turn)
@@ -180,12 +182,13 @@ class ClientSource:
     def _read_seeded(self, client: int, stream: str, *index: int) -> tuple[Tree, Array, bool]:
         """Seed all random generators and read the samples of a client.
 
-        Return the inputs, the targets, and True if the read drew random numbers.
-
         Args:
             client: The client.
             stream: The name of the random stream.
             index: The numbers that select a seed in the stream.
+
+        Returns:
+            The inputs, the targets, and True if the read drew random numbers.
         """
         try:
             with self.generators.seed_temporarily(self.seed, stream, *index) as draws:
@@ -200,7 +203,7 @@ class ClientSource:
 
         `chosen` has their positions, ascending, if the samples of all clients are joined in the order of the clients.
         """
-        if isinstance(self.samples, Dealt) and not self.partitioner.skews:
+        if isinstance(self.samples, StoredSamples) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])
             return self.fixed.all(apply_scaling(self.scaling, as_inputs(x)))
@@ -213,7 +216,7 @@ class ClientSource:
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
         """Yield the inputs of all samples in client order, in parts of these sizes.
 
-        At most one part and the samples of one client are in memory at the same time.
+        At most one part and one client's samples are in memory.
         """
         held: list[Tree] = []
         rows = 0
@@ -228,7 +231,7 @@ class ClientSource:
             rows -= size
 
     def read(self, client: int) -> tuple[Tree, Array]:
-        """Read, check and scale the samples of a client. The fixed transforms are not applied yet."""
+        """Read, check and scale a client's samples, without the fixed transforms."""
         x, y = self.samples(client)
         x, y = as_inputs(x), as_targets(y)
         shapes = tuple(part.shape[1:] for part in list_leaves(x))
@@ -249,7 +252,7 @@ class ClientSource:
         return x, y
 
     def _convert_targets(self, client: int, y: Array) -> Array:
-        """Return the client's targets in their final form. Raise InputError if a target is wrong."""
+        """Return a client's targets in their final form."""
         if self.targets is not None:
             if y.shape[1:] != self.target_shape:
                 expected = f"the shape {list(self.target_shape)}, as other clients have"
@@ -263,7 +266,7 @@ class ClientSource:
 
 
 def find_unknown_label(y: Array, classes: int) -> int | None:
-    """Return the first row with a label that is not from 0 to `classes - 1`, or None."""
+    """Return the first row with a label outside of 0 to `classes - 1`, or None."""
     rows = np.flatnonzero((y >= classes) | (y < 0))
     if not rows.size:
         return None
@@ -271,14 +274,14 @@ def find_unknown_label(y: Array, classes: int) -> int | None:
 
 
 def as_inputs(x: Tree, name: str = "") -> Tree:
-    """Return the inputs as contiguous arrays of the types that training needs, without unnecessary copies.
+    """Return the inputs as contiguous arrays in training's types, without unnecessary copies.
 
-    If there is one input, integers `[n, length]` are tokens and become int64; all other values become float32. If there
-    are several inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
+    One input: integers [n, length] (tokens) become int64, all others float32. Several inputs: integers become int64,
+    booleans stay bool, and floats and bytes become float32.
 
     Args:
         x: The inputs.
-        name: The name of x in a warning if a feature loses significant digits. If it is empty, there is no warning.
+        name: The name of x in a warning about lost significant digits. Without a name there is no warning.
     """
     if isinstance(x, dict | tuple):
         return map_tree(lambda part: _as_input(part, name, tokens=True, mask=True), x)
@@ -298,7 +301,7 @@ def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
 
 
 def as_labels(y: Array) -> Array:
-    """Return the labels unchanged. Raise InputError if they are not one integer per sample."""
+    """Return the labels, or raise InputError if they are not one integer per sample."""
     refuse_nan_labels("labels", y)
     if y.ndim != 1 or y.dtype.kind != "i":
         raise InputError("labels", got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))

@@ -1,4 +1,4 @@
-"""Inspection of a data set object: which random generators it contains, and how many bytes a process needs for it."""
+"""The random generators and the size in bytes of a data set object."""
 
 import copyreg
 import pickle
@@ -18,11 +18,10 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# Pickle reduces an object to a function and its arguments. With this reduction, the pickler visits no part of the
-# object.
+# With this reduction of an object to a call, pickle visits none of its parts.
 NOTHING = (list, ())
 
-# `random.SystemRandom` is also a `random.Random`, but has no state. It is skipped.
+# `random.SystemRandom` is also a `random.Random`, but is skipped, because it has no state.
 ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator | torch.Generator
 
 
@@ -40,20 +39,20 @@ class Contents:
 
 
 def inspect_contents(holder: object) -> Contents:
-    """Return the random generators in an object and the sizes of its parts.
+    """Return the random generators in an object, and the sizes of its parts.
 
-    The search includes attributes, closures, and globals that the user's functions use. For a copy of the object in
-    another process, the generators have the same order.
+    The search includes attributes, closures, and globals of the user's functions. The order of the generators is the
+    same for a copy in another process.
     """
     contents = Contents()
-    # The search may run the user's code. If this code raises an exception, the contents found so far are returned.
+    # The search may run the user's code. If it fails, the contents so far are returned.
     with suppress(Exception):
         _Walk(contents).dump(holder)
     return contents
 
 
 class _Sink:
-    """An output stream that discards bytes and only counts them."""
+    """An output stream that only counts bytes."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -65,13 +64,13 @@ class _Sink:
 
 
 class _Walk(pickle.Pickler):
-    """A pickler that visits all parts of an object, even if they cannot be pickled. Only its output size is used."""
+    """A pickler that visits all parts of an object, even those that cannot be pickled."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(_Sink(contents), protocol=5)
         self._contents = contents
         self._storages: set[int] = set()
-        # The pickler itself does not detect cycles through functions, classes and objects that cannot be pickled.
+        # The pickler detects no cycles through functions, classes and objects that cannot be pickled.
         self._visited: dict[int, object] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -106,7 +105,7 @@ class _Walk(pickle.Pickler):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # A sparse tensor has several storages, so `untyped_storage` raises an exception for it.
+            # A sparse tensor has several storages, so `untyped_storage` fails.
             self._contents.copied_bytes += tensor.element_size() * tensor.numel()
             return NOTHING
         if storage.data_ptr() not in self._storages:
@@ -127,10 +126,7 @@ class _Walk(pickle.Pickler):
         return _visit_values(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
-        """Return the reduction by which pickle visits the parts of an object.
-
-        For an object that cannot be pickled, return a reduction by which pickle visits its attributes.
-        """
+        """Return the reduction by which pickle visits the object, or its attributes if it cannot be pickled."""
         if type(obj) in copyreg.dispatch_table:
             return NotImplemented
         if isinstance(obj, property | classmethod | staticmethod):
@@ -155,13 +151,13 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return a reduction that makes the pickler visit the values of some dicts, sorted by key."""
+    """Return a reduction by which pickle visits the values of some dicts, sorted by key."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 
 
 def _function_contents(function: FunctionType) -> Iterator[dict[str, Any]]:
-    """Yield the values that a function can use besides its arguments: closure variables, defaults and globals."""
+    """Yield a function's closure variables, defaults and globals."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     yield {name: _cell_contents(cell) for name, cell in cells}
     yield {str(place): value for place, value in enumerate(function.__defaults__ or ())}
@@ -177,7 +173,7 @@ def _cell_contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        # The variable of the closure has no value yet.
+        # The closure variable has no value yet.
         return None
 
 
@@ -187,7 +183,6 @@ def _referenced_names(code: CodeType) -> set[str]:
 
 
 def _is_mapped(array: Any) -> bool:
-    """Return True if the array is mapped from a file."""
     while array is not None:
         if isinstance(array, np.memmap) and array.filename is not None:
             return True
@@ -196,9 +191,9 @@ def _is_mapped(array: Any) -> bool:
 
 
 def _is_users(module: str | None) -> bool:
-    """Return True if a module is the user's code, which means that it is neither installed nor part of fedraa.
+    """Return True if a module is the user's code: neither installed nor part of fedraa.
 
-    A module that is not imported counts as the user's, because a process may receive a class without its module.
+    A module that is not imported counts as the user's, because a process may receive a class without it.
     """
     if module == "__main__" or module is None:
         return True

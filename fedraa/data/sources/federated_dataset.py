@@ -1,4 +1,4 @@
-"""A data set in which samples already belong to clients, or in which each client reads its samples when it trains."""
+"""A data set from which clients read their samples when they train."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,17 @@ MAX_NAMES = 10
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedDataset:
-    """Training samples, test samples and the client of each sample.
+    """Training samples, test samples and the client of each sample, without scaling.
 
         fl.FederatedDataset("writers", train=(x, y), test=(x_test, y_test), clients=writer_of_row)
         fl.FederatedDataset("folder", train=ImageFolder("train"), test=ImageFolder("test"))
 
-    A client reads its training samples when it trains. If they are random, it reads them again in every epoch. Test
-    samples are read once, before the run.
-
-    A function may also generate a client's samples when it trains:
+    A client reads its training samples when it trains, random ones again in every epoch. A function may also generate
+    them:
 
         fl.FederatedDataset("generated", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
 
-    Give the values without scaling: by default (`standardise`), a run scales floats and bytes by the statistics of the
-    training samples.
+    A run scales the samples by default (`standardise`). It reads the test samples once at the start.
 
     Attributes:
         name: Name of the data set.
@@ -67,21 +64,21 @@ class FederatedDataset:
                 _check_owners(f"{place}: {name}", owners)
 
     def _refuse_other_class_names(self) -> None:
-        """Raise InputError if a label, which is a number, has different class names in train and test."""
+        """Raise InputError if a label has different class names in train and test."""
         train, test = (class_names(data, self.target) for data in (self.train, self.test))
         for label, (name, other) in enumerate(zip(train, test, strict=False)):
             if name != other:
-                # The error shows `MAX_NAMES` names, beginning with the first name or with the first difference.
+                # The error shows only `MAX_NAMES` names.
                 start = label if label >= MAX_NAMES else 0
                 lists = [", ".join(names[start : start + MAX_NAMES]) for names in (train, test)]
                 raise InputError(
                     f"dataset {self.name!r}: label {label}",
                     f"it is {name!r} in train but {other!r} in test; train has {lists[0]}, test has {lists[1]}",
-                    hint="give train and test the same order of classes",
+                    hint="use the same order of classes in train and test",
                 )
 
     def __repr__(self) -> str:
-        """Return the name and the number of training samples, but no values."""
+        """Return the name and the number of training samples, without values."""
         if self.made:
             return f"FederatedDataset {self.name!r} of samples that a function generates"
         rows = self.train
@@ -100,7 +97,7 @@ class FederatedDataset:
 
     @property
     def own_clients(self) -> int | None:
-        """Return the number of clients that the data define, or None if any number of clients can use the data."""
+        """Return the number of clients that the data define, or None if any number can use them."""
         if self.clients is not None:
             return len(set(self.clients))
         if self.sizes is None or isinstance(self.sizes, int):
@@ -137,10 +134,7 @@ class FederatedDataset:
 
 
 def _check_owners(field: str, owners: Any) -> None:
-    """Raise InputError if `owners` is not a sequence of numbers or words.
-
-    A later check reports a None in the sequence, with its row.
-    """
+    """Raise InputError if `owners` is not a sequence of numbers or words."""
     expected = "a number or a word for each row"
     if isinstance(owners, str) or not hasattr(owners, "__len__") or not hasattr(owners, "__iter__"):
         raise InputError(field, got=owners, expected=expected)

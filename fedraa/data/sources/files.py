@@ -1,4 +1,4 @@
-"""Functions that read data sets in files: folders of images, CSV tables, `.npy` files, tables of Hugging Face."""
+"""Data sets in files: folders of images, CSV tables, `.npy` files, tables of Hugging Face."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,11 +27,10 @@ TEST_SHARE = 0.2
 
 
 def read_folder(path: str, size: int | None = None) -> FederatedDataset:
-    """Return the images in the folders `PATH/train/CLASS` and `PATH/test/CLASS`.
+    """Return the images in the folders `PATH/train/CLASS` and `PATH/test/CLASS`, with values from 0 to 1.
 
-    With folders `PATH/train/CLIENT/CLASS` and `PATH/test/CLIENT/CLASS`, the data also define the clients. Clients read
-    images when they train. Values are from 0 to 1. If all images are grey, they stay grey. Otherwise all are converted
-    to RGB.
+    Folders `PATH/train/CLIENT/CLASS` and `PATH/test/CLIENT/CLASS` also define the clients, which read images when they
+    train. Unless all images are grey, they are converted to RGB.
 
     Args:
         path: The folder.
@@ -86,7 +85,7 @@ def read_csv(
 ) -> FederatedDataset:
     """Return the data in a table with a header.
 
-    Columns of numbers are features. Columns of words become one column of 0 and 1 for each word.
+    Columns of numbers are features. A column of words becomes one feature of 0 and 1 per word.
 
     Args:
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
@@ -154,14 +153,14 @@ def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None
 
 
 def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple[Any, int]:
-    """Return one DataFrame with the training rows and then the test rows, and the number of training rows.
+    """Return one DataFrame of training rows and then test rows, and the number of training rows.
 
     Args:
         path: The file of the first DataFrame.
         test: The file of the test rows. If it is None, a fifth of the rows of the first DataFrame become test rows.
         frames: The DataFrame of `path` and, if there is a file `test`, its DataFrame.
     """
-    # pandas is imported only here, because the import is slow and workers do not need it.
+    # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     frame = frames[0]
@@ -180,7 +179,7 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
 def read_npy(path: str, classes: int | None = None) -> FederatedDataset:
     """Return the data in the files `x_train.npy`, `y_train.npy`, `x_test.npy` and `y_test.npy` of a folder.
 
-    The files are memory-mapped. The optional files `clients_train.npy` and `clients_test.npy` have the client of each
+    The files are memory-mapped. `clients_train.npy` and `clients_test.npy` are optional and have the client of each
     row.
 
     Args:
@@ -240,7 +239,11 @@ def _read_column(path: str, table: Any, column: str) -> list[Any]:
 
 
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
-    """Return 3 if all images are in SPLIT/CLASS, and 4 if all are in SPLIT/CLIENT/CLASS. Otherwise raise InputError."""
+    """Return the depth of all image paths: 3 for SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS.
+
+    Raises:
+        InputError: The paths have another depth, or different ones.
+    """
     form = "all images in SPLIT/CLASS, or all in SPLIT/CLIENT/CLASS, with the splits train and test"
     first = paths[0].relative_to(root).parent
     for path in paths:

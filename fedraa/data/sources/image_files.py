@@ -1,4 +1,4 @@
-"""Image files: functions that find them in folders, choose their common format, and read their pixels."""
+"""Image files in folders: their paths, their common format and their pixels."""
 
 import logging
 import os
@@ -48,10 +48,10 @@ class ImageFormat:
 
 
 def find_images(root: Path) -> tuple[list[Path], list[Path]]:
-    """Return the sorted images below a folder, and the sorted folders that contain neither images nor folders.
+    """Return the sorted images below a folder, and the sorted empty folders.
 
-    Links to folders are followed, except a link to one of its own parent folders. Hidden files and folders are ignored.
-    Files with another suffix than those in `IMAGES` are ignored, with a warning.
+    Links are followed, except to a parent folder. Hidden files and folders are ignored. A warning is given for files
+    with suffixes that are not in `IMAGES`.
     """
     images: list[Path] = []
     empty: list[Path] = []
@@ -102,13 +102,17 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
                     str(path),
                     f"it has {_format_size(image.size)} pixels",
                     expected=f"{_format_size(pixels)}, as {paths[0]} has",
-                    hint=f'give all images one size, as in --dataset "folder({root!r}, size=64)"',
+                    hint=f'resize all images, as in --dataset "folder({root!r}, size=64)"',
                 )
     return ImageFormat(mode, size)
 
 
 def plain_image(image: Any) -> Any:
-    """Convert a PIL image to grey or RGB. Raise InputError if it has more than 8 bits per colour."""
+    """Convert a PIL image to grey or RGB.
+
+    Raises:
+        InputError: It has more than 8 bits per colour.
+    """
     _refuse_deep(image)
     if image.mode in GREY:
         return image.convert("L")
@@ -124,7 +128,7 @@ def image_array(image: Any) -> Array:
 
 
 def _walk_folders(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
-    """Yield each folder from `folder` downwards, its files, and True if it contains other folders.
+    """Yield each folder from `folder` downwards, its files, and True if it contains folders.
 
     Args:
         folder: The folder.
@@ -156,8 +160,8 @@ def _is_hidden(name: str) -> bool:
 
 @contextmanager
 def _open_image(path: Path) -> Iterator[Any]:
-    """Open an image without decoding it. Raise InputError with the file if it cannot be opened."""
-    # Pillow is imported only here, because it is an optional dependency.
+    """Open an image without decoding it."""
+    # Pillow is an optional dependency.
     from PIL import Image
 
     try:

@@ -1,4 +1,4 @@
-"""The random generators that the items of a data set may use. They are seeded before a read and restored after it."""
+"""The random generators of a data set, which are seeded before a read and then restored."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,7 @@ import torch
 from fedraa.data.sources.contents import ItemGenerator, inspect_contents
 from fedraa.rng import WORD, torch_seed
 
-# The generators that the functions of the modules `random`, `numpy.random` and `torch` use. Those of the first two
-# modules have no public name.
+# The generators of the functions in `random`, `numpy.random` and `torch`. The first two have no public name.
 GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
     random._inst,
     np.random.mtrand._rand,
@@ -26,26 +25,25 @@ class Draws:
     """The result of a block with seeded generators.
 
     Attributes:
-        drew: True if code in the block drew random numbers. It is set after the block.
+        drew: True if the block drew random numbers; set at its end.
     """
 
     drew: bool = False
 
 
 class ItemGenerators:
-    """The global generators of Python, NumPy and torch, and the generators that a data set object contains."""
+    """The global generators of Python, NumPy and torch, and those that a data set object contains."""
 
     def __init__(self, held: Sequence[ItemGenerator] = ()) -> None:
         self._generators = (*GLOBAL_GENERATORS, *held)
 
     @classmethod
     def of(cls, holder: object) -> "ItemGenerators":
-        """Return the global generators and the generators that `holder` contains."""
         return cls(inspect_contents(holder).generators)
 
     @contextmanager
     def seed_temporarily(self, seed: int, stream: str, *index: int) -> Iterator[Draws]:
-        """Seed all generators with (seed, stream, index) for the block, and restore their states after it."""
+        """Seed all generators with (seed, stream, index) for the block, and restore their states at its end."""
         draws = Draws()
         with self.restore_afterwards():
             fingerprints = []
@@ -59,7 +57,7 @@ class ItemGenerators:
 
     @contextmanager
     def restore_afterwards(self) -> Iterator[None]:
-        """After the block, restore the states that all generators had before it."""
+        """Restore the states of all generators at the end of the block."""
         before = [_get_state(generator) for generator in self._generators]
         try:
             yield
@@ -77,7 +75,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
         generator.state = type(generator)(seed).state
     else:
         try:
-            # Only a Mersenne Twister has the method `seed`, which is a hundred times as fast as setting a state.
+            # Only a Mersenne Twister has `seed`, which is a hundred times as fast as setting a state.
             generator.seed(divmod(seed, WORD))
         except TypeError:
             kind = generator.get_state(legacy=False)["bit_generator"]
@@ -85,9 +83,9 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
 
 
 def _fingerprint(generator: ItemGenerator) -> int | bytes:
-    """Return a value that differs after a draw from the generator.
+    """Return a value that changes if the generator draws a number.
 
-    For a generator of torch, this value is its state, which torch returns quickly. For others it is the next 64 bits.
+    It is torch's state, which is cheap to read, and the next 64 bits of other generators.
     """
     if isinstance(generator, random.Random):
         return generator.getrandbits(64)

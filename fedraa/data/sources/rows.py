@@ -1,4 +1,4 @@
-"""Samples that are read by row: arrays, `.npy` files, images, and data sets of torch and Hugging Face."""
+"""Samples that are read by row: arrays, files, and data sets of torch and Hugging Face."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,15 +21,17 @@ Index = npt.NDArray[np.int64]
 
 
 class Rows(ABC):
-    """Samples that can be read by row. Each worker gets a copy of this object.
+    """Samples that can be read by row.
 
-    class Squares(fl.Rows):
-        def __len__(self):
-            return 10**9
+    Each worker gets a copy of this object. Example:
 
-        def read(self, rows):
-            x = rows[:, None] / 1e9
-            return x.astype("float32"), (x[:, 0] > 0.5).astype("int64")
+        class Squares(fl.Rows):
+            def __len__(self):
+                return 10**9
+
+            def read(self, rows):
+                x = rows[:, None] / 1e9
+                return x.astype("float32"), (x[:, 0] > 0.5).astype("int64")
     """
 
     @abstractmethod
@@ -40,7 +42,7 @@ class Rows(ABC):
         """Return the inputs x [b, ...] and labels y [b, ...] of some rows, as new arrays."""
 
     def labels(self) -> Array:
-        """Return the labels of all rows. Override this method if labels can be read without the inputs."""
+        """Return the labels of all rows. Override it if labels can be read without the inputs."""
         return self.read(np.arange(len(self)))[1]
 
 
@@ -63,7 +65,7 @@ class ArrayRows(Rows):
 
 @dataclass(frozen=True)
 class NpyRows(Rows):
-    """Rows of two `.npy` files, which may be larger than the memory. Only the needed rows are read."""
+    """Rows of two `.npy` files, which may be larger than the memory."""
 
     x: Path
     y: Path
@@ -72,7 +74,7 @@ class NpyRows(Rows):
         return len(open_array(self.y))
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        # The files are mapped only during a read, because mapped pages count as memory of the process.
+        # Mapped pages count as memory of the process, so the files are mapped only during a read.
         rows = np.asarray(rows)
         return open_array(self.x)[rows], open_array(self.y)[rows]
 
@@ -118,7 +120,7 @@ class HuggingFaceRows(Rows):
         dataset: The table.
         input: The column of samples.
         target: The column of labels.
-        transformed: True if a function of the user computes these columns when a row is read.
+        transformed: True if a user's function computes these columns in each read.
     """
 
     dataset: Any
@@ -143,7 +145,7 @@ class HuggingFaceRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class ImageRows(Rows):
-    """Rows of image files. An image is read as float32 [channels, height, width] with values from 0 to 1."""
+    """Rows of image files, read as float32 [channels, height, width] from 0 to 1."""
 
     paths: tuple[Path, ...]
     y: Array
@@ -195,7 +197,7 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
 
 
 def class_names(data: Any, target: str) -> list[str]:
-    """Return the names of a data set's classes in the order of their labels; an empty list if they have no names."""
+    """Return the names of a data set's classes in the order of their labels; empty without names."""
     names = getattr(data, "classes", None)
     features = getattr(data, "features", None)
     if isinstance(features, dict) and features.get(target) is not None:
@@ -206,7 +208,7 @@ def class_names(data: Any, target: str) -> list[str]:
 
 
 def _are_two_samples(data: tuple[Any, ...] | list[Any]) -> bool:
-    """Return True if the data are a list of two pairs (sample, label), and not a pair of arrays (x, y)."""
+    """Return True for a list of two pairs (sample, label), False for a pair of arrays (x, y)."""
     if not isinstance(data, list):
         return False
     return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in data)
@@ -216,36 +218,29 @@ def _refuse_not_by_row(field: str, data: Any) -> None:
     """Raise InputError with a hint for a DataLoader, a stream, an iterator, a DataFrame, or a dict of splits."""
     indexable = "a data set with len() and [i]"
     if isinstance(data, DataLoader):
-        raise InputError(field, "it yields batches", got=data, expected=indexable, hint="give loader.dataset")
+        raise InputError(field, "it yields batches", got=data, expected=indexable, hint="pass loader.dataset")
     if isinstance(data, IterableDataset) or (hasattr(data, "column_names") and not hasattr(data, "__len__")):
-        hint = "load it without streaming, or give list(...) of its pairs"
+        hint = "load it without streaming, or pass list(...) of its pairs"
         raise InputError(field, "it is a stream", got=data, expected=indexable, hint=hint)
     if isinstance(data, Iterator):
         problem = "it can be read only once"
-        raise InputError(field, problem, got=data, expected=indexable, hint="give list(...) of it")
+        raise InputError(field, problem, got=data, expected=indexable, hint="pass list(...) of it")
     if hasattr(data, "iloc"):
         hint = (
-            "give (frame.drop(columns='label').to_numpy('float32'), frame['label'].to_numpy()), or save it with to_csv "
-            "and give the file"
+            "pass (frame.drop(columns='label').to_numpy('float32'), frame['label'].to_numpy()), or save it with to_csv "
+            "and pass the file"
         )
         raise InputError(field, got=data, expected="(x, y)", hint=hint)
     if isinstance(data, dict) and {"train", "test"} & data.keys():
         problem = f"it has the splits {', '.join(map(str, data))}"
-        raise InputError(field, problem, expected="one split", hint="give train=data['train'], test=data['test']")
+        raise InputError(field, problem, expected="one split", hint="pass train=data['train'], test=data['test']")
 
 
 def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
-    """Return the Rows of a table of Hugging Face. Raise InputError if the table lacks a column.
-
-    Args:
-        field: The field of errors.
-        table: The table.
-        input: The column of samples.
-        target: The column of labels.
-    """
+    """Return the Rows of a table of Hugging Face."""
     transformed = getattr(table, "format", {}).get("type") == "custom"
     if hasattr(table, "with_format") and not transformed:
-        # Without a format, the table returns Python values, not objects of torch, NumPy, pandas or jax.
+        # Without a format, the table returns Python values.
         table = table.with_format(None)
     columns = list(table.column_names)
     if transformed and len(table):
@@ -256,13 +251,13 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
                 f"{field} {name}",
                 got=column,
                 expected=f"one of the columns {', '.join(columns)}",
-                hint=f"give input and target, as in input={columns[0]!r}, target={columns[-1]!r}",
+                hint=f"set input and target, as in input={columns[0]!r}, target={columns[-1]!r}",
             )
     return HuggingFaceRows(table, input, target, transformed)
 
 
 def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
-    """Stack items into one array, or into a dict or tuple of arrays if the items are dicts or tuples.
+    """Stack items into one array, or items that are dicts or tuples into a dict or tuple of arrays.
 
     Args:
         items: The samples or labels.
@@ -298,7 +293,7 @@ def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
             expected = f"the shape {list(arrays[0].shape)}, as row {rows[0]} has"
             hint = ""
             if hasattr(items[0], "convert"):
-                hint = "give images of one size and colour, as with image.convert('RGB').resize((64, 64))"
+                hint = "use images of one size and colour, as with image.convert('RGB').resize((64, 64))"
             raise InputError(f"row {row} {kind}", got=array, expected=expected, hint=hint)
     return np.stack(arrays)
 
@@ -311,7 +306,7 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
 
 
 def _as_arrays(part: Any) -> Tree:
-    """Convert the elements of a dict or a tuple to arrays. Convert any other object to one array."""
+    """Convert the elements of a dict or tuple to arrays, and any other object to one array."""
     if isinstance(part, dict | tuple):
         return map_tree(_item_array, part)
     return _item_array(part)
@@ -320,7 +315,7 @@ def _as_arrays(part: Any) -> Tree:
 def _item_array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return np.asarray(item.detach().cpu().numpy())
-    # An object with the attributes `convert` and `size` is an image of PIL.
+    # Images of PIL have these attributes.
     if hasattr(item, "convert") and hasattr(item, "size"):
         return image_array(plain_image(item))
     refuse_masked("item", item)
@@ -328,9 +323,10 @@ def _item_array(item: Any) -> Array:
 
 
 def open_array(path: Path) -> Array:
-    """Return the memory-mapped array of a `.npy` file. Only rows that are used are read from the file.
+    """Return the memory-mapped array of a `.npy` file, from which only used rows are read.
 
-    Raises InputError if the file does not contain an array of rows.
+    Raises:
+        InputError: The file does not contain an array of rows.
     """
     try:
         refuse_no_file(path)

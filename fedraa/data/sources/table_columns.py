@@ -1,4 +1,4 @@
-"""The columns of a table: functions that choose the target and the features, and that convert them to numbers."""
+"""The target, client and feature columns of a table, and their conversion to numbers."""
 
 import logging
 import re
@@ -28,7 +28,7 @@ CAMEL_ID = re.compile(r".*[a-z]I[dD]")
 
 @dataclass(frozen=True)
 class Table:
-    """A table from one file, or from a file of training rows and a file of test rows.
+    """A table, from one file or from two with training rows and test rows.
 
     Attributes:
         path: The file of the training rows.
@@ -55,7 +55,7 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return a text about the first row for which the mask `which` [n] is True: its number, file and client."""
+        """Return the number, file and client of the first row in the mask `which` [n], as text."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -68,11 +68,11 @@ class Table:
         return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error about column `name` in the first row for which the mask `which` [n] is True."""
+        """Return the field of an error about column `name`, in the first row of the mask `which` [n]."""
         return f"column {name!r} {self.place(which)}"
 
     def spell_call(self, **change: Any) -> str:
-        """Return the text of the user's call of `csv` with some options changed."""
+        """Return the user's call of `csv` with some options changed, as text."""
         return spell_csv(self.path, self.options | change)
 
     def without(self, name: str) -> str:
@@ -82,20 +82,20 @@ class Table:
 
 
 def spell_csv(path: str, options: dict[str, Any]) -> str:
-    """Return the text of the option `--dataset "csv('FILE', name=value)"` with all values that are set."""
+    """Return the text `--dataset "csv('FILE', name=value)"` with all values that are set."""
     values = [f"{name}={value!r}" for name, value in options.items() if value not in (None, ())]
     return f'--dataset "csv({", ".join([repr(path), *values])})"'
 
 
 def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
-    """Return the DataFrames of one or two files, and True if numbers are written with a decimal comma.
+    """Return the DataFrames of one or two files, and True for numbers with a decimal comma.
 
     A column has the same type in both DataFrames.
     """
     files = [open_table(one) for one in (path, test) if one is not None]
     frames = [file.frame() for file in files]
     decimal_comma = any(_has_commas(frame) for frame in frames)
-    # In a file with decimal commas, 1.234 means 1234. So columns that were read as floats are read again as text.
+    # With decimal commas, 1.234 means 1234, so columns of floats are read again as text.
     kinds = "Of" if decimal_comma else "O"
     words: set[str] = set()
     for frame in frames:
@@ -124,7 +124,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         return target
     by_name = {name.lower(): name for name in reversed(names)}
     known = [by_name[name] for name in TARGETS if name in by_name]
-    # A column y may be a coordinate instead of a label.
+    # A column y may be a coordinate, not a label.
     clear = [name for name in known if name.lower() != "y"]
     if len(clear) > 1:
         raise InputError(
@@ -151,9 +151,9 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 
 
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
-    """Log a warning if column y is a feature and there is no column x, because y may then be a second label.
+    """Log a warning if column y, which may be a second label, is a feature without a column x.
 
-    `by_name` has the columns by their names in lower case. `known` has the columns with a name in `TARGETS`.
+    `by_name` has the columns by lower-case name. `known` has the columns with a name in `TARGETS`.
     """
     if len(known) > 1 and "x" not in by_name:
         logger.warning(
@@ -167,7 +167,7 @@ def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> 
 
 
 def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
-    """Return the DataFrame without columns that hold only row numbers. Log a warning about each of them.
+    """Return the DataFrame without columns of row numbers, with a warning about each.
 
     Args:
         path: The file of the table.
@@ -181,7 +181,7 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
                 problem = f"column {int(name.split()[1]) + 1} has no name in the header"
                 raise InputError(path, problem, hint=f"name it, or leave it out with drop=({name!r},)")
             continue
-        # One or two rows are not enough to see that a column holds row numbers.
+        # In one or two rows, any numbers could be row numbers.
         if len(values) < 3 and not is_unnamed(name):
             continue
         if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
@@ -199,7 +199,7 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
 
 
 def refuse_empty(table: Table, name: str) -> None:
-    """Raise InputError if some row has no value in the column."""
+    """Raise InputError if a row has no value in the column."""
     empty = table.frame[name].isna().to_numpy()
     if empty.any():
         raise _missing_value_error(table, name, empty, None)
@@ -208,9 +208,8 @@ def refuse_empty(table: Table, name: str) -> None:
 def encode_features(table: Table, names: Sequence[str]) -> Array:
     """Return the columns as features, float32 [n, features], in the order of the file.
 
-    A column of numbers is one feature. A column of words becomes several features, one for each word of the training
-    rows in alphabetical order: 1 in rows with this word, otherwise 0. A word that occurs only in test rows gives 0 in
-    all these features.
+    A column of numbers is one feature. A column of words has one feature of 0 and 1 per word of the training rows, in
+    alphabetical order. For other words all of these are 0.
     """
     columns = []
     for name in names:
@@ -225,7 +224,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
 
 
 def encode_numbers(table: Table, name: str) -> Array:
-    """Return the target column as float32 [n, 1]. Raise InputError if a value is not a finite number."""
+    """Return the target column as float32 [n, 1], or raise InputError if a value is not a finite number."""
     refuse_empty(table, name)
     if not table.is_words(name):
         values = table.frame[name].to_numpy(np.float64)
@@ -237,7 +236,7 @@ def encode_numbers(table: Table, name: str) -> Array:
 
 
 def encode_classes(table: Table, name: str) -> Array:
-    """Return the class of each row, int64 [n]. Classes are numbered from 0 in the order of their values."""
+    """Return the class of each row, int64 [n], numbered from 0 in the order of the values."""
     refuse_empty(table, name)
     values: Array = table.frame[name].to_numpy()
     if table.is_words(name):
@@ -278,14 +277,14 @@ def _has_commas(frame: Any) -> bool:
 
 
 def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
-    """Return the rows of the file, with text in the columns `words`. Read it again if `frame` has numbers in them."""
+    """Return the rows of the file, with text instead of numbers in the columns `words`."""
     if all(frame[name].dtype == object for name in frame.columns if name in words):
         return frame
     return file.frame(words)
 
 
 def _encode_text(table: Table, name: str) -> Array:
-    """Return a column of text as numbers [n, 1] if all texts are numbers, else as 0 and 1 for each word [n, words]."""
+    """Return a text column as numbers [n, 1] if possible, else as 0 and 1 per word [n, words]."""
     import pandas as pd
 
     values, codes = _parse_column(table, name)
@@ -326,10 +325,9 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return for each row of a text column the number in the text [n], and the index of the text [n].
+    """Return the number in each row of a text column [n], and the index of its text among the distinct ones [n].
 
-    The index is the position of the text among all different texts of the column. The number is NaN if the text is not
-    a number.
+    The number is NaN if the text is no number.
     """
     import pandas as pd
 
@@ -340,9 +338,9 @@ def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
 def _missing_value_error(table: Table, name: str, which: Array, value: str | None) -> InputError:
     """Return the error about the rows without a value, which are True in the mask `which` [n].
 
-    `value` is the content of the first such row: None, or a word such as `NA`.
+    `value` is the content of the first of them: None, or a word such as `NA`.
     """
-    # The hint to omit the column does not fit the columns of the target and of the clients.
+    # The target and the client column cannot be omitted.
     hint = "fill in the values, or remove these rows"
     if name not in (table.target, table.client):
         hint = f"fill in the values, remove these rows, or {table.without(name)}"
@@ -355,7 +353,7 @@ def _check_float32(table: Table, name: str, values: Array) -> None:
         odd = ~np.isfinite(values.astype(np.float32))
     warn_lost_digits(f"column {name!r}", values)
     if odd.any():
-        # `tolist` converts NumPy's numbers to Python's, for the text of the error.
+        # `tolist` gives Python's numbers, for the text of the error.
         value = table.frame[name][odd].tolist()[0]
         raise InputError(table.cell(name, odd), got=value, expected="a finite number that float32 can hold")
 
@@ -373,7 +371,7 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
 
 
 def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
-    """Raise InputError if `labels`, the different values of the target column `name`, cannot be classes."""
+    """Raise InputError if `labels`, the distinct values of the target column `name`, cannot be classes."""
     field = f"column {name!r}"
     other = f"choose another column, as in {table.spell_call(target='NAME')}"
     rows = len(table.frame)
@@ -394,6 +392,6 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
             field,
             f"it has {count} different numbers in {rows} rows",
             expected="classes, which repeat",
-            hint="to predict the number itself, give --objective regression (objective='regression'); if the numbers "
+            hint="to predict the number itself, use --objective regression (objective='regression'); if the numbers "
             "are classes, write them as words, such as c17",
         )

@@ -1,4 +1,4 @@
-"""Reading of a table in a text file, with detection of the encoding, the delimiter and the header."""
+"""A table in a text file, with detection of the encoding, the delimiter and the header."""
 
 import bz2
 import codecs
@@ -47,13 +47,13 @@ class TableFile:
     def frame(self, as_words: Collection[str] = ()) -> Any:
         """Return the rows as a pandas DataFrame, without empty rows and unnamed empty columns.
 
-        If all values of a column are plain numbers, or all are true or false, the column has a numeric type. Other
-        columns contain text without surrounding spaces, and None for an empty value.
+        Columns of plain numbers or of true and false have a numeric type. Others contain stripped text, or None if
+        empty.
 
         Args:
             as_words: The names of columns that are text even if all values are numbers.
         """
-        # pandas is imported only here, because the import is slow and workers do not need it.
+        # Importing pandas is slow, and workers do not need it.
         import pandas as pd
 
         stream = io.StringIO(self.text, newline="")
@@ -70,7 +70,7 @@ class TableFile:
             skipinitialspace=True,
             low_memory=False,
         )
-        # Rows with more fields than the header end with delimiters, so the additional fields are empty.
+        # Longer rows end with delimiters, so their additional fields are empty.
         frame = frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
         for name in frame.columns:
             if pd.api.types.is_bool_dtype(frame[name]):
@@ -83,14 +83,18 @@ class TableFile:
 
 
 def open_table(path: str) -> TableFile:
-    """Read a table from a file. Raise InputError if a row has another number of fields than the header."""
+    """Read a table from a file.
+
+    Raises:
+        InputError: A row has another number of fields than the header.
+    """
     text = _read_text(path)
     hint = EXCEL_HINT.match(text)
     if hint is None:
         delimiter = _guess_delimiter(text)
     else:
         delimiter = hint["delimiter"]
-        # Remove the line `sep=`, but keep its line break, so that the line numbers in errors are correct.
+        # The line break stays, so that the line numbers in errors are correct.
         text = text[hint.end() :]
     try:
         names, line, start, offset_lines = _find_header(text, delimiter)
@@ -124,12 +128,12 @@ def open_table(path: str) -> TableFile:
 
 
 def is_unnamed(name: str) -> bool:
-    """Return True if the name is a placeholder, because the column has no name in the header."""
+    """Return True for a placeholder of a missing column name."""
     return name.startswith("Unnamed: ") and name[len("Unnamed: ") :].isdecimal()
 
 
 def list_names(names: Collection[Any]) -> str:
-    """Return names as text for an error, at most `SHOWN_NAMES` of them."""
+    """Return at most `SHOWN_NAMES` names as text for an error."""
     shown = ", ".join(str(name) for name in islice(names, SHOWN_NAMES))
     if len(names) > SHOWN_NAMES:
         return f"{shown}, ... ({len(names)} in all)"
@@ -159,7 +163,7 @@ def _decode_text(path: str, data: bytes) -> str:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            # Spreadsheets often write Windows-1252. It does not define five bytes. A text with such a byte is latin-1.
+            # Spreadsheets often write Windows-1252. It does not define five bytes, which mean latin-1.
             try:
                 text = data.decode("cp1252")
             except UnicodeDecodeError:
@@ -192,7 +196,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _guess_delimiter(text: str) -> str:
-    """Return the delimiter with which the most rows have as many fields as the header, which has at least two."""
+    """Return the delimiter by which most rows have as many fields as the header, at least two."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))
@@ -207,7 +211,7 @@ def _guess_delimiter(text: str) -> str:
 
 
 def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
-    """Return the names of the columns, the line number of the header, and the position and line of its end.
+    """Return the column names, the header's line number, and the position and line of its end.
 
     Comments above the header are skipped. A line such as `#id,x,label` is the header if a row with numbers follows.
     """
@@ -229,7 +233,7 @@ def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
 
 
 def is_number(text: str) -> bool:
-    """Return True if the function `float` can convert the text."""
+    """Return True if `float` can convert the text."""
     try:
         float(text)
     except ValueError:

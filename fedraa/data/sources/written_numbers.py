@@ -60,8 +60,8 @@ class _Parts:
 def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
     """Return the number in each text as float64 [n], or NaN if the text is not a number.
 
-    A number may have a sign, thousands separators, a currency, a percent sign or a unit (`-1,234.5`, `$12`, `3 %`,
-    `12 kg`, `(15)`). A unit is accepted only if all texts have it.
+    A number may have a sign, thousands separators, a currency, a percent sign or a unit, such as `-1,234.5`, `(15)`,
+    `$12`, `3 %` or `12 kg`. A unit is accepted only if all texts have it.
 
     Args:
         words: The texts.
@@ -78,7 +78,7 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
 
 
 def has_decimal_comma(words: Sequence[str]) -> bool:
-    """Return True if all texts are numbers with a decimal comma, and at least one, such as `3,14`, is unambiguous."""
+    """Return True if all texts are numbers with a decimal comma, and one is unambiguous, such as `3,14`."""
     parts = [_split_word(word) for word in words if not is_missing(word)]
     if not parts or None in parts:
         return False
@@ -86,17 +86,17 @@ def has_decimal_comma(words: Sequence[str]) -> bool:
 
 
 def is_missing(word: str) -> bool:
-    """Return True if the text stands for a missing value, such as `n/a`."""
+    """Return True for the text of a missing value, such as `n/a`."""
     return word.lower() in MISSING
 
 
 def is_date(word: str) -> bool:
-    """Return True if the text is a date or a time of day."""
+    """Return True for a date or a time of day."""
     return _DATE.fullmatch(word) is not None
 
 
 def begins_with_number(word: str) -> bool:
-    """Return True if the text begins with a digit, which a sign and a currency may precede."""
+    """Return True if the text begins with a digit, perhaps after a sign or a currency."""
     return re.match(rf"[-+(~<>]*\s*(?:{CURRENCY})?\s*\d", word) is not None
 
 
@@ -113,11 +113,11 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the list, in which None replaces each number with a unit that is not accepted.
+    """Return the list with None in place of each number with an unaccepted unit.
 
     - A unit of letters is accepted only if all texts are numbers with this unit.
     - A currency is also accepted if some texts have none.
-    - A percent sign is accepted only if most texts have one. Then numbers without a percent sign are not accepted.
+    - A percent sign is accepted only if most texts have one. Then numbers without it are not accepted.
 
     Args:
         parts: The parts of each text; None for a text that is not a number.

@@ -1,4 +1,4 @@
-"""Common transforms of images. One call changes a whole minibatch."""
+"""Common transforms of minibatches of images."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,7 +31,7 @@ class Crop(Transform):
         rows, _, height, width = _image_shape("crop", x)
         padded = F.pad(x, (self.padding,) * 4, value=self.fill)
         top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
-        # A view of all windows of the original size, [b, c, top, left, height, width], by the position of their corner.
+        # The dimensions are [b, c, top, left, height, width].
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(rows, device=x.device), :, top, left]
 
@@ -68,7 +68,7 @@ class Normalize(Transform):
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None):
-            raise InputError("transforms", "normalize has only one of mean and std", hint="give both, or neither")
+            raise InputError("transforms", "normalize has only one of mean and std", hint="set both, or neither")
         if self.std is not None and not all(value > 0 for value in self.std):
             raise InputError("transforms: normalize std", got=list(self.std), expected="values above 0")
 
@@ -82,7 +82,7 @@ class Normalize(Transform):
         channels = x.shape[1]
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
             problem = f"normalize has {len(self.mean)} means and {len(self.std)} stds for {channels} channels"
-            raise InputError("transforms", problem, hint="give one value for all channels, or one for each")
+            raise InputError("transforms", problem, hint="set one value for all channels, or one for each")
         shape = (1, -1, *[1] * (x.ndim - 2))
         mean, std = (torch.tensor(values, dtype=torch.float32, device=x.device) for values in (self.mean, self.std))
         return (x.float() - mean.view(shape)) / std.view(shape)

@@ -22,9 +22,9 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
     """Return the transforms that the user describes, in the same order.
 
     Args:
-        descriptions: Each description is a text: crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path,
-            or several of them as in `crop,flip`. Or it is an object: a Transform, a transform of torchvision's v2, a
-            function `(x, rng)`, or an object with a method `apply(x, rng)`.
+        descriptions: Each is a text: crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, or several
+            of them as in `crop,flip`. Or it is a Transform, a transform of torchvision's v2, a function `(x, rng)`, or
+            an object with a method `apply` of these arguments.
         seed: The seed of the run.
 
     Raises:
@@ -37,7 +37,7 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
 
 
 def _split_names(description: object) -> list[object]:
-    """Split a text at the commas outside of brackets. Return an object unchanged in a list."""
+    """Split a text at the commas outside of brackets. Return any other object in a list."""
     if not isinstance(description, str):
         return [description]
     parts = [""]
@@ -52,7 +52,7 @@ def _split_names(description: object) -> list[object]:
 
 
 def make_transform(description: object) -> Transform:
-    """Return the transform that `description` describes; `make_transforms` lists the accepted forms."""
+    """Return the transform that `description` describes (see `make_transforms`)."""
     if isinstance(description, str):
         description = re.sub(r"^v2[.:]", V2, description)
     transform = TRANSFORMS.resolve(description)

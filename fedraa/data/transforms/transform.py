@@ -1,4 +1,4 @@
-"""The base class of transforms, and the list of all transforms of a run."""
+"""The base class of transforms, and the transforms of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Augment = Callable[[Tensor], Tensor]
 
 
 class Transform(ABC):
-    """A change of the inputs.
+    """A change of samples.
 
     A custom transform defines `apply`:
 
@@ -25,12 +25,11 @@ class Transform(ABC):
             def apply(self, x, rng):
                 return x * torch.from_numpy(rng.uniform(0.5, 1, (len(x), 1, 1, 1)).astype("float32"))
 
-    A function with the arguments `(x, rng)` is also a transform. Draw random numbers only from `rng`, so that they
-    depend on the seed.
+    A function `(x, rng)` is also a transform. Draw random numbers only from `rng`, so that they depend on the seed.
 
     Attributes:
-        random: True to apply the transform to each training minibatch, and never to test samples. False to apply it
-            once to all training and test samples, before the random transforms. Then it may change their shape.
+        random: True to change each training minibatch, and never test samples. False to change all training and test
+            samples once, before the random transforms; then the shape may change.
         moves: True if values may move to another position in the sample.
     """
 
@@ -39,21 +38,21 @@ class Transform(ABC):
 
     @property
     def scales(self) -> bool:
-        """Return True if the transform scales inputs by values of the user. Then the run does not scale them."""
+        """Return True if the transform scales inputs, so that the run does not."""
         return False
 
     @abstractmethod
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return the changed samples [b, ...], without changing `x` itself."""
+        """Return changed copies of the samples [b, ...]."""
 
     def fitted(self, x: Tensor) -> "Transform":
-        """Return the transform after fitting it to training inputs `x` [n, ...]. Most transforms need no fitting."""
+        """Return the transform after fitting it to training inputs [n, ...], if it needs this."""
         return self
 
 
 @dataclass(frozen=True)
 class Called(Transform):
-    """A transform that calls a function `(x, rng)`. Errors contain `name`, which the user can recognise."""
+    """A transform that calls a function `(x, rng)`. Errors contain `name`."""
 
     name: str
     function: Callable[[Tensor, np.random.Generator], Tensor]
@@ -64,7 +63,7 @@ class Called(Transform):
 
 @dataclass(frozen=True)
 class Transforms:
-    """The transforms of a run in their order, and the seed of the run."""
+    """The transforms of a run, in order, and the seed of the run."""
 
     parts: tuple[Transform, ...] = ()
     seed: int = 0
@@ -74,18 +73,18 @@ class Transforms:
 
     @property
     def fixed(self) -> "Transforms":
-        """Return the transforms that are not random. They change training and test samples."""
+        """Return the transforms that are not random."""
         return Transforms(tuple(part for part in self.parts if not part.random), self.seed)
 
     @property
     def drawn(self) -> "Transforms":
-        """Return the random transforms. They change only training minibatches."""
+        """Return the random transforms."""
         return Transforms(tuple(part for part in self.parts if part.random), self.seed)
 
     def make_augmentation(self, client: int, turn: int) -> Augment:
-        """Return a function that applies the transforms to the minibatches of the task number `turn` of a client.
+        """Return a function that transforms the minibatches of the task number `turn` of a client, in order.
 
-        Call the function once for each minibatch in order, because all calls use one random generator.
+        All calls use one random generator.
         """
         if not self.parts:
             return lambda x: x
@@ -93,7 +92,7 @@ class Transforms:
         return lambda x: self._apply_parts(x, rng)
 
     def all(self, x: Any) -> Any:
-        """Apply all transforms to the array x [n, ...], and return the result."""
+        """Return the array x [n, ...] after all transforms."""
         if not self.parts:
             return x
         rng = generator(self.seed, "transforms")
@@ -105,9 +104,10 @@ class Transforms:
         return x
 
     def fitted(self, x: Any) -> "Transforms":
-        """Return the transforms after fitting them to training inputs `x`.
+        """Return the transforms after fitting them to training inputs.
 
-        Raises InputError if a transform cannot be applied to these inputs.
+        Raises:
+            InputError: A transform cannot be applied to these inputs.
         """
         if isinstance(x, dict | tuple):
             problem = f"{transform_name(self.parts[0])} needs samples with one input, but these have {len(x)}"
@@ -134,7 +134,7 @@ def transform_name(part: Any) -> str:
 
 
 def _try_transform(part: Transform, x: Tensor, seed: int) -> Tensor:
-    """Apply a transform to trial samples, check the result, and return it.
+    """Return samples after a transform, and check them.
 
     Args:
         part: The transform.

@@ -1,4 +1,4 @@
-"""Transforms of torchvision.transforms.v2, with random numbers that depend on the seed of the run."""
+"""Transforms of torchvision.transforms.v2, with random numbers from the seed of the run."""
 
 from typing import Any
 
@@ -27,14 +27,14 @@ STILL = (
 class Vision(Transform):
     """A transform of torchvision.transforms.v2, which is applied to one image after another.
 
-    Before each call PyTorch's generator is seeded from the run's random generator. A transform in `FIXED`, such as
-    Resize, is not random and is also applied to test samples.
+    PyTorch's generator is seeded from the run's before each call. Transforms in `FIXED`, such as Resize, are not random
+    and also change test samples.
     """
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
         self.name = type(wrapped).__name__
-        # `Transform` declares these attributes for the class. Here they depend on the wrapped transform.
+        # These class attributes depend on the wrapped transform.
         self.random = self.name not in FIXED  # type: ignore[misc]
         self.moves = self.name not in STILL  # type: ignore[misc]
 

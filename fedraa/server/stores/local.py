@@ -10,7 +10,7 @@ from fedraa.errors import InputError
 from fedraa.messages import Buffer, Index, Shapes, SharedBuffer, State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
 from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate, Floats
-from fedraa.server.running_mean import LocalMean, RunningMean
+from fedraa.server.mixing import LocalMean, RunningMean
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.vectors.chunked import copy_coordinates

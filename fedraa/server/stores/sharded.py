@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.messages import Index, Receipt, Vector
-from fedraa.server.mixing import add_delta, blend_weights
-from fedraa.server.running_mean import update_mean
+from fedraa.server.mixing import add_delta, blend_weights, update_mean
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
 

@@ -1,4 +1,4 @@
-"""FedGMR's submodels: each client trains the model's largest weights, and more of them over time."""
+"""FedGMR: each client trains the largest weights of the model, and more of them over time."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -22,12 +22,10 @@ MIN_TENSOR_DENSITY = 0.02
 
 @dataclass(frozen=True)
 class Growing(WithCapacities):
-    """FedGMR with growth at fixed times. A client trains the share max(its capacity, floor) of the weights.
+    """FedGMR: a client trains the largest weights, at fixed times more of them.
 
-    The floor rises on the run's clock: it is 0.05 until 0.2 of the time `until`, then 0.1 until 0.4, 0.2 until 0.6, 0.5
-    until 0.8, and 1 afterwards. The largest weights are trained; the weights of all tensors that can be masked are
-    ranked by magnitude in one list. At least two per cent of each of these tensors are trained. Biases and all other
-    tensors are always trained.
+    The trained share is max(capacity, floor), where `floor` rises with time. All weights of maskable tensors are ranked
+    together, but at least two per cent of each tensor are trained. Biases and all other tensors are always trained.
 
     Attributes:
         capacities: Each client's smallest share of the weights.
@@ -40,7 +38,7 @@ class Growing(WithCapacities):
     full_width: ClassVar[bool] = True
 
     def floor(self, now: float) -> float:
-        """Return the minimum density at the time `now`."""
+        """Return the smallest share of the weights that any client trains at the time `now`."""
         return next((density for point, density in DENSITY_STEPS if now < point * self.until), 1.0)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
@@ -60,9 +58,9 @@ class Growing(WithCapacities):
 
 
 def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
-    """Return a mask [d] that keeps the share `density` of the weights in `spans`: the largest ones.
+    """Return a mask [d] of the weights with the largest magnitudes.
 
-    All coordinates outside of `spans` are in the mask. A mask of higher density contains every mask of lower density.
+    It also contains all coordinates outside of `spans`.
 
     Args:
         params: The model [d].
@@ -81,7 +79,6 @@ def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
 
 
 def _find_spans(traced: Traced) -> list[slice]:
-    """Return the positions of the weights that may be masked: matrices and kernels, not biases."""
     names = find_maskable_names(traced)
     layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
     return [

@@ -1,4 +1,4 @@
-"""The policy with partial backward passes: clients train only the last layers of the model."""
+"""SALF: clients train only the last layers, so that the backward pass ends early."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 
 
 class LayerAssignments:
-    """The assignments in which a client trains the last layers of a run's model, with their work in FLOPs.
+    """A cache of assignments in which a client trains only the last layers of the model.
 
-    A layer is a module with its tensors. The backward pass determines the order of the layers.
+    A layer is a module with its own parameters. The backward pass determines the order of the layers.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -27,13 +27,12 @@ class LayerAssignments:
         self._assign = cache(self._make_assignment)
 
     def within(self, share: float) -> Assignment:
-        """Return the assignment of as many last layers as this share of the whole work allows, at least one."""
+        """Return the assignment of as many last layers as this share of the model's FLOPs allows, at least one."""
         total = len(self._layers)
         limit = share * self._work(total)
         return self._assign(max(1, bisect_right(range(1, total + 1), limit, key=self._work)))
 
     def _trained(self, count: int) -> set[str]:
-        """Return the names of the tensors of the last `count` layers."""
         names: set[str] = set()
         return names.union(*self._layers[:count])
 
@@ -42,7 +41,6 @@ class LayerAssignments:
         return measure_layers(self._run.traced, self._trained(count), self._example).flops
 
     def _make_assignment(self, count: int) -> Assignment:
-        """Return the assignment of the last `count` layers. Its label is `count`."""
         traced = self._run.traced
         if count == len(self._layers):
             return Assignment(count, self._run.whole())
@@ -61,15 +59,13 @@ class LayerAssignments:
 
 @dataclass(frozen=True)
 class LastLayers(WithCapacities):
-    """SALF: a client runs the whole forward pass, and the backward pass from the last layer as far as time allows.
+    """SALF: a client runs the whole forward pass, but the backward pass only through the last layers.
 
-    The capacity of a client is the work that it can finish before the deadline, as a share of the FLOPs for training
-    the whole model. The client trains as many of the last layers as this share allows, at least one. All other layers
-    keep the values that the client received. With capacities auto, the deadline is the time in which the fastest device
-    trains the whole model.
+    A client trains as many of the last layers as its capacity allows, at least one. With capacities auto, the deadline
+    is the time in which the fastest device trains the whole model.
 
     Attributes:
-        capacities: Each client's share of the work.
+        capacities: The share of the model's FLOPs that each client can compute before the deadline.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.85, 0.7, 0.55, 0.4)))

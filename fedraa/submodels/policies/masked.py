@@ -1,4 +1,4 @@
-"""Policies of element-wise masks over the blocks of a model, or over its current weights."""
+"""Policies in which clients train single weights: FourWay (SubDisMO) and Pruned (OAP)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -37,16 +37,14 @@ MAX_RANKED_PARTS = 127
 
 @dataclass(frozen=True)
 class FourWay(SubmodelPolicy):
-    """SubDisMO: in each round the parameters of the blocks are split at random into disjoint parts.
+    """SubDisMO: each round splits the parameters of the repeated blocks at random into disjoint parts.
 
-    All clients share the split. Each client in the first half of all clients trains one part, and each client in the
-    second half trains two parts. Parameters outside the blocks are always trained. The paper does not define the parts,
-    so `form` selects one of three readings:
+    All clients share the split. The first half of the clients train one part each, the second half train two. All other
+    parameters are always trained. The paper does not define the parts, so there are three forms:
 
     - elements: single weights, which saves traffic but no computing.
-    - units: heads and hidden neurons, which the client cuts from the model.
-    - blocks: whole blocks. A block that a client does not train leaves its input unchanged and is not computed. This
-      reading explains the parameters and the FLOPs in the paper's Table 7.
+    - units: attention heads and hidden neurons, which are cut from the client's model.
+    - blocks: whole blocks. A skipped block returns its input. This explains the paper's Table 7.
 
     Attributes:
         parts: Number of disjoint parts of a split.
@@ -76,7 +74,6 @@ class FourWay(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _mask_elements(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the chosen parts in the form `elements`."""
         whole = run.whole()
         names = find_maskable_names(run.traced)
         split = _Last(
@@ -92,14 +89,13 @@ class FourWay(SubmodelPolicy):
         return make_assignment
 
     def _cut_units(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the chosen parts in the form `units`."""
         run.check_units()
         names = set(find_maskable_names(run.traced))
         inner = [names.issuperset(entry.tensor for entry in group.entries) for group in run.traced.groups]
         sizes = [group.size for group, is_inner in zip(run.traced.groups, inner, strict=True) if is_inner]
         if min(sizes, default=0) < self.parts:
-            problem = f"a group of units inside the blocks has {min(sizes, default=0)} units"
-            raise InputError("submodel", problem, got=self.parts, hint="give form elements, or fewer parts")
+            problem = f"a width group of the blocks has only {min(sizes, default=0)} units"
+            raise InputError("submodel", problem, got=self.parts, hint="set form to elements, or use fewer parts")
         split = _Last(
             lambda context: indices.deal_disjoint(run.traced, self.parts, generator(run.seed, "split", context.round))
         )
@@ -113,14 +109,13 @@ class FourWay(SubmodelPolicy):
         return make_assignment
 
     def _leave_out_blocks(self, run: RunContext) -> MakeAssignment:
-        """Return a function that makes the assignment of the chosen parts in the form `blocks`."""
         assert run.example is not None
         whole = run.whole()
         blocks = find_removable_blocks(run.traced, run.example)
         if len(blocks) < self.parts:
             problem = f"{type(run.traced.module).__name__} has {len(blocks)} blocks that leave their input unchanged"
             expected = f"at least {self.parts}, the number of parts"
-            raise InputError("submodel", problem, expected=expected, hint="give form elements or units")
+            raise InputError("submodel", problem, expected=expected, hint="set form to elements or units")
 
         def make_assignment(context: RoundContext, chosen: Parts) -> Assignment:
             order = generator(run.seed, "split", context.round).permutation(len(blocks))
@@ -136,15 +131,15 @@ class FourWay(SubmodelPolicy):
 
 
 def label_parts(chosen: Parts) -> int:
-    """Return a label for a set of parts: an integer in which each part is one bit."""
+    """Return an integer with one bit per chosen part."""
     return int((1 << chosen).sum())
 
 
 @dataclass(frozen=True)
 class Pruned(WithCapacities):
-    """OAP: each client trains its share of the weights of the current model, the largest ones of every tensor.
+    """OAP: each client trains the largest weights of every tensor of the current model.
 
-    By default the weights are divided into quarters, as in the paper's settings.
+    With the default of 4 parts, shares are rounded down to quarters, as in the paper.
 
     Attributes:
         capacities: Share of the weights that each client trains.
@@ -179,7 +174,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """A function with a cache: the value is computed once per round, because all clients of the round share it."""
+    """A cache of a value that all clients of a round share."""
 
     make: Callable[[RoundContext], T]
     round: int = -1
@@ -193,10 +188,10 @@ class _Last(Generic[T]):
 
 
 def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
-    """Return the part of each coordinate, int8 [d].
+    """Return the number of the magnitude part to which each coordinate belongs, int8 [d].
 
-    The coordinates of a tensor are divided into `parts` equal parts by their rank of |value|. Part 0 holds the smallest
-    values. Coordinates of tensors that are not in `names` get -1.
+    Each named tensor is divided into `parts` equal parts by |value|; part 0 has the smallest values. All other
+    coordinates get -1.
 
     Args:
         traced: The traced model.

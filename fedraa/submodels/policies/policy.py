@@ -1,7 +1,7 @@
-"""Policies that choose the part of the model that a client trains in a round.
+"""Base classes of the policies that choose the part of the model that a client trains.
 
-A policy has only settings. Its method `bind` makes the sampler of one run. Random choices are functions of (seed,
-round, client), so that samplers need no state. Only PruneFL's sampler has a state, which is its mask.
+A policy has only settings, and `bind` makes its sampler for one run. Random choices depend only on seed, round and
+client, so only PruneFL's sampler has a state.
 """
 
 from collections import OrderedDict
@@ -60,7 +60,7 @@ class RunContext:
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
-        """Return the dense submodel with these units. Repeated calls return the same object while it is cached."""
+        """Return the dense submodel with these units. Results are cached."""
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
@@ -70,29 +70,30 @@ class RunContext:
         return self._submodels[key]
 
     def units(self, kept: IndexSet, label: int = 0) -> Assignment:
-        """Return the assignment of the dense submodel with these units.
+        """Return the assignment of a dense submodel.
 
-        `kept` has one ascending int64 array of units for each width group of `traced.groups`.
+        Args:
+            kept: For each width group of `traced.groups`, an ascending int64 array of the units to train.
+            label: A number that the log shows.
         """
         return Assignment(label, self.submodel(kept))
 
     def masked(self, mask: Mask, label: int = 0) -> Assignment:
-        """Return an assignment of the whole model in which only the coordinates in `mask` [d] are trained."""
+        """Return an assignment that trains only the coordinates in `mask` [d] of the whole model."""
         if mask.shape != (self.traced.size,) or mask.dtype != np.bool_:
             raise InputError("submodel", got=mask, expected=f"a mask of bool [{self.traced.size}]")
         return Assignment(label, self.whole(), mask)
 
     def rng(self, *index: int) -> np.random.Generator:
-        """Return a random generator for a custom policy, which depends only on the run's seed and these numbers."""
+        """Return a random generator that depends only on the run's seed and these numbers."""
         return generator(self.seed, "policy", *index)
 
     def check_units(self, parts: int = 1, error: InputError | None = None) -> None:
-        """Raise an InputError unless every width group can be cut into `parts` parts.
+        """Raise an InputError if the model has no width group, or one with fewer than `parts` units.
 
         Args:
             parts: The number of parts.
-            error: An error that names the option from which the number of parts follows. This method completes its
-                message and raises it.
+            error: An error about the option that sets the number of parts. It is raised with a completed message.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
@@ -127,7 +128,7 @@ class RoundContext:
 
 
 class SubmodelSampler(Stateful):
-    """A policy in one run: it draws submodels. The draws may depend on client updates, as in PruneFL.
+    """A policy in one run. It chooses the submodel of each client and receives the clients' updates.
 
     Attributes:
         asks: Names of buffers that client updates must contain besides the parameters.
@@ -140,7 +141,7 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return how many buffers a client receives and sends besides its submodel. They count as traffic."""
+        """Return the additional buffers that a client receives and sends. They count as traffic."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
@@ -168,7 +169,7 @@ class SubmodelSampler(Stateful):
 
 
 class Pure(SubmodelSampler):
-    """A sampler that only calls a pure function of the round and the client."""
+    """A sampler without state, made from a function."""
 
     def __init__(self, draw: Callable[[RoundContext], Assignment]) -> None:
         self._draw = draw
@@ -208,22 +209,22 @@ class SubmodelPolicy:
 
     @property
     def full_width(self) -> bool:
-        """Return True if clients hold the whole model, and train either all or some of its coordinates."""
+        """True if clients hold the whole model, even if they train only some coordinates."""
         return False
 
     @property
     def cuts(self) -> bool:
-        """Return True if the policy needs the width groups of the model."""
+        """True if the policy cuts units from the model."""
         return not self.whole
 
     @property
     def scales(self) -> bool:
-        """Return True if activations are divided, and the learning rate multiplied, by the share of trained units."""
+        """True if training scales activations and the learning rate by the share of trained units."""
         return False
 
     @property
     def alone(self) -> int:
-        """Return the number of rounds at the start in which only the first client trains."""
+        """Number of rounds at the start in which only the first client trains."""
         return 0
 
     def draw(self, context: RoundContext) -> Assignment:
@@ -231,11 +232,15 @@ class SubmodelPolicy:
         raise InputError("submodel", f"{type(self).__name__} has no draw", hint="define draw(self, context)")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        """Return the sampler for one run. Raises InputError if the policy cannot use the model."""
+        """Return the sampler for one run.
+
+        Raises:
+            InputError: The policy cannot use the model.
+        """
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        """Return the submodels that a scheduler assigns. By default the whole model is the only one."""
+        """Return the submodels that a scheduler can assign. The default is the whole model only."""
         return (traced.full(),)
 
 
@@ -243,7 +248,7 @@ class SubmodelPolicy:
 class Capacities:
     """The share of the model that each client trains.
 
-    There are L levels. Client n has the level number n mod L. If `redraw` is set, it has a random level in every round.
+    Client n has the share `levels[n % len(levels)]`, or with `redraw` a random one in each round.
 
     Attributes:
         levels: Shares of the model, or auto if they follow from the speed of each device.
@@ -271,15 +276,15 @@ class Capacities:
 
     @classmethod
     def from_speeds(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
-        """Return capacities that follow from the speeds of the clients' devices.
+        """Return the capacities of clients with these compute speeds.
 
-        A client gets the largest of `shares` that is at most its speed divided by the speed of the fastest client.
+        A client gets the largest of `shares` that is at most its speed divided by the fastest client's speed.
         """
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
 
     def of(self, client: int, round: int, seed: int) -> float:
-        """Return the share of a client in a round.
+        """Return the share of the model that a client trains in a round.
 
         Args:
             client: The client, from 0.
@@ -296,7 +301,7 @@ def _is_share(value: object) -> bool:
 
 
 class WithCapacities(SubmodelPolicy):
-    """A policy that gives each client a share of the model. `capacities` may also be a tuple of shares."""
+    """Base class of policies that give each client a share of the model."""
 
     capacities: Capacities
 
@@ -305,10 +310,9 @@ class WithCapacities(SubmodelPolicy):
 
 
 def make_capacities(source: Any) -> Capacities:
-    """Return the capacities that a tuple of shares, or a mapping from config.json, describes."""
+    """Return the Capacities that a tuple of shares, or a mapping from config.json, describes."""
     if isinstance(source, Capacities):
         return source
-    # In config.json, capacities are a mapping.
     if isinstance(source, Mapping) and source.get(KIND) == Capacities.__name__:
         return Capacities(**{name: value for name, value in source.items() if name != KIND})
     return Capacities(source)

@@ -1,4 +1,4 @@
-"""PruneFL (Jiang et al. 2022) at a fixed density: one mask for all clients, which is chosen again during training."""
+"""PruneFL (Jiang et al. 2022) at a fixed density: one mask for all clients, updated during training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,22 +19,19 @@ from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-# Share of the weights in the mask of each tensor that the next mask may drop, the smallest first. The share halves
-# every REMOVABLE_HALF_LIFE rounds.
+# The share of weights per tensor that a mask update may drop at first, and the rounds after which it halves.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
 
 class SharedMask(SubmodelSampler):
-    """PruneFL's mask, the sum of squared gradients since the mask was chosen, and the choice of the next mask.
+    """PruneFL's mask during a run, with the squared gradients that determine the next mask.
 
-    The mask is chosen again after each of the first `initial` rounds, in which only one client trains (the paper's
-    initial stage), and then after every `every` rounds. First, the smallest weights in the mask of each tensor are
-    removed. Then the same number of weights is added: the most important of all weights that are now outside of the
-    mask. The importance of a weight is its sum of squared gradients divided by the number of its uses in the forward
-    pass of a sample. In the released code the divisor is the time of the layer on a Raspberry Pi. Weights outside of
-    the mask are 0 in the model. As in the released code, a weight that is added again has the value that it had when it
-    was removed.
+    The mask is updated after each of the first `initial` rounds, then every `every` rounds. An update drops the
+    smallest weights of each tensor and adds as many of the most important weights outside of the mask. Importance is
+    the sum of squared gradients divided by the number of uses in a forward pass. (The released code divides by time on
+    a Raspberry Pi.) Weights outside of the mask are 0. A weight that returns gets its last value, as in the released
+    code.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -62,12 +59,11 @@ class SharedMask(SubmodelSampler):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the extra traffic. In a round that ends with a new mask, clients send all squared gradients."""
+        """Return the extra traffic: clients send all squared gradients in a round that updates the mask."""
         return ExtraBuffers(up_whole=int(self._mask_is_due))
 
     @property
     def _mask_is_due(self) -> bool:
-        """Return True if a new mask is chosen at the end of this round."""
         return self._rounds < self.alone or (self._rounds + 1) % self._every == 0
 
     def draw(self, turn: RoundContext) -> Assignment:
@@ -89,7 +85,6 @@ class SharedMask(SubmodelSampler):
             self._squares.fill(0)
 
     def _choose_mask(self, params: Vector) -> Mask:
-        """Return a mask in which the most important weights outside of the mask replace the smallest weights in it."""
         mask = self.mask.copy()
         share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
         candidates = np.zeros_like(mask)
@@ -108,10 +103,10 @@ class SharedMask(SubmodelSampler):
 
 
 def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:
-    """Return the number of times that a sample's forward pass uses each weight [d].
+    """Return how often a sample's forward pass uses each weight [d].
 
-    A weight of a convolution is used at every pixel of the result, and a weight of a layer over a sequence at every
-    position. The number is 1 if `example` is None, and for parameters of a layer that is never called.
+    A convolution uses a weight at every output pixel, and a layer over a sequence at every position. Without `example`,
+    and in layers that are never called, the number is 1.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -123,7 +118,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Return a dict: for each layer with parameters, the number of positions that it computes for a sample."""
+    """Return the number of positions that each layer computes for one sample."""
     module = traced.make_skeleton(traced.widths(traced.full())).eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}
@@ -145,14 +140,14 @@ def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AdaptivePruning(SubmodelPolicy):
-    """PruneFL: one mask of a fixed density for all clients, which is chosen again every `reprune_every` rounds.
+    """PruneFL: one mask of a fixed density for all clients, updated every `reprune_every` rounds.
 
-    The first mask has the largest initial parameters, and all others become 0. In the first `initial` rounds only the
-    first client trains, and the mask is chosen again after each of these rounds. At density 1 the mask never changes.
+    The first mask keeps the largest initial parameters. All others become 0. In the first `initial` rounds only the
+    first client trains, and the mask is updated after each.
 
     Attributes:
-        density: Share of the parameters in the mask.
-        reprune_every: Number of rounds between two choices of the mask.
+        density: Share of the parameters in the mask. At 1 the mask never changes.
+        reprune_every: Number of rounds between two mask updates.
         initial: Number of rounds at the start in which only the first client trains.
     """
 

@@ -1,4 +1,4 @@
-"""RA-Fed's and RAM-Fed's policy: the parameters are divided into regions, and each client trains some regions."""
+"""RA-Fed and RAM-Fed: the parameters are divided into regions, and each client trains some regions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,33 +27,25 @@ from fedraa.submodels.traced import Traced
 
 @dataclass(frozen=True)
 class Arbitrary(SubmodelPolicy):
-    """RA-Fed, RAM-Fed: the parameters are divided into `parts` regions (Definition 1), and clients train some of them.
+    """RA-Fed, RAM-Fed: the parameters form regions, and each client trains some of them (Definition 1).
 
-    With `regions` "hidden" every parameter is in the region of its hidden unit. Each of 4 regions then has a quarter of
-    the parameters of every layer. The output layer is divided by its inputs. If it were divided by classes, a client
-    would train the scores of classes that it does not have.
+    At level L a client trains half of the regions, at S one. At MIX half of the clients train as at L, the others as at
+    S. In round 0 all train everything. Clients receive and compute the whole model, as in the paper, unless
+    `capacities` replace the level: then a client of capacity r receives and trains r * `parts` regions, at least one.
 
-    With `regions` "units" the units of every width group are divided, and regions are drawn independently for every
-    group. A client trains the weights between the drawn units. At level L this is a quarter of a matrix between two
-    hidden layers. Over time all parts of the matrix are trained.
+    There are two forms of regions:
 
-    At level L a client trains half of the regions (2 of 4), at level S one region. At level MIX, half of the clients
-    train as at level L and the other half as at level S. The clients of level L are drawn once per run, or in every
-    round with `redraw`. In round 0 all clients train everything. In every `uncovered_every`-th round (0: never) all
-    clients train the same regions, which are drawn for this round, so that no client trains the other regions.
-
-    With `capacities`, a client's device sets the number of its regions instead of the level. A client of capacity r
-    trains r times `parts` regions, rounded down, and at least one. It receives only these regions, and its cost is the
-    cost of the parameters that it trains. Without `capacities` clients receive the whole model, as in the paper, and
-    compute all of it.
+    - hidden: a region has the parameters of some hidden units. The output layer is divided by its inputs, because a
+      client should not train the scores of classes that it does not have.
+    - units: regions are drawn separately for every width group. A client trains the weights between its drawn units.
 
     Attributes:
         level: The number of regions that a client trains: L, S or MIX.
         parts: Number of regions.
-        uncovered_every: The number of rounds from one round in which all clients train the same regions to the next
-            such round; 0 if there is no such round.
+        uncovered_every: Period in rounds of rounds in which all clients train the same regions, so that no client
+            trains the others; 0 for none.
         regions: The form of the regions: hidden or units.
-        redraw: True to draw the clients that train as at level L again in every round. Only for level MIX.
+        redraw: True to draw the clients of level L again in every round. Only for level MIX.
         capacities: Each client's share of the model, which replaces the level.
     """
 
@@ -98,8 +90,7 @@ class Arbitrary(SubmodelPolicy):
             stream: str = "regions"
             index: tuple[int, ...] = (context.round, context.client)
             if self.uncovered_every and context.round % self.uncovered_every == 0:
-                # The seed of this draw does not include the client, so that all clients of this round draw the same
-                # regions.
+                # Without the client in the seed, all clients draw the same regions.
                 stream, index = "gap", (context.round,)
             order = generator(run.seed, stream, *index).permutation(self.parts)
             chosen = order[:count]
@@ -112,7 +103,7 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
-        """Return the clients that train half of the regions. `when` is the round if they are drawn in every round."""
+        """Return the clients that train at level L, drawn once per run or again in round `when`."""
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":
@@ -121,9 +112,9 @@ class Arbitrary(SubmodelPolicy):
         return frozenset(order[: run.clients // 2].tolist())
 
     def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
-        """Return a function that makes the mask of some regions.
+        """Return a function that makes the mask [d] of some regions.
 
-        Its arguments are the regions and the round. A third argument is the client, unless all clients share the mask.
+        Its arguments are the regions, the round and, unless all clients share the mask, the client.
         """
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
@@ -136,12 +127,11 @@ class Arbitrary(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class RegionSchedule(SubmodelPolicy):
-    """RA-Fed and RAM-Fed with a fixed schedule of regions instead of random draws (RAM-Fed, Figures 3 and 4).
+    """RA-Fed and RAM-Fed with a fixed schedule of regions (RAM-Fed, Figures 3 and 4).
 
-    A client trains one of the regions of `Arbitrary`. In round 0 all clients train everything. From then on, S*
-    regions (`trained`) are trained in each round. One of them has most of the clients; each of the others has Gamma*
-    clients (`coverage`, the least coverage). After every `spell` rounds each client moves to the next region. A client
-    therefore returns to a region tau = (parts - 1) * spell + 1 rounds after it last trained this region (Assumption 6).
+    In round 0 all clients train everything. Later rounds train `trained` regions: one with most of the clients, the
+    others with `coverage` clients each. After `spell` rounds each client moves to the next region. It returns to a
+    region tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
 
     Attributes:
         coverage: Smallest number of clients of a trained region, Gamma*.
@@ -166,14 +156,14 @@ class RegionSchedule(SubmodelPolicy):
 
     @property
     def spell(self) -> int:
-        """The number of consecutive rounds in which a client trains the same region."""
+        """Number of consecutive rounds in which a client trains the same region."""
         return (self.tau - 1) // (self.parts - 1)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         if self.coverage * self.trained > run.clients:
             problem = f"{self.trained} regions with {self.coverage} clients each need more than {run.clients} clients"
             raise InputError(
-                "submodel.coverage", problem, got=self.coverage, hint="give a smaller coverage or more clients"
+                "submodel.coverage", problem, got=self.coverage, hint="use a smaller coverage or more clients"
             )
         whole = run.whole()
         region_of = masks.hidden_parts(run.traced, self.parts)
@@ -192,7 +182,7 @@ class RegionSchedule(SubmodelPolicy):
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """Return the mask of the weights between the units of `count` regions, which are drawn separately in every group.
+    """Return a mask of the weights between the units of `count` random regions of each width group.
 
     Args:
         traced: The traced model.

@@ -1,4 +1,4 @@
-"""The policies of shuffled submodels: Bernoulli masks, random kernels, and blocks in a random order."""
+"""Shuffled submodels: random masks, random kernels, and blocks in a random order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 class Bernoulli(WithCapacities):
     """Shuffled submodels, Algorithm 1: a client trains each element with probability p.
 
-    If `kernels` is True, the client instead trains ceil(p K) random units of every group of K units, as in the paper's
-    experiments. The paper's theory draws elements.
+    With `kernels`, it trains ceil(p K) random units of every group of K units, as in the paper's experiments. The
+    paper's theory draws elements.
 
     Attributes:
         capacities: Each client's share of the elements or kernels.
@@ -45,14 +45,11 @@ class Bernoulli(WithCapacities):
 
 @dataclass(frozen=True)
 class ShuffledBlocks(WithCapacities):
-    """Shuffled submodels, Algorithm 2: the parameters form B = ceil(1/r) fixed blocks.
+    """Shuffled submodels, Algorithm 2: the parameters form ceil(1/r) fixed blocks, trained in turn.
 
-    A client trains each block once per cycle. In a cycle, all clients of equal capacity have the same random order of
-    the blocks, so that they train the same block. If `shuffled` is False, the order is always the same (rolling).
-
-    A block consists of elements. If `kernels` is True, it consists of units of every group instead, and each group has
-    a different order. With one order for all groups, the weights between different blocks of adjacent layers would
-    never be trained.
+    In each cycle a client trains every block once. Clients of equal capacity train the same block at the same time.
+    With `kernels`, each group orders its blocks separately, because one shared order would never train the weights
+    between different blocks of adjacent layers.
 
     Attributes:
         capacities: Each client's share r of the model.
@@ -95,14 +92,7 @@ class ShuffledBlocks(WithCapacities):
         return Pure(draw_assignment)
 
     def _draw_orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
-        """Return the order of a cycle's blocks in each group [groups, count].
-
-        Args:
-            seed: Seed of the run.
-            count: Number of blocks.
-            cycle: The cycle, from 0.
-            groups: Number of groups.
-        """
+        """Return the order of the blocks in a cycle for each group [groups, count]."""
         if not self.shuffled:
             return (np.arange(count) + cycle * np.arange(groups)[:, None]) % count
         rng = generator(seed, "cycle", count, cycle)
@@ -110,5 +100,5 @@ class ShuffledBlocks(WithCapacities):
 
 
 def block_count(ratio: float) -> int:
-    """Return the number of blocks, B = ceil(1/r)."""
+    """Return the number of blocks B = ceil(1/r) for a client's share r."""
     return int(np.ceil(round(1 / ratio, 9)))

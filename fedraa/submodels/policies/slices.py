@@ -1,4 +1,4 @@
-"""Policies with dense submodels (slices of the width groups), or with the whole model."""
+"""Policies in which clients train a slice of every width group, or the whole model."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +22,7 @@ from fedraa.submodels.policies.policy import (
 )
 from fedraa.submodels.traced import IndexSet, Traced
 
-# For each number of fragments M, the shares of hidden units of the fragments (Fed-RAA, Table 4).
+# The share of hidden units in each fragment, by the number of fragments (Fed-RAA, Table 4).
 FRAGMENT_RATIOS = {
     1: (1.0,),
     2: (0.4, 0.6),
@@ -46,7 +46,7 @@ class Full(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class Fragments(SubmodelPolicy):
-    """Fixed disjoint fragments of the width groups, assigned by a scheduler (Fed-RAA)."""
+    """Fed-RAA: fixed disjoint fragments of the model, which a scheduler assigns to clients."""
 
     ratios: tuple[Positive, ...]
 
@@ -67,7 +67,7 @@ class Fragments(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class Prefix(WithCapacities):
-    """HeteroFL: a client trains the first ceil(r K) units of every group of K units, so that submodels are nested."""
+    """HeteroFL: a client trains the first ceil(r K) units of every group of K units."""
 
     capacities: Capacities = field(default_factory=Capacities)
 
@@ -86,9 +86,7 @@ class Prefix(WithCapacities):
 
 @dataclass(frozen=True)
 class Rolling(WithCapacities):
-    """FedRolex: a client trains a window of ceil(r K) units of every group.
-
-    The window moves by `stride` units each round.
+    """FedRolex: a client trains a moving window of ceil(r K) units of every group.
 
     Attributes:
         capacities: Each client's share of the units.
@@ -111,11 +109,10 @@ class Rolling(WithCapacities):
 
 @dataclass(frozen=True)
 class DisjointGroups(SubmodelPolicy):
-    """IST: in each round the units of every hidden layer are divided at random among the cohort, in equal groups.
+    """IST: each round divides the hidden units at random among the clients of the cohort.
 
-    A unit of the full model reads the units of all groups, but in training only those of its own group. Therefore, if
-    `scaled` is True, training multiplies the activations by the size of the cohort, and divides the learning rate by
-    this size. In the released code, batch norms have the effects of these two factors.
+    In training, a unit reads only the units of its own part. `scaled` compensates for this: it multiplies activations,
+    and divides the learning rate, by the size of the cohort. In the released code, batch norms have this effect.
 
     Attributes:
         scaled: True to scale activations and learning rate while a group trains.
@@ -128,11 +125,10 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        # All clients of a round share one division into groups, so the last division is cached.
+        # All clients of a round share one division.
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
-            """Return the index set of each client of a round."""
-            problem = "each client of a round needs its own units"
+            problem = "each client of a round needs a different unit of every group"
             run.check_units(cohort, InputError("clients", problem, got=cohort))
             return indices.deal_disjoint(run.traced, cohort, generator(run.seed, "groups", number))
 
@@ -145,7 +141,7 @@ class DisjointGroups(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class LayerCut(SubmodelPolicy):
-    """SplitFed: the client holds the first `layers` layers of the model, and the server holds all other layers.
+    """SplitFed: the client holds the first layers of the model, and the server holds the rest.
 
     Attributes:
         layers: Number of layers that the client holds.

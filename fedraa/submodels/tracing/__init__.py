@@ -1,1 +1,1 @@
-"""The tracer: it runs any module once and finds the width groups in which units can be cut."""
+"""The tracer, which runs a module and finds the units that can be cut from it."""

@@ -18,9 +18,9 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
 def check_kinds(module: nn.Module) -> None:
-    """Raise InputError if a tensor has no values, or if a trainable parameter is not finite float32.
+    """Raise InputError if a tensor has no values, or a trainable parameter is not finite float32.
 
-    Buffers may hold infinities, because masks of attention do.
+    Buffers may contain infinities, as attention masks do.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
@@ -42,19 +42,18 @@ def check_kinds(module: nn.Module) -> None:
 
 
 def check_code(module: nn.Module) -> None:
-    """Raise InputError if the module or a part of it is TorchScript, because such code cannot be followed."""
+    """Raise InputError if the module contains TorchScript, which cannot be traced."""
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             layer = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
             problem = f"{layer} is TorchScript, and its code cannot be followed"
-            raise InputError("module", problem, hint="give the plain module")
+            raise InputError("module", problem, hint="pass the plain module")
 
 
 def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.Parameter]) -> None:
-    """Raise InputError if training would fail or be incomplete.
+    """Raise InputError if training would fail or leave parameters unchanged.
 
-    Training would fail if no parameter gets a gradient, or if a gradient is sparse. It would be incomplete if a
-    parameter in `unregistered` gets a gradient, because the optimizer would never change this parameter.
+    It would fail without any gradient, or with a sparse one. It would never change a parameter in `unregistered`.
 
     Args:
         module: The module, set to training mode.
@@ -77,24 +76,24 @@ def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.P
 
 
 def no_output_error(kind: str) -> InputError:
-    """Return the error about a module of class `kind` without tensors in its output."""
+    """Return the error about a module without tensors in its output."""
     hint = "return tensors, or a dict or tuple of tensors"
     return InputError("module", f"the output of {kind} has no tensor", hint=hint)
 
 
 def unregistered_error(kind: str, p: nn.Parameter) -> InputError:
-    """Return the error about a module of class `kind` that reads a parameter which is not registered in it."""
+    """Return the error about a module that reads a parameter which is not registered in it."""
     problem = f"{kind} reads a parameter {list(p.shape)} that is not registered in it and would never be trained"
     return InputError("module", problem, hint="register it, freeze it, or define forward in the class")
 
 
 def no_gradient_error(kind: str) -> InputError:
-    """Return the error about a module of class `kind` in which no parameter gets a gradient."""
+    """Return the error about a module in which no parameter gets a gradient."""
     return InputError("module", f"no parameter of {kind} gets a gradient from its output, so nothing is trained")
 
 
 def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None:
-    """Raise InputError if one of these gradients, in the order of the trainable parameters, is sparse."""
+    """Raise InputError if a gradient is sparse. The order is that of the trainable parameters."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     for (name, p), gradient in zip(named, gradients, strict=True):
         if gradient is not None and gradient.layout != p.layout:
@@ -105,7 +104,7 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
 def _compute_gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the tensors in the output, and the gradient of their sum for each parameter (None if it has none).
+    """Return the output tensors, and the gradient of their sum for each parameter or None.
 
     Args:
         module: The module, set to training mode.
@@ -125,7 +124,7 @@ def _compute_gradients(
 
 
 def copy_private(module: nn.Module, *, share: bool = False) -> nn.Module:
-    """Return a copy of a module. With `share` it shares the memory of its parameters."""
+    """Return a copy of a module. With `share` it uses the same memory for its parameters."""
     memo: dict[int, object] = {}
     if share:
         memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
@@ -139,7 +138,7 @@ def first_line(error: BaseException, limit: int = 150) -> str:
     """Return the first line of an error's message, cut to `limit` characters."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, KeyError):
-        # The message of a KeyError is only the key, so the name of the class is added.
+        # The message of a KeyError is only the key.
         line = f"KeyError: {line}"
     if len(line) > limit:
         line = line[: limit - 3] + "..."

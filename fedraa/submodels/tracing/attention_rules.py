@@ -13,10 +13,10 @@ from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 
 def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the output of attention. A unit is a whole head: each head multiplies its queries and keys."""
+    """Label each element of attention's output with its unit, which is a whole head."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
-    # With `enable_gqa` (grouped queries) several heads of queries share one head of keys and values.
+    # With `enable_gqa`, several query heads share one head of keys and values.
     if kwargs.get("enable_gqa"):
         keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
     scores = multiply_labels(r, r.labels(query), keys.transpose(-1, -2))
@@ -26,7 +26,7 @@ def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the output of `nn.MultiheadAttention`.
+    """Label each element of the output of `nn.MultiheadAttention` with its unit.
 
     A unit is a head, with its rows and columns in the matrices of all projections.
     """
@@ -55,15 +55,15 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU`, in one or two directions.
+    """Label each element of the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU` with its unit.
 
-    A unit is a row in the matrix of every gate, together with an element of the state.
+    A unit is a row in the matrix of every gate, with its element of the state.
     """
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1
     per_layer = 4 if biased else 2
     if not isinstance(weights, list) or len(weights) != per_layer * layers * heads:
-        # Packed sequences and layers with projections are not supported, so the layer stays whole.
+        # Packed sequences and projections are not supported.
         r.give_up(name, out, args, kwargs)
         return
     read = r.labels(x)
@@ -82,7 +82,7 @@ def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the outputs of one step of a recurrent layer, such as `nn.LSTMCell`."""
+    """Label each element of the outputs of one recurrent step, such as `nn.LSTMCell`, with its unit."""
     x, state, *weights = args
     units = _label_gates(r, r.labels(x), [w for w in weights if w is not None])
     _tie_state(r, units, state)
@@ -91,7 +91,7 @@ def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the labels of a recurrent layer's units in one direction. A unit is a row in the matrix of each gate.
+    """Return the labels of a recurrent layer's units in one direction: the rows of each gate's matrix.
 
     Args:
         r: The recorder.
@@ -116,12 +116,7 @@ def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor
 def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
     """Tie each unit of a recurrent layer to its element of the initial state.
 
-    If the initial state is a constant other than zero, the units are never cut.
-
-    Args:
-        r: The recorder.
-        units: Labels of the layer's units.
-        state: The initial state.
+    A constant state other than zero excludes the units from cuts.
     """
     for x in iterate_tensors(state):
         labels = r.labels(x)

@@ -1,12 +1,11 @@
 """The computation of width groups from the labels of a trace.
 
-The words unit, label, tie and root are defined in labels.py. This module adds:
+labels.py defines unit, label, tie and root. Further words:
 
-- Group: units that lie along the same dimensions of the same tensors, such as the neurons of a layer. The width of a
-  group is the number of its units that a cut keeps.
-- ID: the number of a unit. The units that can be cut are numbered from 0, group by group. An index of a dimension that
-  is never cut has the ID -1.
-- Part: the indices of a dimension that a slicing call takes, such as the first 64 in `x[:, :64]`.
+- Group: units along the same dimensions of the same tensors, such as the neurons of a layer. Its width is the number of
+  units that a submodel keeps.
+- ID: the number of a unit, counted group by group; -1 for an index that is never cut.
+- Part: the indices that a slicing call takes, such as the first 64 in `x[:, :64]`.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.submodels.flat import flat_layout
-from fedraa.submodels.resize import GROUPED, PARTS, Number, Place, Resize, Sizes, slice_ranges
+from fedraa.submodels.resize import GROUPED, PARTS, Place, Resize, SizeFormula, Sizes, slice_ranges
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress_labels, varies_along
-from fedraa.submodels.tracing.recorder import Recorder, Site
+from fedraa.submodels.tracing.recorder import RecordedCall, Recorder
 
 Units = dict[str, dict[int, np.ndarray]]
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
-    """Complete the recorder's ties, divide the units into groups, and return the traced module."""
+    """Return the traced module, with the recorded units divided into groups."""
     while True:
         _settle_ties(recorder)
         roots = recorder.ties.resolve()
@@ -58,7 +57,7 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
 
 
 def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarray:
-    """Return for each label the ID of its unit, or -1 if the label is never cut.
+    """Return the ID of each label's unit, or -1 if the label is never cut.
 
     Args:
         roots: The root of each label.
@@ -69,7 +68,7 @@ def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarra
 
 
 def _settle_ties(recorder: Recorder) -> None:
-    """Add ties until the units of every tensor lie along only one of its dimensions."""
+    """Add ties until the units of every tensor lie along at most one dimension."""
     ties = recorder.ties
     both = sorted(recorder.raw.keys() & recorder.bound.keys())
     for name in both:
@@ -96,7 +95,7 @@ def _settle_ties(recorder: Recorder) -> None:
 
 
 def _find_roots(recorder: Recorder, roots: Roots) -> Units:
-    """Return the root at each index, for each dimension of each parameter and buffer along which units lie."""
+    """Return the root at each index of each dimension with units, for all parameters and buffers."""
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
     for name, labels in recorder.raw.items():
         resolved = torch.from_numpy(roots(labels))
@@ -106,8 +105,8 @@ def _find_roots(recorder: Recorder, roots: Roots) -> Units:
     return entries
 
 
-def _find_parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """Return for each part the roots at its indices. Units inside and outside of a part are in different groups."""
+def _find_parts(sites: Iterable[RecordedCall], roots: Roots) -> list[np.ndarray]:
+    """Return the roots in each part. A part's units form their own groups."""
     parts = []
     for site in sites:
         if site.name not in PARTS:
@@ -124,19 +123,19 @@ def _form_groups(
 ) -> tuple[Units, tuple[Group, ...], np.ndarray]:
     """Divide the units into groups, and give each unit its ID.
 
-    Return the ID at each index of each dimension with units, the groups, and the ID of each root (-1 for a root that is
-    never cut).
-
     Args:
         module: The traced module.
         entries: The root at each index, for each tensor and each of its dimensions with units.
         parts: For each part, the roots at its indices.
+
+    Returns:
+        The ID at each index of each dimension with units, the groups, and the ID of each root (-1 if it is never cut).
     """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
     dimensions = [(name, dim) for name in order for dim in sorted(entries[name])]
     size = 1 + _largest_root(entries)
-    # Each dimension and each part has a random mark. The signature of a root is the sum of the marks at all its
-    # indices. So roots with equal signatures lie along the same dimensions and in the same parts, and form a group.
+    # A root's signature is the sum of random marks of the dimensions and parts that contain it. Roots with equal
+    # signatures form a group.
     signature = np.zeros(size, dtype=np.uint64)
     first = np.full(size, np.iinfo(np.int64).max)
     marks = np.random.default_rng(0).integers(1, 2**63, size=len(dimensions) + len(parts), dtype=np.uint64)
@@ -152,16 +151,16 @@ def _form_groups(
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    # The last entry stays -1. It is for labels that no parameter and no buffer has.
+    # The last entry is for labels that no parameter and no buffer has.
     id_of_root = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
-    # A group needs two or more units, because a single unit cannot be cut.
+    # A single unit cannot be cut.
     together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
     next_id = 0
     for members, group in zip(together, _describe_groups(module, entries, dimensions, together), strict=True):
         if not group.parameters:
-            # The units of this group are only in buffers, so a cut would remove no parameter.
+            # These units are only in buffers, so a cut would remove no parameter.
             continue
         id_of_root[members] = next_id + np.arange(len(members))
         next_id += len(members)
@@ -174,23 +173,21 @@ def _form_groups(
 
 
 def _largest_root(entries: Units) -> int:
-    """Return the largest root of all tensors, or 0 if there is no tensor."""
     roots = chain.from_iterable(dims.values() for dims in entries.values())
     return max((int(x.max(initial=0)) for x in roots), default=0)
 
 
 def _find_sizes(
-    sites: Iterable[Site], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
-) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return for each module the calls with sizes that change in a cut, and the slicing calls without a Resize.
+    sites: Iterable[RecordedCall], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
+) -> tuple[Mapping[str, Sizes], list[RecordedCall]]:
+    """Return the calls with sizes that differ in submodels, and the slicing calls without a Resize.
 
-    A Resize states how the sizes in a call follow from the widths. If several calls at one place in the code would
-    change differently in a cut, the place has no Resize.
+    A Resize computes a call's sizes from the widths. A place in the code whose calls need different sizes gets none.
 
     Args:
         sites: The recorded calls.
         groups: The width groups.
-        find_ids: A function that returns the ID of the unit of each label.
+        find_ids: Returns the ID of each label's unit.
     """
     resizes: dict[tuple[str, Place], Resize | None] = {}
     unclear = []
@@ -216,7 +213,7 @@ def _find_sizes(
 
 
 def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
-    """Return the Resize for two calls at one place in the code, or None if the calls change differently in a cut."""
+    """Return the common Resize of two calls at one place in the code, or None if they differ."""
     if first == second:
         return first
     if first is None or second is None or not first.outs:
@@ -228,15 +225,15 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 
 
 def _find_resize(
-    site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
+    site: RecordedCall, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """Return the Resize of a call, or None if the sizes in the call do not follow from the widths of the groups.
+    """Return how a call's sizes follow from the widths of the groups, or None if they do not.
 
     Args:
         site: The call.
         along: The dimension of the first argument that may be cut, and the ID at each of its indices.
         groups: The width groups.
-        find_ids: A function that returns the ID of the unit of each label.
+        find_ids: Returns the ID of each label's unit.
     """
     dim, ids = along
     if site.name in PARTS:
@@ -250,20 +247,19 @@ def _find_resize(
     out, ids = after
     shape = site.after[0].shape
     sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
-    # A view may split a dimension with units in two: the heads and the features of a head. The units lie along the
-    # first. The size of the second is the same in every cut.
+    # A view may split a dimension into heads and the features of a head. A cut changes only the number of heads.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
-    sizes = [_derive_size(ids, groups), *(Number(shape[d], ()) for d in inner)]
+    sizes = [_derive_size(ids, groups), *(SizeFormula(shape[d], ()) for d in inner)]
     return _as_known(dim, (out, *inner), sizes, bool(sources[out] - {dim}))
 
 
-def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[Number | None], mixed: bool) -> Resize | None:
+def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | None], mixed: bool) -> Resize | None:
     """Return a Resize with these sizes, or None if one of the sizes is unknown.
 
     Args:
         dim: Cut dimension of the argument.
         outs: Dimensions of the result that come from this dimension.
-        sizes: The sizes as functions of the widths, with None for an unknown size.
+        sizes: The sizes as functions of the widths; None for an unknown size.
         mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
     """
     known = tuple(size for size in sizes if size is not None)
@@ -272,10 +268,10 @@ def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[Number | None], m
     return Resize(dim, outs, known, mixed)
 
 
-def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> Number | None:
-    """Return the size of a dimension as a function of the groups' widths, such as 2 * (width of group 0) + 1.
+def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None:
+    """Return a dimension's size as a function of the groups' widths, such as 2 * width + 1.
 
-    Return None if a cut can change the size by an amount that the widths do not determine.
+    The result is None if the widths do not determine the size.
 
     Args:
         ids: The ID at each index of the dimension.
@@ -288,37 +284,27 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> Number | None:
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            # The dimension lacks some units of the group, or contains some of its units more often than others.
+            # The dimension does not contain all units of the group equally often.
             return None
         times.append((g, int(mine[0])))
-    return Number(int((ids < 0).sum()), tuple(times))
+    return SizeFormula(int((ids < 0).sum()), tuple(times))
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of the source of a view from which dimension `out` of the view is computed.
-
-    In the source, the index along these dimensions changes if the index of dimension `out` changes.
-
-    Args:
-        before: Shape of the source.
-        after: Shape of the view.
-        out: Dimension of the view.
-    """
+    """Return the dimensions of a view's source that form dimension `out` of the view."""
     if math.prod(before) != math.prod(after):
-        # The shapes have different numbers of elements, so this is not a view.
+        # A view has the same number of elements as its source, so this is none.
         return set()
     elements = np.arange(after[out]) * math.prod(after[out + 1 :])
     return {d for d, index in enumerate(np.unravel_index(elements, tuple(before))) if index.any()}
 
 
 def _find_dimension(labels: Tensor, find_units: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the one dimension along which units lie, and the unit at each of its indices.
-
-    Return None if there is no such dimension, or more than one.
+    """Return the dimension along which units lie and the unit at each index, or None unless there is exactly one.
 
     Args:
         labels: The labels of a tensor.
-        find_units: A function that returns for each label the root or the ID of its unit.
+        find_units: Returns the root or the ID of each label's unit.
     """
     units = torch.from_numpy(find_units(compress_labels(labels)[0]))
     dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]
@@ -346,7 +332,7 @@ def _describe_groups(
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     entries_of: list[list[Entry]] = [[] for _ in together]
-    # For each group, a mapping from the name of a parameter to the share of its elements outside of the group.
+    # The share of each parameter's elements outside of the group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):
@@ -368,7 +354,7 @@ def _describe_groups(
 def _left_whole(
     module: nn.Module, recorder: Recorder, roots: Roots, units: Mapping[str, Mapping[int, np.ndarray]]
 ) -> dict[str, str]:
-    """Return the layers of which all units or some units are never cut, each with one sentence of explanation.
+    """Return the layers from which not all units can be cut, each with a reason.
 
     Args:
         module: The traced module.

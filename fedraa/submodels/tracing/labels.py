@@ -2,18 +2,17 @@
 
 All modules of the tracer use these words:
 
-- Unit: the smallest thing that a submodel can lack, such as a neuron, a channel or an attention head. To cut a unit
-  means to remove it. A cut is a smaller module that lacks some units.
-- Label: an integer that says to which unit an element of a tensor belongs. While a module is traced, every activation
-  has a tensor of labels, one for each of its elements. The label 0 (`FIXED`) means that the element is never cut.
+- Unit: the smallest thing that can be cut (removed), such as a neuron, a channel or an attention head. A cut is a
+  smaller module without some units.
+- Label: an integer that names the unit of an element of a tensor. During a trace, every activation has a tensor of
+  labels. The label 0 (`FIXED`) means that the element is never cut.
 - Tie: two labels with elements that must be cut together, such as output 3 of a layer and input 3 of the next layer.
-- Root: the smallest of all labels that ties connect. All labels of a unit have the same root, so a root stands for a
-  unit. The root of a label that is never cut is `FIXED`.
-- Pin: a record that the elements with some labels are never cut.
-- Position: an index along a dimension that has no units, such as a pixel of an image or a token of a text.
+- Root: the smallest of all labels that ties connect. All labels of a unit have the same root. The root of a label that
+  is never cut is `FIXED`.
+- Pin: a record that some labels are never cut.
+- Position: an index along a dimension without units, such as a pixel or a token.
 
-If the labels of a tensor are the same at all positions, they are stored once and expanded. The labels of an image then
-need the memory of one value per channel.
+Labels that are equal at all positions are stored once and expanded. An image then needs one value per channel.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from torch import Tensor
 FIXED = 0
 """The label of elements that are never cut."""
 
-# Labels above this number belong to elements of parameters that the code uses as plain tensors, outside of a layer.
+# Labels above this number belong to parameters that the code uses as plain tensors, outside of a layer.
 _RAW = 1 << 40
 
 
 class Ties:
-    """Pairs of labels whose elements must be cut together. A trace collects the pairs, and resolves them at its end."""
+    """The labels that must be cut together, collected during a trace."""
 
     def __init__(self) -> None:
         self._fresh = 1
@@ -42,7 +41,7 @@ class Ties:
         self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
-        """Return new labels `[size]` for one dimension. A dimension of size 1 cannot be cut and gets the label 0."""
+        """Return new labels [size] for one dimension, or the label 0 (never cut) for a size of 1."""
         if size < 2:
             return torch.zeros(size, dtype=torch.int64)
         self._fresh += size
@@ -51,7 +50,7 @@ class Ties:
     def raw(self, shape: Sequence[int]) -> Tensor:
         """Return a new label for each element of a parameter.
 
-        Later operations on the parameter show along which of its dimensions the units lie.
+        Later operations show along which dimension its units lie.
         """
         size = int(np.prod(shape))
         if size < 2:
@@ -60,14 +59,14 @@ class Ties:
         return torch.arange(self._raw - size, self._raw).reshape(tuple(shape))
 
     def owns_labels(self, labels: Tensor) -> bool:
-        """Return True if all labels were created by this object."""
+        """Return True if this object created all labels."""
         small = compress_labels(labels)[0]
         return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
 
     def tie(self, left: Tensor, right: Tensor, reason: str = "it is combined with a tensor that is never cut") -> None:
-        """Record that each element of `left` and its element of `right` (after broadcasting) must be cut together.
+        """Record that corresponding elements of `left` and `right` (after broadcasting) must be cut together.
 
-        If one of the two elements is never cut, the other element is also never cut.
+        If one of them is never cut, neither is the other.
 
         Args:
             left: Labels.
@@ -86,7 +85,9 @@ class Ties:
     def pin(self, labels: Tensor, reason: str | Callable[[], str]) -> None:
         """Record that the elements with these labels are never cut.
 
-        If the text of the reason is slow to compute, `reason` is a function that returns it.
+        Args:
+            labels: The labels.
+            reason: An explanation for the user, or a function that returns it if it is slow to compute.
         """
         named = _distinct_labels(compress_labels(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
@@ -94,7 +95,9 @@ class Ties:
             self._pins.append((named, reason))
 
     def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Record that all elements along `dims` must be cut together. Return the labels with size 1 in `dims`.
+        """Record that all elements along `dims` must be cut together.
+
+        Return the labels with size 1 in `dims`.
 
         Args:
             labels: The labels.
@@ -103,7 +106,7 @@ class Ties:
         """
         first = labels
         for dim in dims:
-            # A dimension of size 0 has no element to select, so its sum replaces the element.
+            # A dimension of size 0 has no first element.
             first = first.narrow(dim, 0, 1) if first.size(dim) else first.sum(dim, keepdim=True)
         if any(varies_along(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
@@ -111,26 +114,24 @@ class Ties:
         return first
 
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the labels of an elementwise result of two tensors.
+        """Return the labels of the result of an elementwise function of two tensors.
 
-        If one tensor is broadcast along a dimension, the units of the other tensor along this dimension can still be
-        cut separately.
+        If one tensor is broadcast along a dimension, the other's units along it can still be cut separately.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
         along_a, along_b = ({d for d in range(len(shape)) if varies_along(x, d)} for x in (a, b))
         wide_a, wide_b = _broadcast_dims(left.shape, shape), _broadcast_dims(right.shape, shape)
         if along_a and along_b and not along_a & along_b:
-            # In an outer product, an element belongs to one unit of each side. Only one side can be cut.
+            # This is an outer product, of which only one side can be cut.
             if self._rather_whole(b, a):
-                self.pin(b, "it scales positions, not units")
+                self.pin(b, "it scales positions, which are never cut")
                 b, along_b = torch.zeros_like(b), set()
             else:
-                self.pin(a, "it scales positions, not units")
+                self.pin(a, "it scales positions, which are never cut")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # All elements of `b` have one label. Its unit is never cut. Otherwise it would be tied to every unit of
-            # `a`, and all units of `a` could only be cut together.
+            # Without the pin, ties with the only label of `b` would connect all units of `a`.
             self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -143,17 +144,16 @@ class Ties:
             b = self.tie_along(b, sorted(apart_b), "it is combined with a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
-            # The ties make both labels equivalent, so take the labels that vary along fewer dimensions.
+            # The labels are equivalent now, so the ones with fewer dimensions are kept.
             if along_b < along_a and b.all():
                 a, b = b, a
         small_a, small_b = _shrink_labels(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
     def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
-        """Return True to exclude the units of `labels` from cuts, False to exclude the units of `other` instead.
+        """Return True if the units of `labels`, rather than those of `other`, should be excluded from cuts.
 
-        A tensor is excluded first if its labels come from `raw` or are never cut already. If this holds for neither of
-        the two tensors, the one with fewer distinct labels is excluded.
+        Raw labels and labels that are never cut are excluded first, otherwise the tensor with fewer distinct labels.
         """
         if is_raw(labels) or self._is_fixed(labels):
             return True
@@ -162,24 +162,24 @@ class Ties:
         return _count_labels(labels) <= _count_labels(other)
 
     def _span_reason(self, labels: Tensor) -> Callable[[], str]:
-        """Return a function that finds the reason why the units of these labels must be cut together."""
+        """Return a function that explains why these units must be cut together."""
         mine = compress_labels(labels)[0].reshape(-1).numpy()
         spans = len(self._spans)
 
         def find_reason() -> str:
             reasons = (text for noted, text in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
-            return next(reasons, "it scales positions, not units")
+            return next(reasons, "it scales positions, which are never cut")
 
         return find_reason
 
     def _is_fixed(self, labels: Tensor) -> bool:
-        """Return True if none of these labels can be cut, after the ties and pins so far."""
+        """Return True if the ties and pins so far exclude all these labels from cuts."""
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are never cut.
 
-        It is the reason of the first call of `pin` that affects them, or of `tie_along` if there was no such call.
+        It is that of the first `pin` that affects them, otherwise of the first `tie_along`.
         """
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
@@ -190,12 +190,12 @@ class Ties:
         return "it is a single unit"
 
     def resolve(self) -> Roots:
-        """Return the roots of all labels, which follow from the ties and pins so far."""
+        """Return the roots of all labels after the ties and pins so far."""
         return Roots(self._fresh, self._raw - _RAW, self._pairs, [pinned for pinned, _ in self._pins])
 
 
 class Roots:
-    """The root of every label. Labels that ties connect form a component, and its smallest label is their root."""
+    """The root of every label: the smallest label that ties connect with it."""
 
     def __init__(self, fresh: int, raw: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]) -> None:
         self._fresh = fresh
@@ -215,20 +215,19 @@ class Roots:
         self._root: np.ndarray = np.where(pinned[root], FIXED, root)
 
     def _find_nodes(self, labels: np.ndarray) -> np.ndarray:
-        """Return the index of each label in the array of components."""
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the smallest label that ties connect with each label, without regard to pins."""
+        """Return the smallest label that ties connect with each label. Pins have no effect."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
-        """Return the root of each label. It is FIXED if the label is never cut."""
+        """Return the root of each label, or FIXED if the label is never cut."""
         return np.asarray(self._root[self._find_nodes(labels.numpy())])
 
 
 def compress_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors of labels with size 1 in each dimension along which all of them are expanded.
+    """Return the labels with size 1 in each dimension along which all tensors are expanded.
 
     The tensors must have the same shape.
     """
@@ -244,7 +243,7 @@ def varies_along(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors of labels with size 1 in each dimension along which all of them are expanded."""
+    """Return the labels with size 1 in each dimension along which all tensors are expanded."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
@@ -252,30 +251,28 @@ def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
 
 
 def _count_labels(labels: Tensor) -> int:
-    """Return the number of distinct labels."""
     return len(_distinct_labels(compress_labels(labels)[0].reshape(-1).numpy()))
 
 
 def _distinct_labels(labels: np.ndarray) -> np.ndarray:
-    """Return the distinct labels, ascending. For nearly sorted labels this is many times faster than `np.unique`."""
+    """Return the distinct labels, ascending. It is many times faster than `np.unique` for nearly sorted labels."""
     ordered = np.sort(labels, kind="stable")
     return np.asarray(ordered[np.concatenate([np.ones(min(1, len(ordered)), dtype=bool), ordered[1:] != ordered[:-1]])])
 
 
 def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the distinct pairs of labels, `[2, n]`."""
     order = np.lexsort((right, left))
     pairs = np.stack([left[order], right[order]])
     return pairs[:, np.concatenate([[True], (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])]
 
 
 def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
-    """Return the dimensions of `out` along which a tensor of this shape is broadcast."""
+    """Return the dimensions of the shape `out` along which a tensor of this shape is broadcast."""
     missing = len(out) - len(shape)
     return {d for d in range(len(out)) if d < missing or shape[d - missing] == 1}
 
 
 def is_raw(labels: Tensor) -> bool:
-    """Return True if all labels come from `Ties.raw`: the dimension along which their units lie is still unknown."""
+    """Return True if all labels come from `Ties.raw`, so that the dimension of their units is unknown."""
     small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

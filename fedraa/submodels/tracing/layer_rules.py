@@ -11,10 +11,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the output of a linear layer.
-
-    The rows of its weight are new units. The columns belong to the units of the input.
-    """
+    """Label each element of a linear layer's output with its unit. The rows of its weight are new units."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
@@ -31,7 +28,7 @@ def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a convolution. Its output channels are new units."""
+    """Label each element of a convolution's output with its unit. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
@@ -43,7 +40,7 @@ def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
     else:
         per_in, per_out = len(channels) // groups, len(units) // groups
         ins, outs = channels.view(groups, per_in), units.view(groups, per_out)
-        # A cut removes whole groups of a convolution with many groups, such as a depthwise convolution.
+        # With many groups, such as in a depthwise convolution, a cut removes whole groups.
         if groups >= per_in:
             r.grouped.add(r.name(weight) or "")
             r.ties.tie(ins, ins[:, :1])
@@ -60,7 +57,7 @@ def label_convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 def label_transposed_convolution(
     r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Set the labels of the result of a transposed convolution without groups. Its output channels are new units."""
+    """Label each element of a transposed convolution's output with its unit. Its output channels are new units."""
     x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
     )
@@ -74,13 +71,7 @@ def label_transposed_convolution(
 
 
 def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
-    """Tie the elements of each channel at all positions. Return the labels of the channels.
-
-    Args:
-        r: The recorder.
-        x: The input.
-        space: Number of spatial dimensions.
-    """
+    """Tie the elements of each channel at all positions. Return the labels of the channels."""
     labels = r.labels(x)
     at = labels.dim() - space - 1
     dims = [d for d in range(labels.dim()) if d != at]
@@ -88,7 +79,7 @@ def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the output, the statistics and the parameters of a batch norm to the labels of the channels."""
+    """Label the output, statistics and parameters of a batch norm with their channels."""
     x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
@@ -103,10 +94,7 @@ def label_batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the output of a group norm.
-
-    Only whole groups of channels are cut, so that the statistics of the remaining groups are exact.
-    """
+    """Label each element of a group norm's output with its unit. Only whole groups of channels are cut."""
     x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
@@ -118,7 +106,7 @@ def label_group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a layer norm, and tie the elements over which it computes mean and variance."""
+    """Label each element of a layer norm's output with its unit. Normalized elements can only be cut together."""
     x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
@@ -127,13 +115,13 @@ def label_layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of an embedding. The columns of its weight are new units."""
+    """Label each element of an embedding's output with its unit. The columns of its weight are new units."""
     _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
 def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the output of a PReLU the labels of the input, and its slopes the labels of the channels."""
+    """Label a PReLU's output like the input, and its slopes like the channels."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
@@ -142,14 +130,14 @@ def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of `glu`. Tie each element of the first half to its gate in the second half."""
+    """Label each element of the output of `glu` with its unit. An element can only be cut with its gate."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge_labels(value, gate))
 
 
 def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a bilinear layer, which reads the units of two inputs."""
+    """Label each element of a bilinear layer's output with its unit."""
     left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
     for dim, x in ((1, left), (2, right)):
         labels = r.labels(x)
@@ -161,10 +149,9 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the output of a weight norm.
+    """Label each element of a weight norm's output (a direction times a length) with its unit.
 
-    The output is a direction times a length. There is a length for each slice along `dim`, or one for all if `dim` is
-    -1.
+    Each slice along `dim` has a length. If `dim` is -1, there is only one length.
     """
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):

@@ -1,4 +1,4 @@
-"""Torch modes for running a module while its functions are recorded, or while a cut is compared with the module."""
+"""Torch modes that record or change the functions of a module."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 )
 
 
-class Noted(TorchFunctionMode):
-    """A record of the names of the functions by which a module makes or changes tensors.
+class FunctionNames(TorchFunctionMode):
+    """The names of the functions that make or change tensors in a module.
 
-    Functions that only return a size are not recorded, because PyTorch itself calls them for tensors with values.
-    Attention counts as one function, because in a cut it calls other functions than in the full module.
+    Functions that only return a size are not recorded, because PyTorch itself calls them. Attention counts as one
+    function, because its inner functions differ after a cut.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -42,12 +42,10 @@ class Noted(TorchFunctionMode):
     def __enter__(self) -> Self:
         self._hooks = [layer.register_forward_pre_hook(self._enter_attention) for layer in self._attention]
         self._hooks += [layer.register_forward_hook(self._leave_attention) for layer in self._attention]
-        # TorchFunctionMode has no type annotations.
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
-        # TorchFunctionMode has no type annotations.
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
@@ -61,7 +59,7 @@ class Noted(TorchFunctionMode):
 
 
 class WithoutDropout(TorchFunctionMode):
-    """A mode that switches dropout off, because dropout would draw differently for tensors of different widths."""
+    """A mode without dropout, because its random numbers depend on the width of a tensor."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -72,7 +70,7 @@ class WithoutDropout(TorchFunctionMode):
             return (*args, kwargs.get("input"))[0]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
         if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
-            # A recurrent layer with a packed sequence has one argument more, the lengths.
+            # With a packed sequence, a recurrent layer has one more argument.
             place = 5 + (not isinstance(args[3], bool))
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
@@ -81,8 +79,8 @@ class WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class Silenced(TorchFunctionMode):
-    """A mode in which units with zero parameters output 0: weight norm returns 0 for them, and noise is constant."""
+class SilentUnits(TorchFunctionMode):
+    """A mode in which units with zero parameters output 0, without noise or NaN."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -97,8 +95,8 @@ class Silenced(TorchFunctionMode):
         return direction * (length / (norm + (norm == 0)))
 
 
-class Double(TorchFunctionMode):
-    """A mode in which code that requests a lower precision gets float64, so that rounding cannot hide differences."""
+class DoublePrecision(TorchFunctionMode):
+    """A mode that replaces lower precisions by float64, so that rounding cannot hide differences."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -121,11 +119,11 @@ def _raise_precision(value: Any) -> Any:
 
 @contextmanager
 def in_double() -> Iterator[None]:
-    """Use float64 as the default type of floats inside the block."""
+    """Make float64 the default dtype inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Double():
+        with DoublePrecision():
             yield
     finally:
         torch.set_default_dtype(before)

@@ -1,4 +1,4 @@
-"""A torch mode for tracing a mixture of experts: every expert runs, even if a small batch assigns it no row."""
+"""A torch mode in which every expert of a mixture of experts runs, even without rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class NonemptyMode(TorchFunctionMode):
-    """A mode in which a search or a mask that would select no position selects the first position."""
+    """A mode in which a search or a mask that would select nothing selects the first position."""
 
     def __init__(self, fills: bool = True) -> None:
-        """Create the mode. If `fills` is False, empty results stay empty."""
         super().__init__()
         self.fills = fills
-        # True if a result was empty and was filled.
         self.filled = False
 
     def __torch_function__(
@@ -39,7 +37,7 @@ class NonemptyMode(TorchFunctionMode):
         return self._fill_places(out)
 
     def _fill_mask(self, index: Any) -> Any:
-        """Return the index, but with the first position selected in each mask that selects none."""
+        """Return the index with the first position selected in each empty mask."""
         if type(index) is tuple:
             return tuple(map(self._fill_mask, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:
@@ -52,7 +50,7 @@ class NonemptyMode(TorchFunctionMode):
         return first
 
     def _fill_places(self, places: Tensor) -> Tensor:
-        """Return the positions that a search found, or the first position if it found none."""
+        """Return the positions, or the first position if there are none."""
         if len(places):
             return places
         self.filled = True

@@ -1,4 +1,4 @@
-"""The tracer's rules for products of tensors, and for functions that add or write at positions."""
+"""The tracer's rules for products of tensors, and for functions that add or write at indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the labels of `left @ right` for two activations.
+    """Return the unit labels of `left @ right` for two activations.
 
     Args:
         r: The recorder.
@@ -27,7 +27,7 @@ def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of a matrix product of two activations, or of an activation and a parameter."""
+    """Label each element of a matrix product with its unit."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
@@ -40,15 +40,10 @@ def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
-    """Return the labels of `left @ vector`, which has all dimensions of `left` except the last one.
+    """Return the unit labels of `left @ vector`.
 
     If the vector is a parameter and units lie along the last dimension of `left`, the product sums over these units.
-    Then no units lie along a dimension of the result.
-
-    Args:
-        r: The recorder.
-        left: An activation or parameter.
-        vector: A vector.
+    The result then has no units.
     """
     along = left.dim() - 1
     if r.name(vector) and _varies_only(r.labels(left), along):
@@ -59,13 +54,7 @@ def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
 
 def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the labels of `left @ right`. One factor may be a layer's weight, or the stacked weights of experts.
-
-    Args:
-        r: The recorder.
-        left: The left factor.
-        right: The right factor.
-    """
+    """Return the unit labels of `left @ right`. One factor may be a layer's or several experts' weights."""
     if r.name(right) and (right.dim() == 2 or _varies_only(r.labels(left), left.dim() - 1)):
         return _apply_layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
     if r.name(left) and not r.name(right) and _varies_only(r.labels(right), right.dim() - 2):
@@ -74,7 +63,7 @@ def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
-    """Return the labels of the output of a layer that multiplies its input by a matrix.
+    """Return the unit labels of the output of a layer that multiplies its input by a matrix.
 
     Args:
         r: The recorder.
@@ -90,12 +79,11 @@ def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: i
 
 
 def _varies_only(labels: Tensor, dim: int) -> bool:
-    """Return True if labels vary at most along this dimension."""
     return not any(varies_along(labels, d) for d in range(labels.dim()) if d != dim)
 
 
 def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
+    """Label each element of rows [s, in] times their experts' matrices [experts, in, out] with its unit."""
     x = args[0]
     weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
@@ -105,7 +93,7 @@ def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...
 
 
 def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the sum of a matrix product and a bias or an activation."""
+    """Label each element of a matrix product plus a bias or an activation with its unit."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
     units = _multiply_factors(r, left, right)
@@ -117,10 +105,10 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of an einsum. In general, the elements along a letter that is summed are tied.
+    """Label each element of an einsum's result with its unit.
 
-    A parameter among the operands counts as the weight of a layer. Its new units lie along one letter of the result.
-    Its indices along one letter that is summed belong to the units of an activation.
+    Elements of activations along a summed letter can only be cut together. A parameter counts as a layer's weight: its
+    new units lie along one letter of the result, and one summed letter connects it with the units of an activation.
     """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
@@ -149,11 +137,11 @@ def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -> Tensor | None:
-    """Return the labels of the product of activations and a weight, or None if no units lie along the weight.
+    """Return the unit labels of the product of activations and a weight, or None if the weight has no units.
 
     Args:
         r: The recorder.
-        terms: The letters and the tensor of each operand. The last operand is the weight, all others are activations.
+        terms: The letters and the tensor of each operand. The weight is last.
         outs: Letters of the result.
     """
     *activations, (own, weight) = terms
@@ -172,7 +160,7 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
 
 
 def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
-    """Return the labels of an elementwise product of activations with named dimensions as in einsum.
+    """Return the unit labels of an elementwise product of activations, as in an einsum.
 
     Args:
         r: The recorder.
@@ -186,7 +174,7 @@ def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: s
 
 
 def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result, with the letters that the equation may omit.
+    """Return the letters of each operand and of the result of an einsum, including omitted ones.
 
     Args:
         equation: The equation of `einsum`.
@@ -194,7 +182,7 @@ def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str
     """
     ins, arrow, outs = equation.partition("->")
     terms = ins.split(",")
-    # Without an arrow the result has the letters that occur once, in alphabetical order.
+    # Without `->`, the result has the letters that occur once, in alphabetical order.
     if not arrow:
         outs = "".join(sorted(c for c in set(ins) - set(",.") if ins.count(c) == 1))
         if "..." in ins:
@@ -209,10 +197,9 @@ def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str
 def _einsum_layer(
     r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
 ) -> Tensor:
-    """Return the labels of an activation times a weight in an einsum.
+    """Return the unit labels of an activation times a weight in an einsum.
 
-    Let c be the first summed letter along which the activation has units. The indices of the weight along c belong to
-    these units.
+    The first summed letter along which the activation has units connects these units with the weight.
 
     Args:
         r: The recorder.
@@ -239,7 +226,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
     Args:
         labels: The labels.
         letters: The letters of the dimensions of `labels`.
-        outs: The letters of the dimensions of the result. A letter that `labels` lacks gets a dimension of size 1.
+        outs: The letters of the result's dimensions. One that `labels` lacks gets size 1.
     """
     kept = [c for c in outs if c in letters]
     gone = [d for d, c in enumerate(letters) if c not in outs]
@@ -253,11 +240,11 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a function that adds or writes slices at positions of one dimension."""
+    """Label each element of a tensor with slices added or written at some indices with its unit."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
-    labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     if isinstance(source, Tensor):
-        added = r.ties.tie_along(r.labels(source), [dim], "some units are picked by position")
+        added = r.ties.tie_along(r.labels(source), [dim], "the code picks some units by their index")
         unlike = _unlike_dims(labels, added)
         if _varies_in_any(labels, unlike) or _varies_in_any(added, unlike):
             r.give_up(name, out, args, kwargs)
@@ -267,9 +254,9 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a gather, and tie the elements along the dimension in which it picks indices."""
+    """Label each element of a gather's result with its unit. Its dimension can only be cut as a whole."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
-    labels = r.ties.tie_along(r.labels(x), [dim], "some units are picked by position")
+    labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     unlike = _unlike_dims(labels, out)
     if _varies_in_any(labels, unlike):
         r.give_up(name, out, args, kwargs)
@@ -278,23 +265,21 @@ def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _unlike_dims(left: Tensor, right: Tensor) -> list[int]:
-    """Return the dimensions in which the sizes of two tensors differ."""
     return [d for d in range(left.dim()) if left.size(d) != right.size(d)]
 
 
 def _varies_in_any(labels: Tensor, dims: Sequence[int]) -> bool:
-    """Return True if labels differ along one of the dimensions."""
     return any(varies_along(labels, d) for d in dims)
 
 
 def _thin_labels(labels: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the labels with size 1 along `dims`. The labels must be constant along these dimensions."""
+    """Return the labels with size 1 along `dims`, along which they must be constant."""
     for d in dims:
         labels = labels.narrow(d, 0, 1)
     return labels
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
-    """Return the arguments with these names, whether passed by position or by keyword; None for absent arguments."""
+    """Return the arguments with these names, passed by position or by keyword; None for absent ones."""
     values = (*args, *[None] * len(names))[: len(names)]
     return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

@@ -1,4 +1,4 @@
-"""The recorder, which follows a run of a module and computes labels: the unit of every element of every activation."""
+"""The recorder, which runs a module and computes the labels of all activations."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
-# The recorder does not follow the units in a tensor of zeros with more elements than this number.
+# The units in a larger tensor of zeros are not followed.
 _MAX_FOLLOWED_ZEROS = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
-class Site(NamedTuple):
-    """A call with numbers that may be widths, such as `x[:, :64]`; the labels of its input `x` and of its results."""
+class RecordedCall(NamedTuple):
+    """A call with numbers that may be widths, such as `x[:, :64]`, and the labels of its input and results."""
 
     module: str
     place: Place
@@ -43,16 +43,18 @@ class Site(NamedTuple):
 
 
 class DataDependentError(Exception):
-    """An error about a forward pass that depends on the data, so that another batch may run other code."""
+    """The forward pass depends on the data, so another batch may run other code."""
 
 
 class Recorder(TorchFunctionMode):
-    """A torch mode in which each function also computes the labels of its result from the labels of its arguments.
+    """A torch mode in which each function also computes labels (see labels.py) for its result.
 
-    `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads.
-    `raw[tensor name]` holds the labels of parameters and buffers that the code uses as plain tensors. A function
-    without a rule excludes all units that it reads from cuts. A buffer may be cut only if it has the same values for
-    all units, because a worker has the number of kept units, but not their indices.
+    A function without a rule excludes all units that it reads from cuts. A buffer may be cut only if it has the same
+    values for all units, because a worker knows the number of kept units, but not their indices.
+
+    Attributes:
+        bound: The labels along each dimension that a layer reads, by names of parameters and buffers.
+        raw: The labels of parameters and buffers that the code uses as plain tensors.
     """
 
     def __init__(
@@ -71,41 +73,41 @@ class Recorder(TorchFunctionMode):
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
             fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
-            choices: For some parameters, which of the dimensions along which new units could lie is used (default: 0).
+            choices: For parameters with several possible dimensions of units, the one to use (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)
         self.choices = dict(choices)
-        # Parameters with several dimensions along which their layer's new units could lie.
+        # Parameters with several possible dimensions of new units.
         self.ambiguous: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
         self.ties = Ties()
         self.bound: dict[str, dict[int, Tensor]] = {}
         self.raw: dict[str, Tensor] = {}
-        # For each parameter whose layer has new units, the dimension of the parameter along which these units lie.
+        # The dimension of each parameter along which its layer's new units lie.
         self.unit_dims: dict[str, int] = {}
-        # For each parameter that stays whole, the reason, such as a function without a rule that read it.
+        # The reason why each of these parameters stays whole.
         self.whole: dict[str, str] = {}
-        # Weights of grouped convolutions. Their groups are cut together with the output channels.
+        # The weights of grouped convolutions. Their groups are cut with the output channels.
         self.grouped: set[str] = set()
-        # Labels after a view that may have split one cut dimension in two.
+        # Labels after a view that may have split a cut dimension.
         self.splits: list[Tensor] = []
-        self.sites: list[Site] = []
-        # The name of the last function whose result depends on the data and decided which branch of the code ran.
+        self.sites: list[RecordedCall] = []
+        # The last function that decided a branch by a result that depends on the data.
         self.branch_function = ""
-        # The name of the last function that searched the data, such as `nonzero`.
+        # The last function that searched the data, such as `nonzero`.
         self.search_function = ""
-        # True if branches that depend on the data take the opposite direction.
+        # True if branches on data take the opposite direction.
         self.inverts_branches = False
         # The functions that ran, with their arguments.
         self.path: list[object] = []
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         # Running statistics, which training estimates again.
         self.estimated: set[str] = set()
-        # Parameters that the code reads, but that are not registered in the module.
+        # Parameters that the code reads without registration in the module.
         self.unregistered: dict[int, nn.Parameter] = {}
-        # For each transposed parameter, the original parameter and the order of its dimensions.
+        # The original of each transposed parameter, and the order of its dimensions.
         self._turned = WeakTensorKeyDictionary()
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
@@ -152,8 +154,7 @@ class Recorder(TorchFunctionMode):
             if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._turned):
                 self._record_site(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in ZERO_MAKERS and out.is_floating_point() and out.dim() > 1 and out.numel() <= _MAX_FOLLOWED_ZEROS:
-            # Zeros may be the initial state of a recurrent layer. Later operations show along which dimension units
-            # lie.
+            # Zeros may be the initial state of a recurrent layer.
             self.put(out, self.ties.raw(out.shape))
             self._record_site(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
@@ -171,24 +172,23 @@ class Recorder(TorchFunctionMode):
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return for each of these tensors the step of the run that created it, or for a parameter its name."""
+        """Return the step of the run that created each tensor in `values`, or the name of a parameter."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
-        """Return the name of a parameter or buffer of the module, even if it is transposed; None for other values."""
+        """Return the name of a parameter or buffer, also if it is transposed; None for other values."""
         if isinstance(tensor, Tensor) and tensor in self._turned:
             return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
 
     def record_turned(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
-        """Record that the code transposed or converted a parameter, or took slices of it.
-
-        A dimension of the parameter that is missing in `dims` is the one along which slices were taken.
+        """Record that the code transposed, converted or sliced a parameter.
 
         Args:
             tensor: The parameter.
-            result: The transposed or converted tensor.
-            dims: For each dimension of the result, the dimension of `tensor`, or None if it is new.
+            result: The transposed, converted or sliced tensor.
+            dims: For each dimension of the result, the dimension of `tensor`; None if it is new. A sliced one is
+                missing.
         """
         before: Sequence[int | None] = range(tensor.dim())
         original = tensor
@@ -197,7 +197,7 @@ class Recorder(TorchFunctionMode):
         self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
-        """Return the labels of a tensor. The labels have the shape of the tensor."""
+        """Return the unit labels of a tensor, in its shape."""
         if tensor in self._hidden:
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
@@ -214,11 +214,10 @@ class Recorder(TorchFunctionMode):
         return self.raw[name]
 
     def _turned_labels(self, tensor: Tensor) -> Tensor:
-        """Return the labels of a parameter that was transposed or sliced."""
         _, dims, original = self._turned[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
-        labels = self.ties.tie_along(labels, gone, "some units are picked by position")
+        labels = self.ties.tie_along(labels, gone, "the code picks some units by their index")
         labels = labels.permute([d for d in dims if d is not None] + gone)
         for _ in gone:
             labels = labels.squeeze(-1)
@@ -228,7 +227,7 @@ class Recorder(TorchFunctionMode):
         return labels.expand(tensor.shape)
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
-        """Set the labels of a result."""
+        """Set the unit labels of a result: int64, in its shape."""
         if labels.shape != tensor.shape:
             raise InputError("labels", got=labels, expected=f"the shape of the result, {list(tensor.shape)}")
         if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
@@ -236,13 +235,12 @@ class Recorder(TorchFunctionMode):
         self._labels[tensor] = labels
 
     def has_labels(self, tensor: Tensor) -> bool:
-        """Return True if the tensor's labels are known."""
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
         """Record a result that is right only if these units are not cut.
 
-        If a function reads the result, the units are excluded from cuts.
+        A function that reads the result excludes the units from cuts.
 
         Args:
             tensor: The result.
@@ -253,18 +251,17 @@ class Recorder(TorchFunctionMode):
         self._hidden[tensor] = (labels, reason)
 
     def track_input(self, tensor: Tensor) -> None:
-        """Record a tensor of the model's input. It is never cut, and no branch of the code may depend on its values."""
+        """Record an input of the model. It is never cut, and branches must not depend on its values."""
         self.track_uncut(tensor)
         self._data[tensor] = True
 
     def track_uncut(self, tensor: Tensor) -> None:
-        """Record that no element of this tensor can be cut."""
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
     def make(self, weight: Tensor, dim: int) -> Tensor:
-        """Return new labels `[size]` of a layer's own units, which lie along dimension `dim` of its weight."""
+        """Return new labels [size] for a layer's units, which lie along dimension `dim` of its weight."""
         name = self.name(weight)
-        # A weight without a name is computed from other tensors, so its rows cannot be units.
+        # A weight without a name is computed from other tensors.
         if name is None:
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
         elif name in self._frozen:
@@ -283,7 +280,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choice(self, weight: Tensor, count: int) -> int:
-        """Return which of the `count` possible dimensions of a parameter has the new units, as a number from 0."""
+        """Return which of `count` possible dimensions of a parameter has new units, from 0."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
@@ -291,12 +288,12 @@ class Recorder(TorchFunctionMode):
         return chosen
 
     def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
-        """Record the unit to which each index of a dimension of a parameter or buffer belongs.
+        """Record the unit of each index along a dimension of a parameter or buffer.
 
         Args:
             tensor: The parameter or buffer, or None.
             dim: Its dimension.
-            labels: Labels `[size]` of the units.
+            labels: Labels [size] of the units.
         """
         if tensor is None:
             return
@@ -308,7 +305,7 @@ class Recorder(TorchFunctionMode):
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it is combined with a weight that is computed from other tensors")
             return
-        # In an einsum, a dimension of size 1 may be broadcast to a larger one.
+        # An einsum may broadcast a dimension of size 1.
         if len(labels) != tensor.size(dim):
             self.ties.pin(labels, "it is combined with a dimension of another size")
             return
@@ -326,7 +323,7 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Exclude all units that a function reads from cuts, because there is no rule for the function.
+        """Exclude from cuts all units that a function reads, because it has no rule.
 
         Args:
             name: Name of the function.
@@ -345,7 +342,7 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def pin_unequal_buffers(self) -> None:
-        """Exclude units from cuts if a buffer other than running statistics has different values for them."""
+        """Exclude units from cuts if a buffer has different values for them. Running statistics may differ."""
         for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():
                 if not self._alike[name][dim]:
@@ -370,10 +367,10 @@ class Recorder(TorchFunctionMode):
         if name == GROUPED or any(varies_along(before, dim) for dim in range(before.dim())):
             after = tuple(self.labels(x) for x in iterate_tensors(out))
             light = tuple(before if isinstance(x, Tensor) else x for x in args)
-            self.sites.append(Site(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
+            self.sites.append(RecordedCall(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
-        """Record the labels of a view that vary along two dimensions. Only one of these dimensions can be cut."""
+        """Record the labels of a view that vary along two dimensions. Only one of them can be cut."""
         if sum(varies_along(labels, d) for d in range(labels.dim())) > 1:
             self.splits.append(labels)
 
@@ -396,5 +393,5 @@ def iterate_tensors(value: object) -> Iterator[Tensor]:
 
 
 def _compare_slices(buffer: Tensor) -> tuple[bool, ...]:
-    """Return, for each dimension, True if all slices of the buffer along this dimension are equal."""
+    """Return, for each dimension, True if all slices of the buffer along it are equal."""
     return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))

@@ -1,7 +1,7 @@
-"""The table of the tracer's rules. A rule computes the labels of units for the result of a torch function.
+"""The table of the tracer's rules. A rule computes unit labels for a torch function's result.
 
-The arguments of a rule are the recorder, the function's name, its result and its arguments. The name is the same for
-`torch.add`, `Tensor.add`, `Tensor.add_` and `+`.
+Its arguments are the recorder, and the function's name, result and arguments. The name is the same for `torch.add`,
+`Tensor.add`, `Tensor.add_` and `+`.
 """
 
 import hashlib
@@ -92,15 +92,20 @@ _own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyTy
 
 @contextmanager
 def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
-    """Trace models inside the block with custom rules for torch functions, by name. They replace built-in rules.
+    """Trace models inside the block with custom rules, by names of torch functions.
 
-    A rule is a function `rule(recorder, name, out, args, kwargs)`. `recorder.labels(x)` returns the labels of an
-    argument, in its shape. With `recorder.put(out, labels)` the rule sets the label of each element of the result. With
-    `recorder.ties.tie` it records units that must be cut together, and with `recorder.ties.pin` units that are never
-    cut. Tracing detects a wrong rule, because it compares every cut with the whole model several times.
+    A rule `rule(recorder, name, out, args, kwargs)` sets the unit labels of a function's result and replaces a built-in
+    one. It uses these methods:
 
-    Raises InputError for a wrong name or a function that does not take five arguments. Tracing raises InputError for a
-    rule that fails, or that puts no labels on its result.
+    - `recorder.labels(x)`: return the labels of an argument, in its shape.
+    - `recorder.put(out, labels)`: set the labels of the result.
+    - `recorder.ties.tie`: record units that must be cut together.
+    - `recorder.ties.pin`: record units that are never cut.
+
+    Tracing compares every cut with the whole model, so it detects a wrong rule.
+
+    Raises:
+        InputError: A name is wrong, a rule does not take five arguments, fails, or puts no labels on its result.
     """
     if not isinstance(rules, Mapping):
         raise InputError("tracing_rules", got=rules, expected="a dict of rules by names of functions")
@@ -119,7 +124,7 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
 
 class WrongRuleError(Exception):
-    """An error about a custom rule that fails or sets wrong labels."""
+    """A custom rule fails or sets wrong labels."""
 
 
 def collect_rules() -> dict[str, Rule]:
@@ -128,20 +133,15 @@ def collect_rules() -> dict[str, Rule]:
 
 
 def has_custom_rules() -> bool:
-    """Return True if custom rules are active."""
+    """Return True inside of a `tracing_rules` block."""
     return bool(_own.get())
 
 
 def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Apply a custom rule. Raises WrongRuleError if it fails or puts no labels on its result.
+    """Apply a custom rule and check its result.
 
-    Args:
-        rule: The custom rule.
-        r: The recorder.
-        name: Name of the function.
-        out: Its result.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+    Raises:
+        WrongRuleError: The rule fails or puts no labels on the result.
     """
     try:
         rule(r, name, out, args, kwargs)
@@ -156,7 +156,7 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
 
 
 def described_rules() -> dict[str, str] | None:
-    """Return each custom rule's path and a digest of its code, or None if a rule has state besides its code."""
+    """Return the path and a code digest of each custom rule, or None if a rule has other state."""
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
         return None
@@ -164,7 +164,7 @@ def described_rules() -> dict[str, str] | None:
 
 
 def _digest_code(rule: Rule) -> str:
-    """Return a digest of the file that defines a rule, because the rule may call other functions of this file."""
+    """Return a digest of the file that defines a rule, because the rule may call other functions in it."""
     try:
         source = inspect.getsource(inspect.getmodule(rule) or rule)
     except (OSError, TypeError):

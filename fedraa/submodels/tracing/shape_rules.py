@@ -1,4 +1,4 @@
-"""The tracer's rules for functions that move, join or reduce elements, or handle each element independently."""
+"""The tracer's rules for functions that move, join, reduce or transform single elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT_DIMS = {"argsort": -1, "normalize": 1, "sort": -1, "topk": -1}
 
 _VIEWS = {"view", "reshape", "reshape_as", "unflatten", "view_as"}
 
-# The result of these functions on a parameter still counts as this parameter.
+# These functions return the same parameter in another form.
 _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT", "movedim", "permute"} | {
     "swapaxes",
     "swapdims",
@@ -31,7 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of an elementwise function by merging the labels of all tensor arguments."""
+    """Label each element of an elementwise function's result with its unit, merged from all arguments."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -39,7 +39,7 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of a product or quotient. A parameter times a number still counts as this parameter."""
+    """Label each element of a product or quotient with its unit. A multiple of a parameter counts as the parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
         r.record_turned(x, out, range(x.dim()))
@@ -48,7 +48,7 @@ def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the result the labels of the first argument. Other tensor arguments have no effect on the labels."""
+    """Label the result like the first argument."""
     x = args[0]
     if not (name in _TURNS and r.name(x)):
         r.put(out, r.labels(x))
@@ -57,7 +57,7 @@ def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give an overwritten tensor the labels of its new values. If it is a view or a parameter, it is never cut."""
+    """Label an overwritten tensor like its new values. A view or parameter is never cut."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of x after `x[index] = value`. If x is a view or a parameter, its units are never cut."""
+    """Label each element of x after `x[index] = value` with its unit. A view or parameter is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -83,12 +83,12 @@ def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Record that a new tensor with constant values has no units, so that it is never cut."""
+    """Record that a new constant tensor is never cut."""
     r.track_uncut(out)
 
 
 def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a function that moves elements: the function is also applied to the labels."""
+    """Label the result of a function that moves elements, by moving the labels."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
         turned = _turn_dims(x, name, values, kwargs)
@@ -103,18 +103,12 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return, for each dimension of the result, its dimension in the parameter, or None if the dimension is new.
+    """Return the parameter's dimension for each dimension of the result; None for a new dimension.
 
-    Instead of a list, return None if the function does more than move, add or remove dimensions.
-
-    Args:
-        x: The parameter.
-        name: Name of the function.
-        values: Its other positional arguments.
-        kwargs: Its keyword arguments.
+    The result is None instead if the function does more than move, add or remove dimensions.
     """
     if name in _TURNS:
-        # Dimension d of this tensor has the size d, so the sizes of the result show the new order of the dimensions.
+        # Dimension d has the size d, so the sizes of the result show the new order.
         sizes = torch.empty(tuple(range(x.dim())), device="meta")
         return list(_move_labels(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
@@ -131,7 +125,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
 
 
 def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Return the dimensions of `x[index]` if the index selects whole slices `x[i]`, such as one expert; else None."""
+    """Return the dimensions of `x[index]`, or None unless the index selects whole slices `x[i]`."""
     first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
@@ -143,28 +137,18 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the labels after applying a function that moves elements.
-
-    Args:
-        labels: Labels of the tensor.
-        name: Name of the function.
-        values: Its other positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return the labels after applying a function that moves elements."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
         return getattr(labels, name)
-    # Labels have other strides than the tensor, so `view` may fail for them where `reshape` makes a copy.
+    # `view` may fail for labels, because their strides differ from the tensor's.
     method = {"getitem": "__getitem__", "view": "reshape", "view_as": "reshape_as"}.get(name, name)
     return getattr(labels, method)(*values, **kwargs)
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of elements that an index selects.
-
-    All elements along the indexed dimension are tied, so the rule may read the label at any index of it.
-    """
+    """Label each element of `x[index]` with its unit. An indexed dimension can only be cut as a whole."""
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
         return
@@ -184,16 +168,15 @@ def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
                 dim = labels.dim() - sum(i is not None for i in index[place + 1 :])
             elif item is not None:
                 if not isinstance(item, slice):
-                    r.ties.tie_along(labels, [dim], "some units are picked by position")
+                    r.ties.tie_along(labels, [dim], "the code picks some units by their index")
                 dim += 1
     else:
         _, dim = arguments_of(args, kwargs, "input", "dim")
-        r.ties.tie_along(labels, [dim or 0], "some units are picked by position")
+        r.ties.tie_along(labels, [dim or 0], "the code picks some units by their index")
     label_moved(r, name, out, (args[0], *_replace_unknown(args[1:])), _replace_unknown(kwargs))
 
 
 def _split_index(index: Any) -> tuple[Any, ...]:
-    """Return an index as a tuple of items."""
     return index if isinstance(index, tuple) else (index,)
 
 
@@ -203,7 +186,7 @@ def _lacks_values(index: Any) -> bool:
 
 
 def _replace_unknown(value: Any) -> Any:
-    """Return an index, or arguments, in which index 0 replaces each tensor of indices with unknown values."""
+    """Return a nested index with 0 in place of each tensor without known values."""
     if isinstance(value, dict):
         return {name: _replace_unknown(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -214,33 +197,27 @@ def _replace_unknown(value: Any) -> Any:
 
 
 def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
-    """Return the labels of `x[mask]` or `x[mask, :]`, or None for other indices.
+    """Return the unit labels of `x[mask]` or `x[mask, :]` with a single row; None for other indices.
 
-    The result has one row, because the labels are the same for all selected rows.
-
-    Args:
-        r: The recorder.
-        labels: Labels of x.
-        index: The mask, and further indices.
+    All selected rows have the same labels.
     """
     mask, *further = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
-    head = r.ties.tie_along(labels, range(mask.dim()), "some units are picked by position")
+    head = r.ties.tie_along(labels, range(mask.dim()), "the code picks some units by their index")
     return head.reshape(1, *labels.shape[mask.dim() :])
 
 
 def _is_mask(index: Any) -> bool:
-    """Return True for an index of bools."""
     if isinstance(index, list):
         return any(isinstance(i, bool | list) for i in index)
     return isinstance(index, Tensor) and index.dtype == torch.bool
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the pieces of a split. Pieces of the same size are tied, so that a cut keeps their sizes equal.
+    """Label each element of the pieces of a split with its unit. Equally large pieces can only be cut together.
 
-    For pieces of different sizes, the code passes these sizes to `split` as numbers, which a cut replaces.
+    For different sizes, the code contains numbers, which a cut replaces.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
@@ -258,10 +235,10 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Join the labels of pieces along a dimension. The units along the other dimensions are tied across all pieces."""
+    """Label each element of joined tensors with its unit. Units along other dimensions are merged."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
-    # Skip empty tensors, such as a cache before its first use.
+    # Empty tensors are skipped, such as a cache before its first use.
     parts = [x for x in inputs if x.numel()] or inputs[:1]
     dim = (dim or 0) % out.dim()
     pieces = [r.labels(x) for x in parts]
@@ -269,7 +246,7 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
         pieces = [x.unsqueeze(dim) for x in pieces]
     across = [[d for d in range(out.dim()) if d != dim and varies_along(x, d)] for x in pieces]
     if all(varies_along(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
-        # These pieces may be initial states of a recurrent layer. Their units may lie along any dimension.
+        # Initial states of a recurrent layer may have units along any dimension.
         reason = "the units are joined along another dimension"
         pieces = [r.ties.tie_along(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:
@@ -280,12 +257,12 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of a padded tensor. The elements that padding adds along a dimension with units are never cut."""
+    """Label each element of a padded tensor with its unit. Padding along a dimension with units is never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        # The new elements belong to no unit, so they get the label 0.
+        # The new elements belong to no unit.
         if varies_along(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
@@ -296,7 +273,7 @@ def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a pooling, which combines the pixels of each channel separately."""
+    """Label each element of a pooling's result with its channel."""
     labels = r.labels(args[0])
     channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` combines positions")
     for result in iterate_tensors(out):
@@ -304,9 +281,9 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a function such as mean or softmax, and tie the elements that it combines."""
+    """Label each element of a reduction or softmax with its unit. Combined elements can only be cut together."""
     x, *values = args
-    # With a second tensor the call is max(a, b), which is elementwise.
+    # max(a, b) of two tensors is elementwise.
     if values and isinstance(values[0], Tensor):
         label_elementwise(r, name, out, args, kwargs)
         return
@@ -326,7 +303,7 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def _named_dims(x: Tensor, dim: Any) -> list[int]:
-    """Return the dimensions that an argument `dim` names, ascending. None or a bool means all dimensions."""
+    """Return the dimensions that an argument `dim` means, ascending. None or a bool means all."""
     if dim is None or isinstance(dim, bool):
         return list(range(x.dim()))
     if isinstance(dim, int):
@@ -335,7 +312,7 @@ def _named_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels after a function that moves pixels into channels or back, or that shuffles channels."""
+    """Label each element of a pixel shuffle, pixel unshuffle or channel shuffle with its unit."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
     # A cut removes the same channels of every group.
@@ -351,7 +328,7 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels after `Tensor.unfold` (windows along a dimension) or `functional.unfold` (patches per channel)."""
+    """Label each element of `Tensor.unfold` (windows) or `functional.unfold` (patches) with its unit."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         _, dim = arguments_of(args, kwargs, "input", "dimension")
@@ -363,7 +340,7 @@ def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a fold, which adds the overlapping patches of each channel separately."""
+    """Label each element of a fold, which adds overlapping patches per channel, with its unit."""
     x = args[0]
     labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` combines positions").reshape(
         -1
@@ -373,18 +350,18 @@ def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of complex numbers, and tie the real and the imaginary part of each number."""
+    """Label each complex number with its unit. Real and imaginary parts can only be cut together."""
     x = args[0]
     r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
 
 def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Give the real and the imaginary part of a complex number the same unit."""
+    """Label the real and the imaginary part of a complex number like the number."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of a Fourier transform, and tie the elements along the transformed dimensions."""
+    """Label each element of a Fourier transform with its unit. Its dimensions can only be cut as a whole."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
@@ -393,8 +370,8 @@ def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Set the labels of the result of `grid_sample`. Its `grid` has pixel coordinates, so the grid is never cut."""
+    """Label each element of the result of `grid_sample` with its unit. Its `grid` of coordinates is never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
-    r.ties.pin(r.labels(grid), f"`{name}` reads the units as places")
+    r.ties.pin(r.labels(grid), f"`{name}` reads the units as coordinates")
     channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions")
     r.put(out, channels.expand(out.shape))

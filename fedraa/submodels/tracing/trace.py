@@ -1,4 +1,4 @@
-"""The search for the width groups of any module, with a trial of every cut."""
+"""The search for the width groups of any module, with a test of every submodel."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, copy_private, first_line
 from fedraa.submodels.tracing.grouping import group_units
-from fedraa.submodels.tracing.modes import Noted
+from fedraa.submodels.tracing.modes import FunctionNames
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, iterate_tensors
 from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_custom_rules
-from fedraa.submodels.tracing.verify import Trial
+from fedraa.submodels.tracing.verify import CutChecker
 
 CUSTOM_RULE_TRIES = 8
-"""Number of trials of each cut if custom tracing rules are active."""
+"""Number of tests of each submodel if custom tracing rules are active."""
 LARGE = 50_000_000
 """A model with more parameters than this is traced without copies, which would take too much time and memory."""
 
@@ -33,16 +33,12 @@ LARGE = 50_000_000
 def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
-    The module runs on `example`, in evaluation and in training mode. Meanwhile, each function also computes the labels
-    of its result, which show to which unit each element belongs. Labels are tied if their elements must be cut
-    together. A group is a set of units that lie along the same dimensions of the same tensors.
-
-    Inputs and outputs are never cut. Every cut must be exact: its output must equal that of the full module in which
-    the parameters of the absent units are 0. Trials check this before the function returns, and a group that fails its
-    trial stays whole. A large module runs on shapes only, without values, and its trials use narrow cuts.
+    The module runs in evaluation and in training mode, a large one without values. Each torch function also computes to
+    which unit an element of its result belongs. Every submodel is then compared with the full module with all
+    other units at 0. A group that fails this test stays whole. Inputs and outputs are never cut.
 
     Args:
-        module: Any module. It does not change; a copy on the CPU is traced. The copy of a large module shares memory.
+        module: Any module. It is not changed; a copy on the CPU is traced. The copy of a large module shares memory.
         example: A batch of at least two inputs: a tensor, or a tuple or a dict of tensors for several arguments.
 
     Raises:
@@ -66,21 +62,21 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
             recorder, traced = second_recorder, second
     tries = CUSTOM_RULE_TRIES if has_custom_rules() else 1
     zeros = any(s.name in ZERO_MAKERS and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
-    trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
-    while failure := trial.find_failure(traced, range(len(traced.groups))):
-        for g in _find_suspects(trial, traced):
+    checker = CutChecker(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
+    while failure := checker.find_failure(traced, range(len(traced.groups))):
+        for g in _find_suspects(checker, traced):
             _pin_group(recorder, traced, g, failure)
         traced = group_units(module, recorder)
     return traced
 
 
 def _cut_parameters(traced: Traced) -> int:
-    """Return the number of scalar parameters that belong to a unit of any group."""
+    """Return the number of scalar parameters that can be cut."""
     return sum(group.parameters for group in traced.groups)
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU. The result of the trace (a Traced) will hold this copy."""
+    """Return a copy of a module on the CPU, for the result of the trace."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
@@ -91,12 +87,12 @@ def _is_large(module: nn.Module) -> bool:
 def _follow_module(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Return the recorder of a traced run, and for a large module the names of the functions that ran.
+    """Return the recorder of a traced run. For a large module, also return the functions that ran.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
+        choices: For parameters with several possible dimensions of units, the one to use, from 0.
     """
     if _is_large(module):
         recorder, ran = _light_record(module, example, choices)
@@ -108,14 +104,14 @@ def _follow_module(
 def _light_record(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder | None, list[list[str]]]:
-    """Return the recorder of a run on shapes only, or None if the module needs values or cannot be traced.
+    """Return the recorder of a run without values, or None if the module cannot run this way.
 
     Also return the names of the functions that the module calls, in evaluation and in training mode.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
+        choices: For parameters with several possible dimensions of units, the one to use, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -125,13 +121,12 @@ def _light_record(
         recorder = _record_run(module, example, shapes, choices=choices)
         ran = []
         for training in (False, True):
-            with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), Noted(shapes) as noted:
+            with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), FunctionNames(shapes) as noted:
                 torch.manual_seed(0)
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
-    # Any error is ignored here, because the caller traces the module again with values. That trace succeeds or raises
-    # the error again.
+    # The caller traces the module again with values and then gets the error.
     except Exception:
         return None, []
 
@@ -144,20 +139,20 @@ def _record_run(
     choices: Mapping[str, int] = MappingProxyType({}),
     fills: bool = True,
 ) -> Recorder:
-    """Run the module, or its copy `shapes` on the meta device, and return the recorder of the run.
+    """Run the module, and return the recorder of the run.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        shapes: A copy of the module on the meta device, if the run computes only shapes; None if it computes values.
-        choices: For some parameters, which of the dimensions along which new units could lie is used, from 0.
+        shapes: A copy of the module on the meta device, to compute only shapes; None to compute values.
+        choices: For parameters with several possible dimensions of units, the one to use, from 0.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
-    # A run in training mode changes running statistics, so it needs a copy.
+    # Training mode changes running statistics.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
-    # On its fast path, a transformer layer would not call the functions that must be recorded.
+    # The fast path of a transformer layer skips functions that must be recorded.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -180,9 +175,7 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The code of a module may raise any exception. A mixture of experts searches for the rows of each expert, for
-    # example with `nonzero`. If such a search selects no row, the recorder returns row 0 instead, so that the expert
-    # runs. This row may be the cause of the exception, so the run is repeated without it.
+    # The cause may be row 0, on which the recorder runs an expert without rows, so the run is repeated without it.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -200,7 +193,7 @@ def _record_run(
 
 
 def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module and return the steps of the run (functions with their arguments) and its output.
+    """Run the module. Return its output, after the functions that ran with their arguments.
 
     Args:
         recorder: The recorder.
@@ -211,7 +204,7 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
     recorder.path = []
     for part in list_leaves(inputs):
         recorder.track_input(part)
-    # With this seed, every run drops the same layers if layers are dropped at random.
+    # Random layer drops must be the same in every run.
     torch.manual_seed(0)
     with recorder.found, recorder:
         out = forward(module, inputs)
@@ -221,9 +214,9 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
 
 
 def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """Return the steps of a run in which every branch on data takes the opposite direction, or None if the run raises.
+    """Return the steps of a run with opposite branches on data, or None if the run raises an error.
 
-    If the steps are the same, or if the run raises, the branches only check the data or warn about them.
+    Branches only check the data or warn about them if the steps stay the same, or if the run raises.
 
     Args:
         recorder: The recorder.
@@ -250,30 +243,23 @@ def _fails_in_torch(error: BaseException) -> bool:
     return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
-def _find_suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail the trial if no other group is cut, or all groups if there is no such group."""
+def _find_suspects(checker: CutChecker, traced: Traced) -> Sequence[int]:
+    """Return the groups that fail if only they are cut, or all groups if each passes."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # Names that differ only in a number belong to repeated blocks. These run the same code, so one trial is enough.
+        # Names that differ only in a number belong to repeated blocks, which run the same code.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []
     for groups in alike.values():
-        if trial.find_failure(traced, groups[:1]):
+        if checker.find_failure(traced, groups[:1]):
             failing += groups
     everything = range(len(traced.groups))
-    return failing or [g for g in everything if trial.find_failure(traced, [g])] or everything
+    return failing or [g for g in everything if checker.find_failure(traced, [g])] or everything
 
 
 def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
-    """Exclude the units of a group from cuts.
-
-    Args:
-        recorder: The recorder.
-        traced: The traced module.
-        g: The number of the group.
-        reason: The reason why the group is never cut, for the user.
-    """
+    """Exclude the units of a group from cuts."""
     entry = traced.groups[g].entries[0]
     start = sum(group.size for group in traced.groups[:g])
     units = traced.units[entry.tensor][entry.dim]

@@ -1,11 +1,10 @@
-"""A cache of traces on disk, so that a model with the same code and shapes is traced only once.
+"""A cache of traces on disk, so that a model is traced only once.
 
-An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa). The environment variable `FEDRAA_CACHE`
-names another folder. If its value is empty, the cache is off. The file's name is a digest of the module without its
-weights, of the example's shapes and of the library versions. The file holds a digest of its content and then JSON,
-which includes the digests of all code files that ran in the trace. The module is traced again in three cases: one of
-these code files has changed, the entry is damaged, or a cut by the entry fails its trial. Models that cannot be
-pickled, or that run code without a file, are not cached.
+Entries are files below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa) or the folder in the environment variable
+`FEDRAA_CACHE`. If this variable is empty, the cache is off. A file's name is a digest of the module without weights,
+the example's shapes, and the library versions. The file has digests of its content and of all code that ran in the
+trace. The module is traced again if this code changed, the entry is damaged, or the test of a submodel fails. Models
+that cannot be pickled, or that run code without a file, are not cached.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, map_tree
 from fedraa.submodels.flat import flat_layout
-from fedraa.submodels.resize import Number, Resize
+from fedraa.submodels.resize import Resize, SizeFormula
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.rules import described_rules
 from fedraa.submodels.tracing.trace import copy_to_cpu, trace_module
-from fedraa.submodels.tracing.verify import Trial
+from fedraa.submodels.tracing.verify import CutChecker
 
 FORMAT = 2
-# Traces that take fewer seconds are not cached.
+# A shorter trace is not cached.
 MIN_TRACE_S = 1.0
-# If tracing takes longer than this number of seconds, a log line reports it.
+# A log line reports a longer trace.
 REPORT_AFTER_S = 2.0
 CACHE_VARIABLE = "FEDRAA_CACHE"
 _IMPORTED = time.time()
 
 
 def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] | None = None) -> Traced:
-    """Return the traced module. Read it from the cache if the cache has an entry with the same code and shapes.
+    """Return the traced module, from the cache if it has an entry for the same code and shapes.
 
     Args:
         module: The module.
@@ -74,7 +73,7 @@ def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] |
 
 
 def _entry_path(module: nn.Module, example: Tree) -> Path | None:
-    """Return the file of a module's entry, or None if the module is not cached."""
+    """Return the cache file of a module, or None if the module cannot be cached."""
     folder = _cache_folder()
     if folder is None:
         return None
@@ -85,18 +84,17 @@ def _entry_path(module: nn.Module, example: Tree) -> Path | None:
 
 
 def _cuts_hold(cached: Traced, example: Tree) -> bool:
-    """Return True if the cached groups pass a trial in this process.
+    """Return True if the cached groups pass a test of narrow submodels in this process.
 
-    The trial is needed because the module's code may depend on settings that the file name does not include. A trial of
-    narrow cuts is enough, because the trace that wrote the entry compared cuts with the full module.
+    The module's code may depend on settings that the file name does not include.
     """
     groups = range(len(cached.groups))
     if not groups:
         return True
     try:
-        trial = Trial(cached, map_tree(lambda part: part.cpu(), example), large=True)
-        return trial.find_failure(cached, groups) is None
-    # Any error is ignored here, because tracing the module again will report the problem.
+        checker = CutChecker(cached, map_tree(lambda part: part.cpu(), example), large=True)
+        return checker.find_failure(cached, groups) is None
+    # Tracing the module again will report the problem.
     except Exception:
         return False
 
@@ -118,7 +116,7 @@ def _report_slow(text: str, report: Callable[[str], None] | None) -> Iterator[No
 
 @contextmanager
 def _collect_codes(codes: set[CodeType]) -> Iterator[bool]:
-    """Collect the code objects of all Python functions that run in the block. Yield True if this works.
+    """Collect the code objects of all Python functions that run in the block.
 
     Yield False if a profiler is active, because Python allows only one.
     """
@@ -137,7 +135,6 @@ def _collect_codes(codes: set[CodeType]) -> Iterator[bool]:
 
 
 def _cache_folder() -> Path | None:
-    """Return the folder of the cache, or None if the cache is off."""
     named = os.environ.get(CACHE_VARIABLE)
     if named == "":
         return None
@@ -152,7 +149,7 @@ def _cache_folder() -> Path | None:
 
 
 class _Shapes(pickle.Pickler):
-    """A pickler that writes a module without the values of its parameters. The bytes are hashed."""
+    """A pickler that omits the values of parameters. Its bytes are hashed."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
@@ -170,7 +167,7 @@ class _Shapes(pickle.Pickler):
 
 
 def _entry_name(module: nn.Module, example: Tree) -> str | None:
-    """Return the file name of a module's entry, or None if the module cannot be pickled."""
+    """Return the name of a module's cache file, or None if the module cannot be pickled."""
     custom_rules = described_rules()
     if custom_rules is None:
         return None
@@ -185,7 +182,6 @@ def _entry_name(module: nn.Module, example: Tree) -> str | None:
 
 
 def _hash_own_code() -> str:
-    """Return a digest of fedraa's own code that traces and cuts modules."""
     room = Path(__file__).parents[1]
     return _hash_content(b"".join(path.read_bytes() for path in sorted(room.rglob("*.py"))))
 
@@ -197,7 +193,7 @@ def _hash_content(content: Any) -> str:
 def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
     """Return the digests of the files of this code, or None if some code has no file.
 
-    Files of installed packages are omitted, because the entry's name depends on their versions.
+    Installed packages are omitted, because the entry's name contains their versions.
     """
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
@@ -213,7 +209,7 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
         if name == "<string>" and code.co_name.startswith(("__", "<lambda>")):
             continue
         try:
-            # If the file has changed since the start of the process, it may not be the code that ran.
+            # A file that changed since the start may not be the code that ran.
             if os.stat(name).st_mtime >= _process_start():
                 return None
             digests[name] = _hash_content(Path(name).read_bytes())
@@ -223,10 +219,7 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
 
 
 def _process_start() -> float:
-    """Return the start time of this process in seconds since the epoch.
-
-    If it is unknown, return the time of this import.
-    """
+    """Return the start time of this process in seconds since the epoch, or else that of this import."""
     try:
         ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
@@ -235,7 +228,7 @@ def _process_start() -> float:
 
 
 def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
-    """Write the entry atomically. A full disk is no error, because the run does not need the cache.
+    """Write the entry atomically. A full disk is no error.
 
     Args:
         path: File of the entry.
@@ -274,7 +267,7 @@ def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
 
 
 def _read_entry(path: Path, module: nn.Module) -> Traced | None:
-    """Return the traced module from an entry, or None if the entry is missing, damaged, or made with other code."""
+    """Return the traced module from an entry, or None if the entry is missing, damaged or outdated."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
         if digest.decode() != _hash_content(text):
@@ -302,8 +295,8 @@ def _read_entry(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _parse_place(item: Any) -> Any:
-    """Return a place in the code and its Resize, as read from a list in the JSON."""
+    """Return a place in the code and its Resize, parsed from JSON."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)
-    known = tuple(Number(fixed, tuple(map(tuple, times))) for fixed, times in numbers)
+    known = tuple(SizeFormula(fixed, tuple(map(tuple, times))) for fixed, times in numbers)
     return place, Resize(dim, tuple(outs), known, mixed)

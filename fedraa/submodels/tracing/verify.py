@@ -1,6 +1,6 @@
-"""The trial of a cut.
+"""The test of a submodel against the full module.
 
-The cut must have the same output as the full module in which the parameters of the units that the cut lacks are 0.
+A submodel must have the same output as the full module with the parameters of all other units at 0.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
-from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_double
+from fedraa.submodels.tracing.modes import FunctionNames, SilentUnits, WithoutDropout, in_double
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# An output above this multiple of the smallest output counts as the value of a mask (such as -1e9). Such values do not
-# increase the tolerance of the comparison.
+# An output this many times above the smallest is a mask's value, such as -1e9. Mask values do not increase the
+# tolerance.
 MASK_RATIO = 1e5
-# Outputs below this multiple of the largest output's rounding error may be zeros that rounding has changed.
+# Outputs below this multiple of the largest output's rounding error may be rounded zeros.
 ROUNDING_RATIO = 1e3
-# Number of units of each group in a trial of a large module.
+# The number of units per group in a test of a large module.
 NARROW_WIDTH = 3
 
 
-class Trial:
-    """Trials of one module's cuts.
+class CutChecker:
+    """Tests of one module's submodels.
 
-    To make differences visible, a trial uses random parameters other than zero, and float64 if possible. If the module
-    is `large`, a trial compares two narrow cuts with each other, and checks only that the whole module runs the same
-    functions as they do.
+    A test uses random nonzero parameters, and float64 if possible. For a `large` module it compares two narrow ones
+    with each other, and checks that the whole module runs the same functions.
     """
 
     def __init__(
@@ -54,17 +53,17 @@ class Trial:
         zeros: bool = False,
         tries: int = 1,
     ) -> None:
-        """Prepare the trials of a traced module.
+        """Prepare the tests of a traced module.
 
         Args:
             traced: The traced module.
             example: A batch of at least two inputs.
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
-            large: True to compare only narrow cuts with each other.
+            large: True to compare only narrow submodels with each other.
             fills: True to run an expert of a mixture of experts on row 0 if the input assigns it no row.
-            zeros: True if the code creates tensors of zeros, whose width depends on values that are written later.
-            tries: Number of trials of each cut, each with other units and parameters. With more than one, the input has
-                more rows.
+            zeros: True if the code creates tensors of zeros. Values that are written later determine their width.
+            tries: Number of tests of each submodel, with different units and parameters. More than one adds rows to the
+                input.
         """
         self._tries = tries
         self._zeros = zeros
@@ -82,9 +81,8 @@ class Trial:
     def _prepare_input(self, traced: Traced, example: Tree) -> None:
         """Find an input and a precision with which the whole module runs.
 
-        The best input has float64 numbers, noise, and more samples than the example, which reveals code that assumes a
-        number of samples. Some modules do not run with it. They need float32, reject noise because they check that
-        images are valid, or count the rows that a search returns.
+        The first candidate has float64 numbers, noise, and more samples than the example. Some modules need float32,
+        valid images without noise, or the example's number of rows.
         """
         base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
@@ -112,20 +110,19 @@ class Trial:
             problem = f"{kind} runs on it once, but not a second time ({first_line(failure, 100)})"
             raise InputError("example", problem) from failure
         self._fills, self._double, self._input = known
-        # The tolerance is relative, because batch norms of two samples amplify rounding errors.
+        # Batch norms of two samples amplify rounding errors.
         self._tolerance = 1e-6 if self._double else 1e-3
 
     def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
-        """Return the problem of cuts of these groups, or None if all trials succeed. The groups are in ascending order.
+        """Return the problem of cutting these groups (ascending), or None if all tests succeed.
 
-        First the groups are cut to about half of their units, while all other groups stay whole. Then they are cut to
-        one unit each, only in evaluation mode. One unit is a special case, because code may squeeze tensors of size 1.
-        If the code creates zeros, a further trial cuts every second group, because zeros may get the width of another
-        group.
+        One test cuts the groups to about half of their units, the next to one unit each, because code may squeeze
+        dimensions of size 1. If the code creates zeros, another test cuts every second group, because zeros may follow
+        the wrong group.
         """
         if not groups:
             return None
-        # The copy has its own empty caches, so that the trial does not fill the caches of `traced`.
+        # The copy has its own caches, so those of `traced` are not filled.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
             failure = self._find_failure_once(traced, groups, number)
@@ -134,14 +131,14 @@ class Trial:
         return None
 
     def _find_failure_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
-        """Return the problem of one trial, or None if it succeeds.
+        """Return the problem of one test, or None if it succeeds.
 
-        A trial with an odd number keeps the units that the trial before it has cut.
+        A test with an odd number keeps the units that the test before it has cut.
 
         Args:
             traced: The traced module.
             groups: The groups to cut.
-            number: Number of the trial, from 0.
+            number: Number of the test, from 0.
         """
         rng = np.random.default_rng(number // 2)
         outer = self._choose_base(traced, groups)
@@ -167,16 +164,16 @@ class Trial:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return a text about the difference between the outputs of two cuts, or None if there is no difference.
+        """Return the difference between the outputs of two submodels as text, or None.
 
-        In the larger cut, the parameters of units that the smaller cut lacks are 0.
+        In the larger one, the parameters of units that the smaller one lacks are 0.
 
         Args:
             traced: The traced module.
-            outer: The larger cut.
-            inner: The cut to try.
+            outer: The larger submodel.
+            inner: The smaller submodel.
             number: Seed of the random parameters.
-            modes: The modes to try; True is training.
+            modes: The modes to test; True is training.
         """
         small = traced.cut(inner)
         base = self._cut_base(traced, outer)
@@ -201,7 +198,7 @@ class Trial:
         _set_parameters(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = self._run_modes(base, modes)
-        # The full module may fail with random parameters, for example because its code counts the rows of a search.
+        # The full module may fail with random parameters, for example if it counts rows.
         except Exception as error:
             if self._fills:
                 self._fills = False
@@ -218,7 +215,7 @@ class Trial:
         return None
 
     def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
-        """Return the larger cut with which a cut of these groups is compared."""
+        """Return the larger submodel for a test of these groups."""
         if not self._large:
             return traced.full()
         rng = np.random.default_rng(1)
@@ -228,19 +225,17 @@ class Trial:
         return tuple(units)
 
     def _cut_base(self, traced: Traced, outer: IndexSet) -> nn.Module:
-        """Return the module of the larger cut."""
         if _is_full(traced, outer) and not self._large:
             return copy.deepcopy(traced.module)
         return traced.cut(outer)
 
     def _record_names(self, module: nn.Module, training: bool) -> list[str]:
-        """Return the names of the functions that run in the module."""
-        noted = Noted(module)
+        noted = FunctionNames(module)
         self._run_module(module, training, noted)
         return noted.names
 
     def _is_close(self, result: Tensor, expected: Tensor) -> bool:
-        """Return True if the tensors are equal up to rounding. Values of masks do not increase the tolerance."""
+        """Return True if the tensors are equal up to rounding."""
         if result.shape != expected.shape:
             return False
         apart = torch.where(result == expected, 0.0, (result - expected).abs())
@@ -254,11 +249,11 @@ class Trial:
         return results
 
     def _run_module(
-        self, module: nn.Module, training: bool, noted: Noted | None = None, *, back: bool = False
+        self, module: nn.Module, training: bool, noted: FunctionNames | None = None, *, back: bool = False
     ) -> list[Tensor]:
         """Run the module's forward pass, and with `back` also the backward pass.
 
-        The backward pass also checks code with activation checkpoints, which runs again in the backward pass.
+        Activation checkpoints run code again in the backward pass.
 
         Args:
             module: The module to run.
@@ -268,11 +263,11 @@ class Trial:
         """
         with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
-            stack.enter_context(Silenced())
+            stack.enter_context(SilentUnits())
             stack.enter_context(NonemptyMode(self._fills))
             if self._double:
                 stack.enter_context(in_double())
-            # With the same seed, both runs drop the same layers (stochastic depth).
+            # With the same seed, stochastic depth drops the same layers.
             torch.manual_seed(0)
             inputs = map_tree(lambda part: part.clone(), self._input)
             with noted or nullcontext():
@@ -299,10 +294,10 @@ def _as_floats(x: Tensor) -> Tensor:
 
 
 def _find_scales(expected: Tensor) -> Tensor:
-    """Return for each position in an output the scale to which the tolerance is relative.
+    """Return the scale of the tolerance at each position of an output.
 
-    The scale is the maximum of two values: the largest absolute value at this position over all samples, and the
-    largest absolute value over all positions that do not hold a mask's value (such as -1e9).
+    It is the largest absolute value over all samples at this position, or over all positions without a mask's value
+    (such as -1e9), if that is larger.
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
@@ -327,7 +322,7 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
     if part.is_floating_point():
         part = part.double()
         if noise:
-            # The sign of all rows after the fourth is changed, so that the trial includes negative numbers.
+            # Later rows have the opposite sign, so that the test includes negative numbers.
             part[4:] *= -1
             part = part + torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     if double:
@@ -336,15 +331,9 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a worker can rebuild the cut.
+    """Return True if a worker can rebuild the submodel from its widths and parameters.
 
-    A worker makes a module from only the widths of the cut, and loads the parameters of the cut into it. The result
-    differs from the cut if a buffer has different values for different units.
-
-    Args:
-        small: The cut.
-        full: The traced module.
-        indices: Index set of the cut.
+    Otherwise a buffer has different values for different units.
     """
     skeleton = full.make_skeleton(full.widths(indices))
     rebuilt, expected = _tensors_by_name(skeleton), _tensors_by_name(small)
@@ -366,10 +355,7 @@ def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _random_values(module: nn.Module, seed: int) -> Tensor:
-    """Return the module's flat vector plus noise, so that no value is exactly 0 or 1.
-
-    The noise is so small that activations keep their order of magnitude.
-    """
+    """Return the module's flat vector plus small noise, so that no value is exactly 0 or 1."""
     random = torch.Generator().manual_seed(seed)
     parts = [torch.zeros(0)]
     for p in trainable_parameters(module):
@@ -380,7 +366,6 @@ def _random_values(module: nn.Module, seed: int) -> Tensor:
 
 
 def _set_parameters(module: nn.Module, values: Tensor) -> None:
-    """Set the trainable parameters to these values [k]."""
     start = 0
     with torch.no_grad():
         for p in trainable_parameters(module):

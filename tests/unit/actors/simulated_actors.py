@@ -15,7 +15,7 @@ RETRY_S = 1.0
 # The longest time from the placement of an actor to its first call.
 MAX_START_S = 2.0
 # The names of the concurrency groups. Pings have a separate group, so that they do not wait for other calls.
-DEFAULT, PULSE = "", "pulse"
+DEFAULT, PING = "", "ping"
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class SimulatedActor:
     def group_of(self, method: str) -> tuple[str, int]:
         """Return the concurrency group of a method, and the number of calls that the group executes at a time."""
         if method == "ping":
-            return PULSE, 1
+            return PING, 1
         return DEFAULT, 1
 
     def begin(self, message: Message) -> None:
@@ -189,7 +189,7 @@ class HostActor(SimulatedActor):
         if method in self.groups:
             return self.groups[method]
         if method == "ping":
-            return PULSE, 1
+            return PING, 1
         return DEFAULT, self.concurrency
 
     def begin(self, message: Message) -> None:

@@ -14,7 +14,7 @@ from simulated_session import Disk, Session, Sync
 from simulated_worker import SimulatedWorker
 
 from actors.cluster import engine, follower
-from actors.pool import executor, pulse
+from actors.pool import executor, liveness
 from actors.server import parameter_server
 from actors.server.parameter_server import RUN, ParameterServer, Setting
 from actors.server.relay import Relay
@@ -87,7 +87,7 @@ def simulated_cluster() -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "actor_class", lambda kind, groups=None: _ActorClass(kind)))
         stack.enter_context(mock.patch.object(executor, "make_worker_spec", return_value=None))
         no_cpu_time = {"knows_cpu_seconds": lambda: True, "cpu_seconds": lambda process: 0.0}
-        stack.enter_context(mock.patch.multiple(pulse, load_factor=lambda: 1.0, **no_cpu_time))
+        stack.enter_context(mock.patch.multiple(liveness, load_factor=lambda: 1.0, **no_cpu_time))
         stack.enter_context(mock.patch.object(follower, "load_factor", return_value=1.0))
         stack.enter_context(
             mock.patch.multiple(

@@ -20,7 +20,7 @@ from simulated_worker import SimulatedWorker
 
 from actors.cluster import engine
 from actors.cluster.follower import ClusterLost
-from actors.pool.pulse import Heartbeat
+from actors.pool.liveness import Heartbeat
 from actors.pool.serializer import Blocks
 from actors.server.parameter_server import Setting
 from actors.server.relay import Audience
@@ -143,7 +143,7 @@ class SimulatedRun:
 
     def _drive(self, resume: bool) -> None:
         self.callbacks.start(SimpleNamespace())
-        function = partial(engine._on_cluster, self.spec, self.disk, self.callbacks, resume, self.stop)
+        function = partial(engine._run_on_cluster, self.spec, self.disk, self.callbacks, resume, self.stop)
         self.driver = start_coroutine(self.simulation, function)
 
     # Faults.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from simulated_ray import FOREVER_S, Faults, SimulatedRay, simulated_runtime
 from simulated_worker import SimulatedWorker, evaluate, train
 
-from actors.pool import pulse
+from actors.pool import liveness
 from actors.pool.executor import RayExecutor
 from benchmarks.system.chaos_kills import comparable_log
 from fedraa.config.experiment import Experiment
@@ -65,7 +65,7 @@ class Direct(LocalExecutor):
 def simulated(seed: int, faults: Faults) -> Iterator[SimulatedRay]:
     """Replace Ray and the time."""
     simulation = SimulatedRay(seed, faults)
-    quiet = mock.patch.multiple(pulse, load_factor=lambda: 1.0, knows_cpu_seconds=lambda: True)
+    quiet = mock.patch.multiple(liveness, load_factor=lambda: 1.0, knows_cpu_seconds=lambda: True)
     with simulated_runtime() as stage, quiet:
         stage.simulation = simulation
         yield simulation

@@ -30,7 +30,7 @@ class Starts:
 def starting(failures: int, monkeypatch: pytest.MonkeyPatch, load: float = 1.0) -> Starts:
     starts = Starts(failures)
     monkeypatch.setattr(ray, "init", starts)
-    monkeypatch.setattr(own_cluster, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(own_cluster, "RETRY_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(own_cluster, "load_factor", lambda: load)
     return starts
 

@@ -1,4 +1,4 @@
-"""Runs on a simulated cluster: driver, follower, relay, placement, pulses and executor under all kinds of faults.
+"""Runs of driver, follower, relay, placement, probes and executor on a simulated cluster under all kinds of faults.
 
 Each seed gives one order of deaths, delays, losses, duplicates and freezes, and `run_seeds.py` tries many seeds. Every
 run must end with the model, the log and the events of callbacks of a run without faults.

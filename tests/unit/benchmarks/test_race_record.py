@@ -47,8 +47,8 @@ def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_
     assert "/there" not in json.dumps(read.fields)
     assert read.fields["compute"] == "fleets/balanced.csv"
     assert replace(race, recorded=[read]).measured() == [read]
-    assert replace(race, recorded=[read], data_dir=None).strange() == []
-    assert replace(race, recorded=[read], tuned_values={ROUNDS: {"local_steps": 47}}).strange() == [read]
+    assert replace(race, recorded=[read], data_dir=None).outdated_runs() == []
+    assert replace(race, recorded=[read], tuned_values={ROUNDS: {"local_steps": 47}}).outdated_runs() == [read]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_line_is_returned_when_it_is_whole(path: Path) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 def test_portions_of_a_file_are_all_its_lines(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(lines, "CHUNK", chunk)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk)
     wanted = ["a", "", "long" * 9, "é" * 5, "{}"]
     path.write_text("\n".join(wanted) + "\nrest")
     assert all_of(GrowingLines(path)) == wanted
@@ -71,8 +71,8 @@ def test_shorter_or_replaced_file_is_read_again(path: Path) -> None:
 
 
 def test_line_that_is_too_long_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "CHUNK", 10)
-    monkeypatch.setattr(lines, "LONGEST", 30)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 30)
     path.write_text("x" * 100)
     with refuses(str(path), "line 1", "30 bytes"):
         GrowingLines(path).read()

@@ -65,7 +65,7 @@ def test_log_that_grows_byte_by_byte_gives_the_same_row(folder: Path, monkeypatc
     wanted = looked(Board(folder))["first"]
     log, table = (folder / "first" / name for name in ("events.jsonl", "evals.csv"))
     events, evals = log.read_bytes(), table.read_bytes()
-    monkeypatch.setattr(lines, "CHUNK", 100)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
     log.write_bytes(b"")
     table.write_bytes(b"")
     board = Board(folder)

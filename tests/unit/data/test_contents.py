@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedraa.data.deal import HELD_BYTES, _is_held
+from fedraa.data.division import HELD_BYTES, _is_held
 from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.sources.rows import TorchRows
 

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from fedraa.config.experiment import Experiment
-from fedraa.data import DATASETS, Dealing, Iid, deal_samples, load_dataset, make_partitioner
+from fedraa.data import DATASETS, DivisionSettings, Iid, divide_dataset, load_dataset, make_partitioner
 from fedraa.engine import build
 
 REAL = Path(__file__).parents[4] / "shared" / "data"
@@ -33,7 +33,7 @@ def arrays(**change):
 def scaled(data):
     """Return the scaled samples of a run."""
     experiment = Experiment(clients=2)
-    return deal_samples(data, build.make_dealing(experiment, experiment, seed=0)).dataset
+    return divide_dataset(data, build.make_dealing(experiment, experiment, seed=0)).dataset
 
 
 @pytest.fixture
@@ -141,21 +141,21 @@ def test_npz_with_wrong_array_is_refused_by_array(save, change, field, names):
 
 def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
     data = load_dataset(save(**arrays(**spoiled("x_train", (2, 1), np.inf))), None)
-    let_through = deal_samples(data, Dealing(Iid(), 3, seed=0, allow_nan=True, standardise=True)).x_train
+    let_through = divide_dataset(data, DivisionSettings(Iid(), 3, seed=0, allow_nan=True, standardise=True)).x_train
     finite_rows = let_through[np.isfinite(let_through).all(axis=1)]
     assert len(finite_rows) == 11
     assert finite_rows.mean(axis=0) == pytest.approx(0, abs=1e-6)
     with refuses("dataset 'mine': x_train row 2 of client 0"):
-        deal_samples(data, Dealing(Iid(), 3, seed=0))
+        divide_dataset(data, DivisionSettings(Iid(), 3, seed=0))
     nothing = load_dataset(save(**arrays(x_train=np.full((12, 4), np.nan))), None)
     with refuses("dataset 'mine': x_train row 0 of client 1"):
-        deal_samples(nothing, Dealing(Iid(), 3, seed=0, standardise=True))
+        divide_dataset(nothing, DivisionSettings(Iid(), 3, seed=0, standardise=True))
 
 
 def test_an_npz_file_may_say_whose_its_rows_are(save):
     whose = {"clients_train": np.repeat(["ann", "bob", "cy"], 4), "clients_test": np.repeat(["ann", "bob", "cy"], 2)}
     data = load_dataset(save(**arrays(), **whose), None)
-    dealt = deal_samples(data, Dealing(make_partitioner("natural"), 3, seed=0))
+    dealt = divide_dataset(data, DivisionSettings(make_partitioner("natural"), 3, seed=0))
     assert dealt.names == ("ann", "bob", "cy")
     assert dealt.sizes.tolist() == [4, 4, 4]
     for change, field in (
@@ -164,7 +164,7 @@ def test_an_npz_file_may_say_whose_its_rows_are(save):
     ):
         spoilt = load_dataset(save(**arrays(**change), **whose), None)
         with refuses(f"dataset 'mine': {field}"):
-            deal_samples(spoilt, Dealing(make_partitioner("natural"), 3, seed=0))
+            divide_dataset(spoilt, DivisionSettings(make_partitioner("natural"), 3, seed=0))
     path = save(**arrays(), clients_train=np.zeros((12, 2), int))
     with refuses(f"dataset {str(path)!r}: clients_train", "[12, 2]"):
         load_dataset(path, None)

@@ -7,7 +7,7 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dealing, Iid, deal_samples
+from fedraa.data import DivisionSettings, Iid, divide_dataset
 from fedraa.data.check import as_dataset
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -65,7 +65,7 @@ def test_array_with_masked_or_wrong_values_is_refused(change: dict[str, Any], fi
 )
 def test_masked_samples_of_clients_are_refused(train: Any, field: str) -> None:
     with refuses(f"dataset 'mine': {field}"):
-        deal_samples(fl.FederatedDataset("mine", train, (X, Y)), Dealing(Iid(), 1, seed=0))
+        divide_dataset(fl.FederatedDataset("mine", train, (X, Y)), DivisionSettings(Iid(), 1, seed=0))
 
 
 def test_a_mask_that_hides_nothing_is_no_mask() -> None:

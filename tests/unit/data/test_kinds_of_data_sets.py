@@ -12,7 +12,7 @@ from refusals import refuses
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 import fedraa as fl
-from fedraa.data import Dealing, Iid, as_dataset, deal_samples
+from fedraa.data import DivisionSettings, Iid, as_dataset, divide_dataset
 from fedraa.data.sources.rows import as_rows
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
@@ -82,7 +82,7 @@ def test_data_in_another_form_are_refused_with_the_form_that_works(
     make: Callable[[], Any], field: str, hint: str
 ) -> None:
     with refuses(f"dataset 'mine': {field}", hint) as caught:
-        deal_samples(fl.FederatedDataset("mine", make(), (X, Y)), Dealing(Iid(), 2, seed=0))
+        divide_dataset(fl.FederatedDataset("mine", make(), (X, Y)), DivisionSettings(Iid(), 2, seed=0))
     assert "\n" not in str(caught.value)
 
 

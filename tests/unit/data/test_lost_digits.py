@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedraa as fl
-from fedraa.data import Dealing, Iid, deal_samples, load_dataset
+from fedraa.data import DivisionSettings, Iid, divide_dataset, load_dataset
 from fedraa.data.check import as_dataset
 from fedraa.data.precision import warn_lost_digits
 from fedraa.errors import RunWarning
@@ -47,7 +47,7 @@ def test_several_inputs_name_the_input() -> None:
 def test_samples_of_clients(*, read_by_row: bool, standardise: bool) -> None:
     train: Any = [(x, int(y)) for x, y in zip(TIMES, Y, strict=True)] if read_by_row else (TIMES, Y)
     data = fl.FederatedDataset("mine", train, (PLAIN, Y))
-    warned = sentences(deal_samples, data, Dealing(Iid(), 2, seed=0, standardise=standardise))
+    warned = sentences(divide_dataset, data, DivisionSettings(Iid(), 2, seed=0, standardise=standardise))
     assert len(warned) == 1
     assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", warned[0])
 
@@ -55,7 +55,7 @@ def test_samples_of_clients(*, read_by_row: bool, standardise: bool) -> None:
 @pytest.mark.parametrize("standardise", [False, True])
 def test_samples_that_a_function_makes(*, standardise: bool) -> None:
     data = fl.FederatedDataset("mine", lambda client: (TIMES, Y), (PLAIN, Y), sizes=100, classes=2)
-    warned = sentences(deal_samples, data, Dealing(Iid(), 2, seed=0, standardise=standardise))
+    warned = sentences(divide_dataset, data, DivisionSettings(Iid(), 2, seed=0, standardise=standardise))
     assert len(warned) == 1
     assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", warned[0])
 

@@ -11,7 +11,7 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dealing, deal_samples, load_dataset, make_partitioner
+from fedraa.data import DivisionSettings, divide_dataset, load_dataset, make_partitioner
 from fedraa.data.natural import NATURAL
 from fedraa.data.natural.folders import hold_out_rows
 from fedraa.data.natural.shakespeare import CHARACTERS
@@ -38,7 +38,7 @@ def write_leaf(folder, name, train, test, **more):
 
 
 def deal(data, clients, **how):
-    return deal_samples(data, Dealing(make_partitioner("natural"), clients, 0, **how))
+    return divide_dataset(data, DivisionSettings(make_partitioner("natural"), clients, 0, **how))
 
 
 def images(*codes):

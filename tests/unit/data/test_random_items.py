@@ -1,7 +1,6 @@
 """Items that are drawn at random when they are read: new in every epoch, and a function of the seed."""
 
 import random
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,10 @@ import torch
 from torch import Tensor
 
 import fedraa as fl
-from fedraa.data import Dealing, deal_samples, make_partitioner
+from fedraa.data import DivisionSettings, divide_dataset, division, make_partitioner
 from fedraa.errors import RunWarning
 from fedraa.rng import torch_seed
 
-# `fedraa.data.deal` is also the name of a function.
-DEAL = sys.modules["fedraa.data.deal"]
 MODULE_GENERATOR = np.random.default_rng(0)
 COUNT = 24
 OWNERS = [row % 2 for row in range(COUNT)]
@@ -84,7 +81,7 @@ def run(train: Any, out: Path, *, rounds: int = 2, **fields: Any) -> fl.History:
 def test_each_epoch_trains_on_new_items(
     source: str, held: int, stack: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DEAL, "HELD_BYTES", held)
+    monkeypatch.setattr(division, "HELD_BYTES", held)
     trained: dict[int, list[float]] = defaultdict(list)
     data = fl.FederatedDataset("drawn", of_clients, TEST, classes=2, sizes=[COUNT // 2] * 2)
     train = {"data set": DRAWS["numpy"](), "rows": DrawingRows(), "function": data}[source]
@@ -112,14 +109,14 @@ def test_a_resumed_run_draws_the_items_of_one_that_was_not_interrupted(tmp_path:
 
 
 def dealt(train: Any, test: Any = TEST, seed: int = 0) -> Any:
-    return deal_samples(federated(train, test), Dealing(make_partitioner("natural"), 2, seed))
+    return divide_dataset(federated(train, test), DivisionSettings(make_partitioner("natural"), 2, seed))
 
 
 @pytest.mark.parametrize("kind", [*DRAWS])
 def test_the_seed_decides_every_item_for_data_of_any_size(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for number, (held, seed) in enumerate(((2**30, 0), (0, 0), (0, 1))):
-        monkeypatch.setattr(DEAL, "HELD_BYTES", held)
+        monkeypatch.setattr(division, "HELD_BYTES", held)
         for set_seed in (random.seed, np.random.seed, torch.manual_seed):
             set_seed(number)
         data = dealt(DRAWS[kind](), seed=seed)
@@ -149,7 +146,7 @@ def test_items_that_draw_nothing_are_read_once_per_task() -> None:
 
 
 def test_items_that_draw_nothing_and_are_large_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DEAL, "HELD_BYTES", 0)
+    monkeypatch.setattr(division, "HELD_BYTES", 0)
     assert dealt(Drawing(lambda data: 0.5)).source is None
     assert dealt(DRAWS["numpy"]()).source is not None
 
@@ -188,7 +185,7 @@ def test_the_users_generators_are_as_before(tmp_path: Path) -> None:
 def test_items_that_no_seed_decides_are_warned_of_and_read_every_epoch(
     held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DEAL, "HELD_BYTES", held)
+    monkeypatch.setattr(division, "HELD_BYTES", held)
     with pytest.warns(RunWarning, match=r"cannot be repeated") as warned:
         data = dealt(Drawing(lambda data: float(data.reads)), Drawing(lambda data: float(data.reads)))
     x, _, read_epoch = data.shard(0, 0)

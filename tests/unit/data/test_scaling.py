@@ -1,6 +1,5 @@
 """The scaling of inputs against NumPy: per channel, by the training samples, and equal for all kinds of sources."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ import torch
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dealing, as_dataset, deal_samples, make_partitioner, make_transforms
+from fedraa.data import DivisionSettings, as_dataset, divide_dataset, make_partitioner, make_transforms
 from fedraa.data import measured as measured_module
 from fedraa.data import scaling as scaling_module
 from fedraa.data.measured import read_measured
 from fedraa.data.scaling import apply_scaling, measure_scaling
-from fedraa.data.sources.clients import Dealt, Made
+from fedraa.data.sources.clients import GeneratedSamples, StoredSamples
 from fedraa.data.sources.rows import NpyRows, as_rows
-
-DEAL = sys.modules["fedraa.data.deal"]
 
 RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (60, 3, 4, 5), np.uint8)
@@ -36,8 +33,8 @@ def dealt(data: Any, **more: Any) -> Any:
     more = {"partition": "iid", "transforms": ()} | more
     transforms = make_transforms(more.pop("transforms"), seed=0)
     data = as_dataset(data) if isinstance(data, fl.Dataset) else data
-    return deal_samples(
-        data, Dealing(make_partitioner(more.pop("partition")), 4, 0, transforms, standardise=True, **more)
+    return divide_dataset(
+        data, DivisionSettings(make_partitioner(more.pop("partition")), 4, 0, transforms, standardise=True, **more)
     )
 
 
@@ -160,7 +157,7 @@ def test_the_given_arrays_do_not_change() -> None:
 def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured_module, "MAX_SAMPLES", 20)
     numbers = np.arange(60, dtype=np.float32)[:, None]
-    samples = Dealt(as_rows("train", Pairs(numbers)), np.arange(60), np.array([0, 60]))
+    samples = StoredSamples(as_rows("train", Pairs(numbers)), np.arange(60), np.array([0, 60]))
     rows = read_measured(samples, 0, "train")[:, 0].tolist()
     assert len(set(rows)) == 20
     assert max(rows) > 40
@@ -208,12 +205,12 @@ def test_clients_that_make_their_samples() -> None:
         return np.float32(client % 2 * 10 + np.arange(6)[:, None]), [0, 1, 2, 0, 1, 2]
 
     test = np.zeros((3, 1), np.float32), np.arange(3)
-    data = deal_samples(
+    data = divide_dataset(
         fl.FederatedDataset("made", samples, test, classes=3, sizes=6),
-        Dealing(make_partitioner("natural"), 100_000, 0, standardise=True),
+        DivisionSettings(make_partitioner("natural"), 100_000, 0, standardise=True),
     )
     asked.clear()
-    read_measured(Made(samples, 6 * np.arange(100_001)), 0, "train")
+    read_measured(GeneratedSamples(samples, 6 * np.arange(100_001)), 0, "train")
     assert len(set(asked)) == 64
     odd = sum(client % 2 for client in asked)
     values = np.concatenate([np.arange(6) + 10 * (i < odd) for i in range(64)])

@@ -12,7 +12,7 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa import Experiment
-from fedraa.data import Dealing, deal_samples, load_dataset, make_partitioner, make_transforms
+from fedraa.data import DivisionSettings, divide_dataset, load_dataset, make_partitioner, make_transforms
 from fedraa.data.sources.rows import NpyRows
 from fedraa.engine.build import with_clients
 
@@ -70,7 +70,7 @@ def made(train: Any, **more: Any) -> fl.FederatedDataset:
 
 def dealt(data: Any, partition: object = "dirichlet", clients: int = 4, **more: Any) -> Any:
     transforms = make_transforms(("normalize(mean=(1,), std=(2,))",), seed=0)
-    return deal_samples(data, Dealing(make_partitioner(partition), clients, 0, transforms, **more))
+    return divide_dataset(data, DivisionSettings(make_partitioner(partition), clients, 0, transforms, **more))
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "natural", "noise", "rotation"])
@@ -159,8 +159,8 @@ def test_images_in_folders(tmp_path: Path) -> None:
                 folder.mkdir(parents=True)
                 for i in range(3):
                     Image.fromarray(pixels[s, c, k, i]).save(folder / f"{i}.png")
-    data = deal_samples(
-        load_dataset(f"folder:{tmp_path}", None), Dealing(make_partitioner("natural"), 2, 0, standardise=True)
+    data = divide_dataset(
+        load_dataset(f"folder:{tmp_path}", None), DivisionSettings(make_partitioner("natural"), 2, 0, standardise=True)
     )
     seen = pixels[0].reshape(-1, 6, 5, 3).transpose(0, 3, 1, 2) / 255
     scaled = (seen - seen.mean((0, 2, 3), keepdims=True)) / seen.std((0, 2, 3), keepdims=True)

@@ -11,7 +11,7 @@ from PIL import Image
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dealing, Iid, deal_samples, load_dataset
+from fedraa.data import DivisionSettings, Iid, divide_dataset, load_dataset
 from fedraa.objectives import describe_misfit, make_objective
 
 X, Y = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32), np.arange(12) % 3
@@ -55,7 +55,7 @@ OBJECTS: list[tuple[Callable[[], fl.FederatedDataset], str, Any]] = [
 @pytest.mark.parametrize(("make", "field", "got"), OBJECTS)
 def test_wrong_objects_are_refused(make: Callable[[], fl.FederatedDataset], field: str, got: Any) -> None:
     with refuses(f"dataset 'mine': {field}", got=got):
-        deal_samples(make(), Dealing(Iid(), 2, seed=0))
+        divide_dataset(make(), DivisionSettings(Iid(), 2, seed=0))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_images_of_more_than_eight_bits_are_not_clipped_in_silence(tmp_path: Pat
         (tmp_path / split / "a").mkdir(parents=True)
         Image.new("I;16", (4, 4), 40_000).save(tmp_path / split / "a" / "0.png")
     with refuses(f"dataset 'folder:{tmp_path}': {tmp_path / 'train/a/0.png'}: image mode", got="I;16"):
-        deal_samples(load_dataset(f"folder:{tmp_path}", None), Dealing(Iid(), 1, seed=0))
+        divide_dataset(load_dataset(f"folder:{tmp_path}", None), DivisionSettings(Iid(), 1, seed=0))
 
 
 class Odd(fl.Objective):

@@ -5,7 +5,7 @@ from refusals import refuses
 
 from fedraa import Experiment, FederatedDataset
 from fedraa.data import Dataset, Federated
-from fedraa.data import deal_samples as deal_data
+from fedraa.data import divide_dataset as deal_data
 from fedraa.engine.build import build_run, make_dealing
 
 

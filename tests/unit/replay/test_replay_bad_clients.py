@@ -13,7 +13,7 @@ import fedraa as fl
 from fedraa.client.trainer import Trainer
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
-from fedraa.testing.samples import made_up
+from fedraa.testing.samples import make_vectors
 
 Log = list[dict[str, Any]]
 BAD = 1
@@ -40,7 +40,7 @@ def genuine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Trainer, "train", lambda *a: fail(*a) if a[1].client == BAD else train(*a))
                 runs[method] = tmp_path_factory.mktemp("run") / method
-                fl.run(**SMALL | LENGTHS[method] | {"method": method}, dataset=made_up(), out=runs[method])
+                fl.run(**SMALL | LENGTHS[method] | {"method": method}, dataset=make_vectors(), out=runs[method])
         return runs[method]
 
     return of

@@ -11,9 +11,9 @@ from fedraa.methods.fed_quilt import DeltaMix
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
+from fedraa.server.mixing import LocalMean
 from fedraa.server.participation_correction import balance_factors, balanced_weight, mean_pause
 from fedraa.server.polyak import PolyakAveraging
-from fedraa.server.running_mean import LocalMean
 from fedraa.vectors.index_runs import common_places
 
 

@@ -17,7 +17,7 @@ from fedraa.rundir.file_names import CHECKPOINTS
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Submodel
-from fedraa.testing.samples import made_up
+from fedraa.testing.samples import make_vectors
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True}
 
@@ -100,7 +100,9 @@ def test_unsound_component_is_named_and_the_last_checkpoint_is_sound(
     fields: dict[str, Any], field: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     with refuses(field, *names):
-        fl.run(**SMALL | {"method": "fedavg", "checkpoint_every": 1} | fields, dataset=made_up(), out=tmp_path / "run")
+        fl.run(
+            **SMALL | {"method": "fedavg", "checkpoint_every": 1} | fields, dataset=make_vectors(), out=tmp_path / "run"
+        )
     log = fl.History(tmp_path / "run").lines()
     assert not [line for line in log if line["kind"] in ("drop", "fault")]
     state = load_latest(tmp_path / "run" / CHECKPOINTS, lambda state: None)
@@ -110,7 +112,12 @@ def test_unsound_component_is_named_and_the_last_checkpoint_is_sound(
 
 def test_what_does_not_move_the_model_may_be_anything(tmp_path: Path) -> None:
     history = fl.run(
-        **SMALL, method="fedavg", rounds=5, aggregator=Average(np.nan, False), dataset=made_up(), out=tmp_path / "run"
+        **SMALL,
+        method="fedavg",
+        rounds=5,
+        aggregator=Average(np.nan, False),
+        dataset=make_vectors(),
+        out=tmp_path / "run",
     )
     assert np.isfinite(history.evals["loss"]).all()
 
@@ -138,7 +145,12 @@ def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_pa
     """Each update is mixed in with -480: the values are finite, but in the end no client can train them."""
     with refuses("async_rule", "ConvexMix"):
         fl.run(
-            **SMALL, method="fedasync", staleness=lambda k: -800.0, dataset=made_up(), updates=60, out=tmp_path / "run"
+            **SMALL,
+            method="fedasync",
+            staleness=lambda k: -800.0,
+            dataset=make_vectors(),
+            updates=60,
+            out=tmp_path / "run",
         )
 
 
@@ -154,6 +166,6 @@ def test_the_client_whose_update_is_too_large_is_named_and_not_the_next(
         return update
 
     monkeypatch.setattr(Trainer, "train", trained)
-    history = fl.run(**SMALL, method="fed-raa", updates=20, dataset=made_up(), out=tmp_path / "run")
+    history = fl.run(**SMALL, method="fed-raa", updates=20, dataset=make_vectors(), out=tmp_path / "run")
     assert {line["client"] for line in history.lines() if line["kind"] == "drop"} == {1}
     assert np.isfinite(history.evals["loss"]).all()

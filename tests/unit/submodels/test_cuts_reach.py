@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from benchmarks.system.cut_check import check_cut, random_cut
 from fedraa.submodels import Traced, drop_weights, flatten_parameters, load_parameters, trace_module
-from fedraa.submodels.resize import Number
+from fedraa.submodels.resize import SizeFormula
 from fedraa.submodels.tracing.trace import _light_record
-from fedraa.submodels.tracing.verify import Trial
+from fedraa.submodels.tracing.verify import CutChecker
 
 SEQUENCE = torch.randn(4, 5, 8)
 WIDTH, HEADS = 8, 4
@@ -340,11 +340,11 @@ def test_trial_zeros_of_another_groups_width_fails() -> None:
     traced = trace_module(Masked(2), x)
     ((place, resize),) = traced.sizes[""].items()
     assert [group.size for group in traced.groups] == [2, 2]
-    assert resize.numbers == (Number(0, ((1, 1),)),)
-    wrong = replace(traced, sizes={"": {place: resize._replace(numbers=(Number(0, ((0, 1),)),))}})
-    assert Trial(traced, x, zeros=True).find_failure(traced, (0, 1)) is None
-    assert Trial(wrong, x, zeros=True).find_failure(wrong, (0, 1)) is not None
-    assert Trial(wrong, x).find_failure(wrong, (0, 1)) is None
+    assert resize.numbers == (SizeFormula(0, ((1, 1),)),)
+    wrong = replace(traced, sizes={"": {place: resize._replace(numbers=(SizeFormula(0, ((0, 1),)),))}})
+    assert CutChecker(traced, x, zeros=True).find_failure(traced, (0, 1)) is None
+    assert CutChecker(wrong, x, zeros=True).find_failure(wrong, (0, 1)) is not None
+    assert CutChecker(wrong, x).find_failure(wrong, (0, 1)) is None
 
 
 def test_cut_zeros_get_the_width_of_the_values_written() -> None:

@@ -15,9 +15,9 @@ from fedraa.cli.main import main
 from fedraa.client.gradient_transforms import Clipping, Proximal, WeightDecay
 from fedraa.components.text import text_of
 from fedraa.testing import kit
-from fedraa.testing.drive import COVERED, GIVEN
 from fedraa.testing.kinds import KINDS, is_correct
 from fedraa.testing.kit import PROCESS, RUNS, SEEDED, STATE, WORKERS
+from fedraa.testing.tester import COVERED, GIVEN
 
 SELECTIONS = ("uniform", "weighted", "round-robin", "available", "power-of-choice", "oort", "routing", "tifl")
 VALUES = {

@@ -11,11 +11,11 @@ from promises import only
 
 import fedraa as fl
 from fedraa.testing import kit
-from fedraa.testing.data_drives import ALONE, EACH, LABELS
-from fedraa.testing.drive import GIVEN
+from fedraa.testing.data_testers import ALONE, EACH, LABELS
 from fedraa.testing.kit import RUNS
-from fedraa.testing.objective_drive import DIRECTION, EXACT, GRADIENT, NUMBERS
+from fedraa.testing.objective_tester import DIRECTION, EXACT, GRADIENT, NUMBERS
 from fedraa.testing.samples import make_images, make_tokens
+from fedraa.testing.tester import GIVEN
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3

@@ -7,8 +7,8 @@ from promises import only
 
 import fedraa as fl
 from fedraa.testing import kit
-from fedraa.testing.client_drives import PIECES
-from fedraa.testing.drive import COVERED
+from fedraa.testing.client_testers import PIECES
+from fedraa.testing.tester import COVERED
 
 
 @pytest.fixture(autouse=True)

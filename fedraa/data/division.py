@@ -1,4 +1,4 @@
-"""The distribution of a data set to clients ("dealing"): partition, scaling and checks of the samples."""
+"""The division of a data set among clients, with scaling and checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,15 @@ from fedraa.data.partition.divide import divide_samples
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner, Shards
 from fedraa.data.scaling import Scaling, apply_scaling, apply_scaling_in_place, measure_scaling
-from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, find_unknown_label
+from fedraa.data.sources.clients import (
+    ClientSource,
+    GeneratedSamples,
+    StoredSamples,
+    as_inputs,
+    as_labels,
+    as_targets,
+    find_unknown_label,
+)
 from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.item_generators import ItemGenerators
@@ -37,8 +45,8 @@ OPTIONS = ("dataset ", "partition", "clients", "transforms")
 
 
 @dataclass(frozen=True)
-class Dealing:
-    """The settings with which a data set is dealt to clients.
+class DivisionSettings:
+    """The settings of the division of a data set among clients.
 
     Attributes:
         partitioner: The partitioner, which assigns samples to clients.
@@ -46,7 +54,7 @@ class Dealing:
         seed: The seed of the run.
         transforms: The changes of samples before training.
         allow_nan: True if training samples may contain NaN or infinite values.
-        targets: A function that checks and converts the targets; None for one class label per sample.
+        targets: Checks and converts the targets; None for one class label per sample.
         validation: Share of each client's training samples that replaces the test samples; 0 keeps the test samples.
         standardise: True to scale inputs by the statistics of the training samples, including validation samples.
     """
@@ -62,25 +70,29 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs, and False if a transform scales them by the user's mean and std."""
+        """Return True if the run scales inputs. It does not if a transform does."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
-        """Return the labels that the partitioner uses, or an empty array [n, 0] if the targets are not labels."""
+        """Return the labels for the partitioner, or an empty array [n, 0] for targets without labels."""
         if self.targets is None:
             return y
         return np.zeros((len(y), 0), np.int64)
 
 
-def deal_samples(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
-    """Deal a data set to clients. Raise InputError with the client and the row if a sample cannot be used."""
+def divide_dataset(dataset: Dataset | FederatedDataset, how: DivisionSettings) -> Federated:
+    """Divide a data set among clients.
+
+    Raises:
+        InputError: A sample cannot be used. The error names the client and the row.
+    """
     data = _deal_without_validation(dataset, how)
     if how.validation:
         return hold_back(data, how.validation, how.seed)
     return data
 
 
-def _deal_without_validation(dataset: Dataset | FederatedDataset, how: Dealing) -> Federated:
+def _deal_without_validation(dataset: Dataset | FederatedDataset, how: DivisionSettings) -> Federated:
     if isinstance(dataset, Dataset):
         return _of_arrays(dataset, how)
     try:
@@ -92,7 +104,7 @@ def _deal_without_validation(dataset: Dataset | FederatedDataset, how: Dealing) 
         raise locate_error(error, f"dataset {dataset.name!r}") from error
 
 
-def _of_arrays(dataset: Dataset, how: Dealing) -> Federated:
+def _of_arrays(dataset: Dataset, how: DivisionSettings) -> Federated:
     train, test = how.labels(dataset.y_train), how.labels(dataset.y_test)
     shards = divide_samples(how.partitioner, train, test, how.clients, seed=how.seed)
     if not how.allow_nan:
@@ -119,8 +131,8 @@ def _scale_samples(data: Federated, dataset: Dataset) -> Federated:
     """Return `data` with scaled samples.
 
     Args:
-        data: The dealt data. Its training samples are scaled in place, because they are a copy.
-        dataset: The data set of the user, from which the scaling is measured.
+        data: The divided data. Its training samples are scaled in place, because they are a copy.
+        dataset: The user's data set, from which the scaling is measured.
     """
     scaling = measure_scaling(dataset.x_train)
     apply_scaling_in_place(scaling, data.x_train)
@@ -142,7 +154,7 @@ def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
     raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or set allow_nan")
 
 
-def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
+def _of_clients(data: FederatedDataset, how: DivisionSettings) -> Federated:
     x_test, y_test = _read_test(data, how.seed)
     how = replace(how, partitioner=how.partitioner.bound(data.clients, data.test_clients))
     if data.made:
@@ -184,19 +196,18 @@ def _of_clients(data: FederatedDataset, how: Dealing) -> Federated:
     labels = None
     if how.targets is None:
         labels = y[order]
+    samples = StoredSamples(rows, order, offsets)
     test = _TestData(x_test, y_test, shards.test)
-    return _make_streamed(
-        data, Dealt(rows, order, offsets), test, classes, how, labels=labels, names=shards.names, unsteady=not steady
-    )
+    return _make_streamed(data, samples, test, classes, how, labels=labels, names=shards.names, unsteady=not steady)
 
 
-def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
+def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how: DivisionSettings) -> Federated:
     sizes = np.asarray(dataset.sizes)
     if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
         raise InputError("sizes", got=dataset.sizes, expected="one whole number, or one per client")
     sizes = np.full(how.clients, sizes) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
-        hint = f"give --clients {len(sizes)}"
+        hint = f"use --clients {len(sizes)}"
         raise InputError("clients", got=how.clients, expected=f"the {len(sizes)} clients of the data", hint=hint)
     without = np.flatnonzero(sizes < 1)
     if without.size:
@@ -212,11 +223,12 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
         _check_classes(dataset, classes)
     if dataset.classes is None and y_test.dtype.kind == "i":
         raise InputError("classes", got=None, expected="the number of classes, because train is a function")
-    return _make_streamed(dataset, Made(dataset.train, offsets), _TestData(x_test, y_test, shards), classes, how)
+    samples = GeneratedSamples(dataset.train, offsets)
+    return _make_streamed(dataset, samples, _TestData(x_test, y_test, shards), classes, how)
 
 
 class _TestData(NamedTuple):
-    """The inputs and the targets of all test samples, and the rows of each client's test samples."""
+    """The inputs and targets of all test samples, and the rows of each client's test samples."""
 
     x: Tree
     y: Array
@@ -225,16 +237,16 @@ class _TestData(NamedTuple):
 
 def _make_streamed(
     dataset: FederatedDataset,
-    samples: Dealt | Made,
+    samples: StoredSamples | GeneratedSamples,
     test: _TestData,
     classes: int,
-    how: Dealing,
+    how: DivisionSettings,
     *,
     labels: Array | None = None,
     names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
-    """Return the dealt data set, from which each client reads its training samples when it trains.
+    """Return a divided data set from which clients read their samples when they train.
 
     This function reads only a few training samples.
 
@@ -243,7 +255,7 @@ def _make_streamed(
         samples: The training samples that clients read.
         test: The test samples.
         classes: The number of classes.
-        how: The settings of the dealing.
+        how: The settings.
         labels: The labels of all training samples in client order; None if they are unknown.
         names: The names of the clients in the data; None if they have no names.
         unsteady: True if two reads of a sample can give different results.
@@ -263,7 +275,7 @@ def _make_streamed(
         how.seed,
         unsteady,
     )
-    if isinstance(samples, Made) and not is_steady(lambda: plain.client(0), plain.generators, how.seed):
+    if isinstance(samples, GeneratedSamples) and not is_steady(lambda: plain.client(0), plain.generators, how.seed):
         warn_unsteady(dataset.name, "train")
         plain = replace(plain, unsteady=True)
     name = f"dataset {dataset.name!r}: train"
@@ -282,13 +294,13 @@ def _make_streamed(
     source = replace(plain, fixed=fixed)
     in_memory = Dataset(dataset.name, fixed.all(x), y, fixed.all(x_test), test.y, classes)
     data = Federated(in_memory, samples.offsets, test.shards.order, test.shards.offsets, source, labels, names)
-    if isinstance(samples, Dealt):
+    if isinstance(samples, StoredSamples):
         data = replace(data, order=samples.order)
     return replace(data, scaling=scaling, fixed=fixed)
 
 
 def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
-    """Return about `FEW` training samples of randomly drawn clients."""
+    """Return about `FEW` training samples of random clients."""
     offsets = source.samples.offsets
     clients = len(offsets) - 1
     drawn = generator(seed, "few").choice(clients, min(clients, 64), replace=False)
@@ -296,7 +308,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     for client in drawn.tolist():
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
-        # The samples are copied, because a view would keep all samples of the client in memory.
+        # A view would keep all samples of the client in memory.
         parts.append((map_tree(np.copy, take_rows(x, share)), y[share].copy()))
         if sum(len(y) for _, y in parts) >= FEW:
             break
@@ -305,7 +317,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
 
 
 def _read_test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
-    """Return all test samples and their targets. The random generators are seeded before the samples are read."""
+    """Return all test samples and their targets, read with seeded random generators."""
     rows = as_rows("test", dataset.test, dataset.input, dataset.target)
     if not len(rows):
         raise InputError("test", "it has no sample")
@@ -327,7 +339,7 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
     field = f"dataset {dataset.name!r}: {name}"
     if len(owners) != samples:
         raise InputError(
-            field, f"it names {len(owners)} clients for {samples} samples", hint="give one for each sample"
+            field, f"it names {len(owners)} clients for {samples} samples", hint="pass one client per sample"
         )
     for row, owner in enumerate(owners):
         if owner is None or owner != owner or owner == "":
@@ -335,7 +347,7 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
 
 
 def _count_classes(y: Array) -> int:
-    """Return the number of classes: the largest label plus 1, or 1 if the targets are not labels."""
+    """Return the largest label plus 1, or 1 if the targets are not labels."""
     if y.dtype.kind not in "iu" or not y.size:
         return 1
     return int(y.max()) + 1
@@ -354,10 +366,8 @@ def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
         raise InputError(f"row {row}{owner}", got=int(y[row]), expected=f"labels from 0 to {classes - 1}")
 
 
-def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: Dealing) -> ValueError:
-    """Add the name of the first client with wrong targets to an error about targets, and return the error.
-
-    To find the client, the targets of one client after another are checked.
+def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: DivisionSettings) -> ValueError:
+    """Return an error about targets with the name of the first client that causes it.
 
     Args:
         error: The error about the targets of all clients.
@@ -378,7 +388,7 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: De
 
 
 def _is_held(rows: Rows) -> bool:
-    """Return True if the samples are already in memory, in arrays or in an object of more than `HELD_BYTES` bytes."""
+    """Return True for samples in memory: arrays, or an object of more than `HELD_BYTES` bytes."""
     if isinstance(rows, ArrayRows):
         return True
     contents = inspect_contents(rows)

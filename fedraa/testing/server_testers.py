@@ -1,4 +1,4 @@
-"""Drives (callers of a component with synthetic inputs) for components that the server uses, such as schedulers."""
+"""Tests of components that the server uses, such as schedulers, with synthetic inputs."""
 
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -12,19 +12,17 @@ from fedraa.ledger.participation import needs_view
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import Index, State
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
-from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, draw_coordinates, draw_numbers, make_rng
+from fedraa.testing.tester import CLIENTS, COVERED, SIZE, Tester, draw_coordinates, draw_numbers, make_rng
 from fedraa.vectors.delta_view import DeltaView
 from schedulers import FragmentStats, SchedulerRunner
 
 FRAGMENTS = 3
-# Number of client deltas in a round of a test.
 ROUND = 3
-# Number of clients from which a test draws a cohort.
 COHORT_CLIENTS = 12
 
 
-class SchedulerDrive(Drive):
-    """A test caller of a scheduler. It requests fragments for idle clients with random costs."""
+class SchedulerTester(Tester):
+    """A test of a scheduler, which chooses fragments for idle clients with random costs."""
 
     stateful = True
     covers: ClassVar[bool] = False
@@ -58,12 +56,12 @@ class SchedulerDrive(Drive):
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
-        # `plan` is called again because a server also calls it after it is restored.
+        # A server also calls `plan` after it is restored.
         self._planner.plan(self._costs, None)
 
 
-class StalenessDrive(Drive):
-    """A test caller of a staleness weight. It requests the weights for updates of staleness 0 to 7."""
+class StalenessTester(Tester):
+    """A test of a staleness weight with staleness 0 to 7."""
 
     covers: ClassVar[bool] = False
 
@@ -72,8 +70,8 @@ class StalenessDrive(Drive):
             return self.part(k % 8)
 
 
-class ParticipationDrive(Drive):
-    """A test caller of a participation rule. After each requested cohort it reports the losses of some clients."""
+class ParticipationTester(Tester):
+    """A test of a participation rule, which gets the losses of some clients after each cohort."""
 
     covers: ClassVar[bool] = False
 
@@ -101,8 +99,8 @@ class ParticipationDrive(Drive):
         self._selector.restore(state)
 
 
-class AsyncRuleDrive(Drive):
-    """A test caller of an asynchronous update rule. The rule applies random client updates to a model."""
+class AsyncRuleTester(Tester):
+    """A test of an asynchronous update rule, which applies random client updates to a model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -133,8 +131,8 @@ class AsyncRuleDrive(Drive):
         return int(self.part.memory(self.size, CLIENTS))
 
 
-class AggregatorDrive(Drive):
-    """A test caller of an aggregator. Each round has three deltas, of which one may cover the whole model."""
+class AggregatorTester(Tester):
+    """A test of an aggregator with rounds of three deltas, of which one may cover the whole model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -172,8 +170,8 @@ class AggregatorDrive(Drive):
         return draw_coordinates(self.size, 1, k)
 
 
-class OptimizerDrive(Drive):
-    """A test caller of a server optimizer. It passes random mean deltas to the optimizer."""
+class OptimizerTester(Tester):
+    """A test of a server optimizer with random mean deltas."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -195,5 +193,5 @@ class OptimizerDrive(Drive):
 
 
 def start_now(client: int, now: float) -> float:
-    """Return the time `now` as the start of a client's next task, because every client is available."""
+    """Return `now`, because every client is available."""
     return now

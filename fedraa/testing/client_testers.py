@@ -1,4 +1,4 @@
-"""Drives (callers of a component with synthetic inputs) for components that clients use, such as local optimizers."""
+"""Tests of components that clients use, such as local optimizers, with synthetic inputs."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -19,14 +19,14 @@ from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RoundContext, RunContext
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.trace import trace_module
-from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, draw_numbers, make_rng
+from fedraa.testing.tester import CLIENTS, COVERED, SIZE, Tester, draw_numbers, make_rng
 
 PIECES = "same bits in pieces"
 SHARDS = 10
 
 
-class PolicyDrive(Drive):
-    """A test caller of a submodel policy: in every round, all clients draw a submodel and return an update."""
+class PolicyTester(Tester):
+    """A test of a submodel policy, which draws a submodel for every client in each round."""
 
     stateful = True
     state_fields: ClassVar[tuple[str, ...]] = ("_params", "_sampler")
@@ -37,7 +37,7 @@ class PolicyDrive(Drive):
         self._run = RunContext(
             _trace_model(), CLIENTS, 3, self._params, _make_example(), durations=lambda: np.arange(1.0, 1 + CLIENTS)
         )
-        # If a scheduler assigns the submodels, the policy only defines them. Such a policy has no sampler.
+        # A policy has no sampler if a scheduler assigns its submodels.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:
@@ -57,7 +57,7 @@ class PolicyDrive(Drive):
         return drawn.label, drawn.submodel.widths, trained.tobytes()
 
     def _trained_coordinates(self, drawn: Assignment) -> Any:
-        """Return the coordinates that a client trains. If they are invalid, record a broken promise."""
+        """Return the coordinates that a client trains. Record invalid ones as a broken requirement."""
         size = len(self._params)
         length = size if drawn.submodel.index is None else len(drawn.submodel.index)
         if drawn.mask is not None and (drawn.mask.dtype != bool or drawn.mask.shape != (length,)):
@@ -81,8 +81,8 @@ def _trace_model() -> Traced:
     return trace_module(build_model("mlp", example, SHARDS, hidden=(8, 8), dropout=0.0, seed=0), example)
 
 
-class TermDrive(Drive):
-    """A test caller of a gradient transform. About half of the coordinates are masked: gradients and weights are 0."""
+class TermTester(Tester):
+    """A test of a gradient transform, with about half of the gradients and weights masked to 0."""
 
     pieces: ClassVar[bool] = True
 
@@ -115,8 +115,8 @@ class TermDrive(Drive):
         return changed
 
 
-class LocalOptimizerDrive(Drive):
-    """A test caller of a local optimizer. It compares steps for two clients together, for one client, and in pieces.
+class LocalOptimizerTester(Tester):
+    """A test of a local optimizer: steps for two clients together, for one client, and in pieces must agree.
 
     Weights and gradients of masked coordinates are 0.
     """
@@ -139,8 +139,7 @@ class LocalOptimizerDrive(Drive):
         for row, together in enumerate(trained):
             own_gradients = [gradient[row] for gradient in gradients]
             if self.part.needs_whole_gradient:
-                # The results are only compared approximately, because the norm of a matrix row may be rounded
-                # differently from the norm of an equal vector.
+                # The norms of a matrix row and of an equal vector may be rounded differently.
                 if not torch.allclose(self._descend(weights[row], own_gradients, [...]), together):
                     self.broken.setdefault(
                         PIECES, "moves a client differently beside another one; take norms over the last dimension"
@@ -159,7 +158,7 @@ class LocalOptimizerDrive(Drive):
     def _descend(
         self, weights: torch.Tensor, gradients: list[torch.Tensor], pieces: Sequence[slice | EllipsisType]
     ) -> torch.Tensor:
-        """Return the weights after one optimizer step for each gradient. Each step is applied piece by piece.
+        """Return the weights after one optimizer step for each gradient, applied piece by piece.
 
         Args:
             weights: Weights [k] of one client, or [2, k] of two clients.
@@ -175,8 +174,8 @@ class LocalOptimizerDrive(Drive):
         return trained
 
 
-class CompressorDrive(Drive):
-    """A drive that lets a compressor compress deltas of three sizes."""
+class CompressorTester(Tester):
+    """A test of a compressor with deltas of three sizes."""
 
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
@@ -191,8 +190,8 @@ class CompressorDrive(Drive):
         return arrived.numpy().tobytes(), int(self.part.bytes(size))
 
 
-class MetricDrive(Drive):
-    """A drive that lets a metric evaluate random outputs and labels."""
+class MetricTester(Tester):
+    """A test of a metric with random outputs and labels."""
 
     covers: ClassVar[bool] = False
 
@@ -204,8 +203,8 @@ class MetricDrive(Drive):
             return metric.values(outputs, labels).tobytes()
 
 
-class PartitionerDrive(Drive):
-    """A drive that lets a partitioner divide samples with random labels among clients."""
+class PartitionerTester(Tester):
+    """A test of a partitioner with random labels."""
 
     covers: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""The drive (test caller with synthetic inputs) of objectives, and its samples."""
+"""The test of objectives with synthetic inputs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from torch import Tensor
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError, short_text
 from fedraa.objectives import Objective, describe_misfit
-from fedraa.testing.drive import SIZE, Drive, draw_numbers
-from fedraa.testing.samples import Task, Trial, list_tasks, made_up
+from fedraa.testing.samples import SmallExperiment, Task, list_tasks, make_vectors
+from fedraa.testing.tester import SIZE, Tester, draw_numbers
 
 EXACT = "exact sums over unequal batches"
 GRADIENT = "finite gradient of the loss"
@@ -21,18 +21,17 @@ NUMBERS = "metrics are numbers"
 DIRECTION = "metric improves as the loss falls"
 ROWS = 16
 CUTS = (0, 5, 6, ROWS)
-# To check that metrics improve as the loss falls, the outputs are changed by this number of gradient steps with this
-# learning rate.
+# Metrics must improve as these gradient steps reduce the loss.
 DESCENT_STEPS = 150
 DESCENT_RATE = 0.05
 
 
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
-    """Return the first learning task that the objective accepts, and its targets. Without one, raise an error."""
+    """Return the first learning task that the objective accepts, and its targets, or raise an error."""
     first: Exception | None = None
     for task in list_tasks():
         data = task.data
-        if objective.classifies != (data is made_up()):
+        if objective.classifies != (data is make_vectors()):
             continue
         try:
             y, classes = data.y_test, data.classes
@@ -50,14 +49,14 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
     raise first
 
 
-def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) -> Trial:
+def objective_experiment(part: Objective, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
     """Return a small experiment with the first task that the objective accepts."""
     task, _ = first_task(part)
-    return Trial(experiment(part), task.data, task.model)
+    return SmallExperiment(experiment(part), task.data, task.model)
 
 
-class ObjectiveDrive(Drive):
-    """A test caller of an objective. It passes random outputs, and the targets of the first task that fits."""
+class ObjectiveTester(Tester):
+    """A test of an objective with random outputs and the targets of the first task that fits."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)
@@ -69,7 +68,7 @@ class ObjectiveDrive(Drive):
 
     def step(self, k: int) -> object:
         if k == 0:
-            self._check_promises()
+            self._check_requirements()
         rows = slice((1, 3, ROWS)[k % 3])
         outputs, targets = self._draw_outputs(k)[rows], self._fresh_targets[rows]
         with self.watch_arguments({"outputs": outputs, "targets": targets}):
@@ -79,16 +78,15 @@ class ObjectiveDrive(Drive):
 
     @property
     def _fresh_targets(self) -> Tensor:
-        """Return a copy of the targets, so that an objective cannot change them for later calls."""
+        """Return a copy of the targets, which an objective cannot change for later calls."""
         return self._given.clone()
 
     def _draw_outputs(self, k: int) -> Tensor:
         return torch.from_numpy(draw_numbers(ROWS * math.prod(self._shape), 1, k)).reshape(ROWS, *self._shape)
 
-    def _check_promises(self) -> None:
-        """Check the promises (rules) of objectives and record a sentence for each broken promise."""
+    def _check_requirements(self) -> None:
         outputs = self._draw_outputs(0)
-        for promise, sentence in (
+        for requirement, sentence in (
             (EXACT, self._check_sums(outputs)),
             (
                 GRADIENT,
@@ -97,7 +95,7 @@ class ObjectiveDrive(Drive):
             (NUMBERS, self._check_numbers(outputs)),
         ):
             if sentence is not None:
-                self.broken[promise] = sentence
+                self.broken[requirement] = sentence
         if not self.broken:
             sentence = self._check_direction(outputs)
             if sentence is not None:

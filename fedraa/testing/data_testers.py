@@ -1,4 +1,4 @@
-"""The drives (callers with synthetic inputs) of data components: one for data sources, one for transforms."""
+"""Tests of data sources and transforms with synthetic inputs."""
 
 import inspect
 from collections.abc import Callable
@@ -11,7 +11,15 @@ import torch
 from fedraa.components.imports import is_path
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import DEFAULT_CLIENTS
-from fedraa.data import Dataset, Dealing, FederatedDataset, Rows, deal_samples, load_dataset, make_partitioner
+from fedraa.data import (
+    Dataset,
+    DivisionSettings,
+    FederatedDataset,
+    Rows,
+    divide_dataset,
+    load_dataset,
+    make_partitioner,
+)
 from fedraa.data.load import SOURCES
 from fedraa.data.sources.rows import as_rows
 from fedraa.data.transforms import Transforms
@@ -20,20 +28,19 @@ from fedraa.engine.build import target_check, with_clients
 from fedraa.errors import InputError
 from fedraa.objectives import make_objective
 from fedraa.rng import generator
-from fedraa.testing.drive import SIZE, Drive
-from fedraa.testing.samples import Trial, made_up, make_images, make_tokens, pixel_model, token_model
+from fedraa.testing.samples import SmallExperiment, make_images, make_tokens, make_vectors, pixel_model, token_model
+from fedraa.testing.tester import SIZE, Tester
 
 EACH = "each sample independently"
 ALONE = "same row in any read"
 LABELS = "labels are those of the samples"
 ROWS = 20
-# Number of clients in the check of a function that makes the samples of a client. Such a function does not state for
-# how many clients it works.
+# A function that makes a client's samples does not state its number of clients.
 MADE_CLIENTS = 4
 
 
-class TransformDrive(Drive):
-    """A test caller of a transform. Of images, numbers and tokens, it uses the first that the transform accepts."""
+class TransformTester(Tester):
+    """A test of a transform with the first of images, numbers and tokens that it accepts."""
 
     covers: ClassVar[bool] = False
 
@@ -60,9 +67,9 @@ class TransformDrive(Drive):
 
 
 def first_samples(part: Any) -> Dataset:
-    """Return the first of several data sets that the transform accepts. If it accepts none, raise its first error."""
+    """Return the first of several data sets that the transform accepts, or raise its first error."""
     first: Exception | None = None
-    for data in (make_images(3), make_images(1), made_up(), make_tokens()):
+    for data in (make_images(3), make_images(1), make_vectors(), make_tokens()):
         try:
             Transforms((part,)).fitted(data.x_train[:ROWS])
         # A user-defined transform may raise any exception.
@@ -74,36 +81,36 @@ def first_samples(part: Any) -> Dataset:
     raise first
 
 
-def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
-    """Return a trial of the transform `part`: an experiment that uses the transform, and samples that it accepts.
+def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
+    """Return a small experiment with the transform, and samples that it accepts.
 
     Args:
         part: The transform.
-        experiment: A function that takes the transform and returns a small experiment with it.
+        experiment: Returns a small experiment with the transform.
     """
     data = first_samples(part)
     if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})
-        return Trial(tokenised, data, token_model(data.classes))
-    return Trial(experiment(part), data)
+        return SmallExperiment(tokenised, data, token_model(data.classes))
+    return SmallExperiment(experiment(part), data)
 
 
-class DataDrive(Drive):
-    """A test caller of a data source. It reads all samples of a client, then a few rows together and one by one."""
+class DataTester(Tester):
+    """A test of a data source: a client's samples, read together and one by one, must be equal."""
 
     covers: ClassVar[bool] = False
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(part, size)
         dataset = open_samples(part)
-        experiment = with_clients(data_trial(dataset, lambda clients: Experiment()).experiment, dataset)
-        how = Dealing(
+        experiment = with_clients(data_experiment(dataset, lambda clients: Experiment()).experiment, dataset)
+        how = DivisionSettings(
             make_partitioner(experiment.partition),
             experiment.client_count,
             0,
             targets=target_check(make_objective(experiment.objective)),
         )
-        self._data = deal_samples(dataset, how)
+        self._data = divide_dataset(dataset, how)
         self._rows = None
         if isinstance(dataset, FederatedDataset) and not dataset.made:
             self._rows = as_rows("train", dataset.train, dataset.input, dataset.target)
@@ -137,9 +144,10 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 def make_data(source: object) -> Any:
-    """Return the samples of a data source, or a function that reads them anew at each call.
+    """Return the samples of a data source, or a function that reads them again at each call.
 
-    Raises ValueError if the data are invalid.
+    Raises:
+        ValueError: The data are invalid.
     """
     if isinstance(source, str) and not is_path(source.partition("(")[0].strip()):
         return partial(load_dataset, source, None)
@@ -149,7 +157,7 @@ def make_data(source: object) -> Any:
 def open_samples(part: Any) -> Dataset | FederatedDataset:
     """Return the samples of an object or a function.
 
-    A function either reads all samples or makes the samples of one client.
+    A function either reads all samples or makes those of one client.
     """
     if isinstance(part, Dataset | FederatedDataset):
         return part
@@ -171,11 +179,15 @@ def open_samples(part: Any) -> Dataset | FederatedDataset:
     return FederatedDataset(part.__qualname__, part, shards[0], classes, sizes=[len(y) for _, y in shards])
 
 
-def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
-    """Return a trial of the data source `part`: an experiment, its samples, and an objective and a model that fit them.
+def data_experiment(part: Any, experiment: Callable[[int], Experiment]) -> SmallExperiment:
+    """Return a small experiment with the data source, and an objective and a model that fit it.
 
-    Raises ValueError if the user must choose the objective or the model. The function `experiment` takes the number of
-    clients and returns an experiment.
+    Args:
+        part: The data source.
+        experiment: Returns a small experiment with a number of clients.
+
+    Raises:
+        ValueError: The user must choose the objective or the model.
     """
     dataset = open_samples(part)
     x, y = _read_two(dataset)
@@ -199,7 +211,7 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     if isinstance(dataset, FederatedDataset):
         clients = dataset.own_clients
     base = experiment(clients or DEFAULT_CLIENTS)
-    return Trial(base.model_copy(update=fields), dataset, model)
+    return SmallExperiment(base.model_copy(update=fields), dataset, model)
 
 
 def _read_two(dataset: Dataset | FederatedDataset) -> tuple[Any, Any]:

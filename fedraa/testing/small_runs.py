@@ -1,4 +1,4 @@
-"""Runs of a small experiment under different conditions: on two workers, with another global seed, interrupted."""
+"""Runs of a small experiment under different conditions: on two workers, with another seed, interrupted."""
 
 import hashlib
 import io
@@ -30,9 +30,9 @@ from fedraa.messages import State, Vector
 from fedraa.rundir.checkpoint import read_state, write_state
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
-from fedraa.testing.samples import Trial
+from fedraa.testing.samples import SmallExperiment
 
-# Maximum number of events in a run of a small experiment, which usually has about 60. A component may prevent the end.
+# A run usually has about 60 events, but a component may prevent its end.
 MAX_EVENTS = 400
 
 Lines = tuple[Mapping[str, Any], ...]
@@ -40,13 +40,13 @@ Lines = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run: its events without real times, and a digest of its final model."""
+    """The events of a run without real times, and a digest of its final model."""
 
     events: Lines
     model: str
 
     def first_difference(self, other: "Outcome") -> str | None:
-        """Return a description of the first difference between two outcomes, or None if they are equal."""
+        """Return a text about the first difference between two outcomes, or None if they are equal."""
         for event, other_event in zip(self.events, other.events, strict=False):
             if event != other_event:
                 return f"from event {event['seq']} on, of kind {event['kind']}"
@@ -62,7 +62,7 @@ class Outcome:
 
 
 class TwoWorkers(LocalExecutor):
-    """An executor that trains waiting tasks in reverse order, alternately with two independent trainers."""
+    """An executor that trains waiting tasks in reverse order, alternately with two trainers."""
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(_make_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
@@ -75,13 +75,13 @@ class TwoWorkers(LocalExecutor):
             self._trainer, self._other = self._other, self._trainer
 
 
-def play_trial(
-    make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0
+def run_small_experiment(
+    make: Callable[[], SmallExperiment], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0
 ) -> Outcome:
     """Run a small experiment in this process and return its outcome.
 
     Args:
-        make: A function that makes the experiment. It is called again after each interruption.
+        make: Makes the experiment. It is called again after each interruption.
         seed: The seed of the global generators of Python, NumPy and torch, which a component must not use.
         workers: 1 for one worker; any larger number gives two workers.
         pauses: The number of interruptions. After each, the run continues from a checkpoint with new objects.
@@ -91,8 +91,8 @@ def play_trial(
     with _seed_generators(seed), TemporaryDirectory() as folder:
         state: State | None = None
         for stop in [*stops, None]:
-            trial = make()
-            spec = build_run(trial.experiment, trial.module(), trial.dataset)
+            small = make()
+            spec = build_run(small.experiment, small.module(), small.dataset)
             state, params = _run_stretch(spec, Path(folder), state, stop, workers)
             if state is None:
                 break
@@ -100,15 +100,15 @@ def play_trial(
         return Outcome(tuple(_drop_times(line) for line in lines), params_digest(spec, params))
 
 
-def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
-    """Run a small experiment on Ray. Return its outcome in the form of `drop_speed_effects`."""
-    # An import at the top of the module would be circular, because `fedraa.api` imports every module.
+def run_on_ray(make: Callable[[], SmallExperiment], workers: int) -> Outcome:
+    """Run a small experiment on Ray, and return its outcome after `drop_speed_effects`."""
+    # `fedraa.api` imports every module, so an import at the top would be circular.
     from fedraa.api import run
 
     with TemporaryDirectory() as folder:
-        trial = make()
-        experiment = trial.experiment.model_copy(update={"engine": "ray", "workers": workers, "quiet": True})
-        history = run(experiment, model=trial.module(), dataset=trial.dataset, out=Path(folder) / "run")
+        small = make()
+        experiment = small.experiment.model_copy(update={"engine": "ray", "workers": workers, "quiet": True})
+        history = run(experiment, model=small.module(), dataset=small.dataset, out=Path(folder) / "run")
         lines = tuple(_drop_times(line) for line in history.lines())
         return drop_speed_effects(Outcome(lines, str(history.summary["model_sha256"])))
 
@@ -124,7 +124,7 @@ def drop_speed_effects(outcome: Outcome) -> Outcome:
 
 
 def round_trip(state: State) -> State:
-    """Write a state in the format of a checkpoint, and return the state that is read from it."""
+    """Return the state as it is read from a checkpoint."""
     stream = io.BytesIO()
     write_state(stream, state)
     return deepcopy(read_state(stream.getvalue()))
@@ -133,7 +133,7 @@ def round_trip(state: State) -> State:
 def _run_stretch(
     spec: RunSpec, directory: Path, state: State | None, until: int | None, workers: int
 ) -> tuple[State | None, Vector]:
-    """Execute a part of a run: from `state` (None for the start) to the event `until` (None for the end).
+    """Run from a state (None for the start) until an event (None for the end).
 
     Return the state from which the run can continue (None at the end of the run) and the model's parameters.
     """
@@ -143,7 +143,8 @@ def _run_stretch(
         number = int(str(line["seq"]))
         if number >= MAX_EVENTS:
             raise RunFailed(
-                "run", f"it has not ended after {MAX_EVENTS} events, although other trials end much earlier"
+                "run",
+                f"it has not ended after {MAX_EVENTS} events, although other components end much earlier",
             )
         if until is not None and number >= until:
             stop.set()
@@ -183,7 +184,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
 
 
 def _make_trainer(spec: RunSpec) -> TaskTrainer:
-    """Return a trainer that shares no object with other trainers, as if it were in a separate worker."""
+    """Return a trainer that shares no object with others, as in a separate worker."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 

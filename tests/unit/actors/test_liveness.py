@@ -10,8 +10,8 @@ import pytest
 
 from actors import runtime
 from actors.cluster import processes
-from actors.pool import pulse
-from actors.pool.pulse import Heartbeat, LivenessProbe
+from actors.pool import liveness
+from actors.pool.liveness import Heartbeat, LivenessProbe
 
 HEARTBEAT = Heartbeat(every=1.0, bound=20.0, far=150.0)
 
@@ -20,7 +20,7 @@ def silence_when_frozen(monkeypatch: pytest.MonkeyPatch, node: str) -> float:
     """Return the silence after which an actor of this node counts as frozen; this process is on the node "here"."""
     clock, answers = [0.0], [True]
     ping: Callable[[], Any] = SimpleNamespace
-    monkeypatch.setattr(pulse, "load_factor", lambda: 1.0)
+    monkeypatch.setattr(liveness, "load_factor", lambda: 1.0)
     monkeypatch.setattr(runtime, "node_id", lambda: "here")
     monkeypatch.setattr(runtime, "monotonic", lambda: clock[0])
     monkeypatch.setattr(runtime, "wait", lambda refs, timeout: (refs if answers[0] else [], []))

@@ -1,6 +1,6 @@
-"""The base class of drives, which test components.
+"""The base class of the testers of components.
 
-A drive calls one component with synthetic inputs, and records the component's results and side effects.
+A tester calls one component with synthetic inputs, and records its results and side effects.
 """
 
 import time
@@ -18,7 +18,6 @@ from fedraa.messages import Index, Vector
 
 GIVEN = "never changes its arguments"
 COVERED = "never changes uncovered coordinates"
-# Number of parameters of a drive's model, unless a check needs a large one.
 SIZE = 257
 CLIENTS = 4
 SEED = 20
@@ -35,15 +34,16 @@ def draw_numbers(size: int, *index: int) -> Vector:
 
 
 def draw_coordinates(size: int, *index: int) -> Index:
-    """Return about half of a model's coordinates, ascending. The last tenth of the coordinates is never included."""
+    """Return about half of a model's coordinates, ascending, but none of the last tenth."""
     return np.flatnonzero(make_rng(*index).random(size - size // 10) < 0.5)
 
 
-class Drive(Stateful, ABC):
-    """A test caller of a component. It requests one decision after another from a fresh copy of the component.
+class Tester(Stateful, ABC):
+    """A caller of a fresh component. The inputs for decision k depend only on k.
 
-    The inputs for decision k depend only on k. `broken` has a sentence for each promise (rule for components) that the
-    component has broken. `seconds` has the durations of all calls of the component.
+    Attributes:
+        broken: A sentence for each requirement that the component has broken.
+        seconds: The durations of all calls of the component.
     """
 
     stateful: bool = False
@@ -55,9 +55,9 @@ class Drive(Stateful, ABC):
     sized: ClassVar[bool] = False
     """True if the component may keep values for each parameter of the model."""
     own: ClassVar[int] = 0
-    """Number of bytes that the drive itself keeps for each parameter of the model."""
+    """Number of bytes that the tester itself keeps for each parameter of the model."""
     further: Sequence[str] = ()
-    """Promises that only this kind of component makes."""
+    """Requirements of only this kind of component."""
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
@@ -68,15 +68,15 @@ class Drive(Stateful, ABC):
 
     @abstractmethod
     def step(self, k: int) -> object:
-        """Request the component's k-th decision, and return it in a form that `==` can compare."""
+        """Return the component's k-th decision in a form that `==` can compare."""
 
     def claimed_bytes(self) -> int | None:
-        """Return the memory in bytes that the component declares; None if components of its kind declare none."""
+        """Return the bytes that the component declares, or None if its kind declares none."""
         return None
 
     @contextmanager
     def watch_arguments(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
-        """Measure the duration of the block. Record a broken promise if the block changes an array in `arguments`."""
+        """Measure the duration of the block. A changed array in `arguments` is a broken requirement."""
         before = {name: _value_bytes(value) for name, value in arguments.items()}
         started = time.perf_counter()
         yield
@@ -94,7 +94,7 @@ def _value_bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
     return value.tobytes()
 
 
-def collect_answers(start: Callable[[], Drive], steps: int) -> tuple[list[object], Drive]:
-    """Start a drive, request `steps` decisions from its component, and return the decisions and the drive."""
-    drive = start()
-    return [drive.step(k) for k in range(steps)], drive
+def collect_answers(start: Callable[[], Tester], steps: int) -> tuple[list[object], Tester]:
+    """Start a tester, and return `steps` decisions of its component and the tester."""
+    tester = start()
+    return [tester.step(k) for k in range(steps)], tester
