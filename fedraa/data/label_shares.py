@@ -33,9 +33,9 @@ def measure_label_overlap(data: Federated, shares: tuple[float, ...], seed: int)
     they have no label in common. Of many clients, only `MAX_CLIENTS` random ones count.
 
     Args:
-        data: The dealt data, with one label per sample.
+        data: The divided data, with one label per sample.
         shares: The share of each label in the data of all clients.
-        seed: The seed with which these clients are drawn.
+        seed: The seed for the random clients.
     """
     labels = _known_labels(data)
     overlaps = []
@@ -43,7 +43,7 @@ def measure_label_overlap(data: Federated, shares: tuple[float, ...], seed: int)
         known = labels is not None
         shard = labels[slice(*data.offsets[client : client + 2])] if known else data.client(client)[1]
         counts = np.bincount(shard, minlength=len(shares))
-        overlaps.append(np.minimum(counts / counts.sum(), shares).sum())
+        overlaps.append(np.minimum(counts / max(1, counts.sum()), shares).sum())
     return float(np.mean(overlaps))
 
 
