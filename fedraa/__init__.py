@@ -171,7 +171,7 @@ __all__ = [
     "tune",
 ]
 
-# The module of every public name. A test checks that `__all__`, the imports and the docstring have the same names.
+# The module of every public name. A test compares the names with `__all__` and the docstring.
 _HOMES = {
     "Aggregator": "fedraa.aggregation.aggregator",
     "AsyncRule": "fedraa.server.async_rule",
@@ -233,8 +233,8 @@ _HOMES = {
 class _Package(ModuleType):
     """The module class of `fedraa`.
 
-    `fedraa.replay` and `fedraa.report` are functions, and there are subpackages with the same names. Python would
-    replace the functions when it imports these subpackages. This class keeps the functions.
+    Python would replace the functions `fedraa.replay` and `fedraa.report` when it imports the subpackages with these
+    names. This class keeps the functions.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -242,7 +242,7 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the module as its name, because Ray pickles objects of scripts, which may refer to the module."""
+        """Pickle the module by its name, because scripts' objects that Ray pickles may refer to it."""
         return import_module, (self.__name__,)
 
 
@@ -251,7 +251,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name on first use, because `fedraa --help` must not wait for the import of torch and pandas."""
+    """Import a public name on first use, so that `fedraa --help` need not import torch and pandas."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedraa' has no attribute {name!r}")
     home = import_module(_HOMES[name])

@@ -1,4 +1,4 @@
-"""The command `fedraa` as `python -m fedraa`."""
+"""The command `python -m fedraa`."""
 
 import sys
 

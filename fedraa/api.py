@@ -36,9 +36,9 @@ from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable
 from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.claim import claim_directory, refuse_used
 from fedraa.rundir.file_names import CHECKPOINTS, SUMMARY
 from fedraa.rundir.history import History
+from fedraa.rundir.reserved_directory import refuse_used, reserve_directory
 from fedraa.settings.terms import Terms
 from fedraa.settings.tuned import read_tuned
 from fedraa.waiting import is_shown
@@ -73,12 +73,12 @@ def run(
         model: An nn.Module, or a name. It returns logits `[batch, classes]`, or the input of the objective.
         dataset: A Dataset, a FederatedDataset, a function that returns one, or a name.
         callbacks: Callbacks, which receive the events of the run and may end it.
-        restarts: How often the run may resume on a new local cluster if Ray itself dies.
+        restarts: The maximum number of new local clusters on which the run resumes if Ray dies.
         **fields: Fields of the experiment.
 
-    Only one run at a time trains in a process: a call in another thread waits. A callback must not start a run. Raises
+    Only one run at a time trains in a process; calls in other threads wait. A callback must not start a run. Raises
     InputError before the start if the experiment cannot be run, RunFailed if the run cannot continue, and Interrupted
-    after Ctrl-C. `resume` can continue the run after Ctrl-C and after an exception of a callback.
+    after Ctrl-C. `resume` continues a run after Ctrl-C or an exception of a callback.
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
@@ -93,11 +93,11 @@ def _run_experiment(
     callbacks: CallbackList,
     restarts: int = 0,
 ) -> History:
-    """Run an experiment. If `model` or `dataset` is not None, it replaces the one that the experiment names."""
+    """Run an experiment, with `model` or `dataset` in place of the one that it names."""
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
-    with _before_the_start(callbacks):
+    with _convert_early_interrupt(callbacks):
         spec = build_run(experiment, model, dataset, callbacks.prepare)
     name = run_name(experiment.method, spec.data.dataset.name, experiment.seed)
     with run_directory(experiment.out, name) as directory:
@@ -125,15 +125,15 @@ def resume(
         dataset: The same object as in the call of `run`, if it had one.
         callbacks: The callbacks of the run, which must be passed again. They first receive all earlier events.
         trust: Allow the import of user code that the run directory names (`package.module:Name`).
-        restarts: How often the run may resume on a new local cluster if Ray itself dies.
+        restarts: The maximum number of new local clusters on which the run resumes if Ray dies.
         quiet: True or False replaces the setting of the run.
         **fields: Components that were passed to `run` as objects. A larger `updates`, `rounds`, `time` or
             `target_accuracy`, or a better `target`, extends the run, even if it is finished. The result then equals
             that of one longer run bit for bit.
 
-    If files are damaged, the run resumes from an earlier checkpoint with a warning, or is refused. Raises ValueError
-    for a finished run that is not extended, a run that another process writes, and a missing or different object.
-    Raises Interrupted after Ctrl-C.
+    If the newest checkpoint is damaged, the run resumes from an earlier one with a warning. Raises ValueError for a
+    finished run that is not extended, a run that another process writes, and a missing or different object. Raises
+    Interrupted after Ctrl-C.
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
@@ -141,7 +141,7 @@ def resume(
     if quiet is None:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
     callback_list = _make_callbacks(callbacks, quiet=quiet)
-    with _before_the_start(callback_list):
+    with _convert_early_interrupt(callback_list):
         spec, is_extended = load_for_resume(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
     _check_restarts(restarts, spec.experiment)
     if is_extended:
@@ -201,7 +201,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     if experiment.out is not None:
         refuse_used(experiment.out)
     callback_list = _make_callbacks(callbacks, quiet=experiment.quiet)
-    with _before_the_start(callback_list):
+    with _convert_early_interrupt(callback_list):
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
             data_name = build_run(settings, module, data).data.dataset.name
@@ -223,7 +223,7 @@ def replay(directory: str | os.PathLike[str]) -> str:
     """Check a run's log against the rules of its method, line by line. Return a summary of the check.
 
     Every decision, weight, cost and time must follow from config.json and the earlier lines. The check needs neither
-    the dataset nor the model. It does not check measured values: losses, accuracies and real times.
+    the dataset nor the model, and does not check losses, accuracies and real times.
 
         print(fedraa.replay("runs/fed-raa-digits-0"))
 
@@ -242,17 +242,21 @@ def report(
     landscape: bool = False,
     trust: bool = False,
 ) -> Path:
-    """Write the page `out` about runs, or folders of runs, with tables and plots.
+    """Write an HTML page with tables and plots about runs.
 
-    Return the folder NAME_files beside the page, with every table as CSV and LaTeX and every plot as PDF. Runs that
-    differ only in their seed form one group, which the page shows as mean and 95 % confidence interval. With `theme`
-    auto, the page follows the light or dark setting of the browser. `landscape` adds plots of the loss around every
-    final model. For these plots the report loads the datasets and, with `trust`, imports user code that a run directory
-    names. Unfinished runs are shown and marked.
+    Runs that differ only in their seed are shown as mean and 95 % interval. Unfinished runs are marked.
 
         fedraa.report(["runs/compare"], "page.html")
 
-    Raises ValueError for a path that is no run, a run without an evaluation, and a run that is listed twice.
+    Args:
+        runs: The run directories, or folders of them.
+        out: The page.
+        theme: The colours; "auto" follows the light or dark setting of the browser.
+        landscape: Add plots of the loss around every final model, which need the datasets.
+        trust: Allow the import of user code that a run directory names, for `landscape`.
+
+    Returns the folder NAME_files beside the page, with every table as CSV and LaTeX and every plot as PDF. Raises
+    ValueError for a path that is no run, a run without an evaluation, and a run that is listed twice.
     """
     from fedraa.report import report as write
 
@@ -262,11 +266,7 @@ def report(
 def method(name: str) -> Method:
     """Return the method with this name. `fedraa methods` lists the names, and "a+b" combines two methods.
 
-    A method is an object with four choices (submodel, local training, update, schedule), such as:
-
-        fedraa.method("fed-raa").schedule
-
-    Raises ValueError for an unknown name. The error lists the known names.
+    A method has four choices, such as `fedraa.method("fed-raa").schedule`. Raises ValueError for an unknown name.
     """
     return find_method(name)
 
@@ -282,7 +282,7 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
     Args:
         sources: Callbacks in any of the forms that a user may pass.
         quiet: True to log nothing.
-        place: A text for the log, such as "run 2 of 6", if there are several runs.
+        place: A prefix of log lines, such as "run 2 of 6", if there are several runs.
     """
     if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence):
         raise InputError("callbacks", got=sources, expected="a list")
@@ -328,7 +328,7 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
         raise
     finally:
         callbacks.close()
-    # The objects of a run form reference cycles. Without this call, several runs in one process would fill the memory.
+    # The objects of a run form reference cycles, which would fill the memory after several runs.
     gc.collect()
     stopped = f"stopped, with a checkpoint; resume with: {resume_command(spec, directory)}"
     if raised is not None:
@@ -342,7 +342,7 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
 
 
 def open_session(options: ClusterOptions, clients: int) -> AbstractContextManager[None]:
-    """Return a context with one Ray cluster for all runs in it. With the local engine the context does nothing."""
+    """Return a context with one Ray cluster for all runs in it. With the local engine it does nothing."""
     if options.engine == "local":
         return nullcontext()
     from actors.cluster.engine import provide_cluster
@@ -360,7 +360,7 @@ def open_calls(
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Run in this process. Return False if the run was stopped. Raises CallbackRaised if a callback failed."""
+    """Run in this process, and return False if the run was stopped. Raises CallbackRaised if a callback failed."""
     experiment = spec.experiment
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
@@ -381,17 +381,17 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 @contextmanager
 def run_directory(out: Path | None, name: str) -> Iterator[Path]:
-    """Claim a run directory for the block: `out`, which must be new or empty, or a new directory `name` in runs/.
+    """Reserve a new or empty run directory during the block: `out`, or a new directory `name` in runs/.
 
-    At the end of the block, the directory is removed if no run began in it. Raises ValueError if another run uses it.
+    The directory is removed if no run began in it. Raises ValueError if another run uses it.
     """
-    with claim_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
+    with reserve_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
 
 
 @contextmanager
-def _before_the_start(callbacks: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block to Interrupted. At the end, tell the callbacks that the preparation is over."""
+def _convert_early_interrupt(callbacks: CallbackList) -> Iterator[None]:
+    """Convert Ctrl-C in the block to Interrupted, and tell the callbacks when the block ends."""
     try:
         yield
     except KeyboardInterrupt:

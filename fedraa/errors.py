@@ -1,4 +1,4 @@
-"""Errors with the field, the value, the expected values and the next step; and short descriptions of objects."""
+"""Errors with a field, a value, the expected values and the next step."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -11,22 +11,21 @@ from typing import Any, Self
 MAX_CHARACTERS = 80
 _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
-# Names in other libraries, each with fedraa's name for the same component.
+# fedraa's name for each name of other libraries.
 OTHER_NAMES = {"fmnist": "fashion-mnist"}
-# An error suggests a known name if its similarity to the wrong name, from 0 to 1, is at least this value.
+# The minimum similarity, from 0 to 1, of a suggested name to the wrong name.
 NEAR_MISS = 0.75
 
 
 class StructuredError(Exception):
-    """An error that keeps the parts of its message as attributes. `str(error)` joins them to a sentence.
+    """An error that keeps the parts of its message as attributes.
 
-    The sentence for a wrong value is `field: got VALUE; expected EXPECTED; HINT`. The sentence for any other problem is
-    `field: PROBLEM; HINT`. Tests compare the parts, so that the wording can change.
+    The message is `field: got VALUE; expected EXPECTED; HINT` for a wrong value, and `field: PROBLEM; HINT` otherwise.
 
     Args:
         field: The option, argument, file or object that is wrong.
         problem: The defect, as the rest of a sentence that begins with the field.
-        got: The wrong value. The sentence contains its short description.
+        got: The wrong value. The message contains its short description.
         expected: The values that are allowed.
         hint: The next step for the user.
     """
@@ -58,7 +57,7 @@ class StructuredError(Exception):
         return str(self).removeprefix(f"{self.field}: ")
 
     def with_field(self, field: str) -> Self:
-        """Return the same error about another field, such as the option from which the wrong value came."""
+        """Return this error with another field."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.field = field
@@ -66,7 +65,7 @@ class StructuredError(Exception):
         return other
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the sentence and the parts. The wrong value becomes text, because some objects cannot be pickled."""
+        """Pickle the parts of the error. The wrong value becomes text, because some objects cannot be pickled."""
         parts = dict(self.__dict__)
         if self.got is not None:
             parts["got"] = short_text(self.got)
@@ -85,14 +84,11 @@ class InputError(StructuredError, ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The interruption of a run before its end. The message has the run's directory and the command that resumes it."""
+    """The interruption of a run. The message has the directory and the command that resumes the run."""
 
 
 class RunWarning(UserWarning):
-    """A warning that a run works, but that its settings are probably a mistake.
-
-    The message gives the reason in one sentence.
-    """
+    """A warning that the settings of a run are probably a mistake. The message has the reason."""
 
 
 class RunFailed(StructuredError):
@@ -100,14 +96,14 @@ class RunFailed(StructuredError):
 
 
 class Unwritable(RunFailed):
-    """An error about a run directory that cannot be written, for example because the disk is full.
+    """An error about a run directory that cannot be written, for example on a full disk.
 
     The last checkpoint of the run is intact.
     """
 
 
 class Uncuttable(InputError):
-    """An error about a model that cannot be cut into submodels, although the method trains submodels."""
+    """An error about a model that cannot be cut into submodels."""
 
 
 class ShardDied(StructuredError):
@@ -119,23 +115,23 @@ class Damaged(StructuredError):
 
 
 class Inconsistent(StructuredError):
-    """An error about a run with a log that contradicts the rules of its method.
+    """An error about a log that contradicts the rules of the run's method.
 
     `field` names the file and the line. `got` is the value in this line, and `expected` the value that the rules give.
     """
 
 
 class PromiseBroken(StructuredError):
-    """An error about a custom component that failed a check: for example, equal inputs gave different results.
+    """An error about a custom component that failed a check.
 
     `field` names the component.
     """
 
 
 class CallbackRaised(Exception):
-    """An error that wraps the exception `error` of a callback, until the run is saved.
+    """A wrapper of the exception `error` of a callback, until the run is saved.
 
-    `error` is None in a process that does not have the exception, because the callback ran in the user's process.
+    `error` is None in a server process, because the exception is in the user's process.
     """
 
     def __init__(self, error: Exception | SystemExit | None) -> None:
@@ -145,14 +141,14 @@ class CallbackRaised(Exception):
 
 @contextmanager
 def trap_system_exit() -> Iterator[None]:
-    """Convert a call of `sys.exit` in the block to a RuntimeError, so that a client's task ends and not the process."""
+    """Convert `sys.exit` in the block to a RuntimeError, so that the process continues."""
     try:
         yield
     except SystemExit as error:
         raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
 
 
-def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
+def no_effect_error(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
     """Return the error about a field that has no effect.
 
     Args:
@@ -167,12 +163,8 @@ def without_effect(field: str, value: object, beside: str, remedy: str = "leave 
 def closest_name(word: str, known: Iterable[str]) -> str | None:
     """Return the known name that is almost the same as the word, or None.
 
-    Two names are almost the same if their similarity is at least `NEAR_MISS`, or if they have the same letters in
-    another order. Capitals and punctuation do not count.
-
-    Args:
-        word: The word of the user.
-        known: The names that exist.
+    Names are almost the same if their similarity is at least `NEAR_MISS`, or if they have the same letters in another
+    order. Capitals and punctuation do not count.
     """
     names = {_plain_name(name): name for name in known}
     plain = _plain_name(OTHER_NAMES.get(_plain_name(word), word))
@@ -184,7 +176,7 @@ def closest_name(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_closest(word: str, known: Iterable[str]) -> str:
-    """Return the question "did you mean NAME?" with a known name, or an empty text if no name is close to the word."""
+    """Return the question "did you mean NAME?"; empty if no known name is close."""
     close = closest_name(word, known)
     return "" if close is None else f"did you mean {close}?"
 
@@ -194,9 +186,9 @@ def _plain_name(name: str) -> str:
 
 
 def locate_error(error: Exception, place: str) -> InputError:
-    """Return an InputError that names the place of an error in user code or data: the data set, file or client.
+    """Return an InputError that names the data set, file or client (`place`) of an error.
 
-    If the error is an InputError, the place comes before its field. Otherwise the place becomes the field.
+    The place comes before the field of an InputError. It becomes the field of any other error.
     """
     if isinstance(error, InputError):
         return error.with_field(f"{place}: {error.field}")
@@ -207,7 +199,10 @@ def locate_error(error: Exception, place: str) -> InputError:
 
 
 def plain_text(value: object) -> str:
-    """Return a value in the form of the command line: the items of a list, a number without trailing zeros, or text."""
+    """Return a value as the command line shows it.
+
+    The items of a list have spaces between them, and numbers have no trailing zeros.
+    """
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     if isinstance(value, float):
@@ -216,7 +211,7 @@ def plain_text(value: object) -> str:
 
 
 def short_text(value: object) -> str:
-    """Return a description that fits into a sentence: `repr` of short plain values, or else the type."""
+    """Return a short description of a value: `repr` of short plain values, otherwise the type."""
     if isinstance(value, str | bytes):
         return _cut_text(repr(value))
     if isinstance(value, PurePath):
@@ -237,7 +232,7 @@ def short_text(value: object) -> str:
 
 
 def _array_text(value: Any) -> str:
-    """Describe an array, a tensor or a column of a table. A single NumPy number is described by its value."""
+    """Describe an array, a tensor or a column of a table. A single number is described by its value."""
     kind = type(value).__name__
     if kind.endswith("64") or kind.endswith("32") or kind.endswith("16") or kind in ("bool", "bool_", "int8", "uint8"):
         return repr(value.item())
@@ -247,7 +242,7 @@ def _array_text(value: Any) -> str:
 
 
 def _collection_text(value: Any) -> str:
-    """Return the text of a short collection of plain items, or the number of items of any other collection."""
+    """Return a short collection of plain items, or the number of items of another collection."""
     items = list(value)
     noun = "items"
     if isinstance(value, Mapping):
@@ -273,7 +268,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Return a short text about an object: its type, for a table also its shape, and for a data set its `repr`."""
+    """Describe an object by its type, a table also by its shape, and a data set by its `repr`."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

@@ -1,4 +1,4 @@
-"""The messages between server, loop and workers. Each holds flat float32 buffers and facts about them."""
+"""The messages between server, loop and workers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ State = dict[str, Any]
 exceptions: tuples become lists, and NumPy scalars become Python scalars. If a state contains the same array several
 times, the file has it once, and reading gives one array.
 """
-# The prefix of the names of buffers that a client keeps between its tasks. Tasks and updates carry these buffers.
+# The prefix of the names of buffers that a client keeps between its tasks.
 KEPT_PREFIX = "kept_"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class SharedBuffer:
-    """A buffer [k] that several tasks share. An executor sends it to each worker only once."""
+    """A buffer [k] that several tasks share. An executor sends it to each worker once."""
 
     values: Vector
 
@@ -35,29 +35,29 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """A submodel's buffer [size] with its values in another process. A subclass stores where the values are."""
+    """A submodel's buffer [size] whose values are in another process. Subclasses store the place."""
 
     size: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MadeBuffer:
+class LazyBuffer:
     """A buffer that is computed when it is read. Its inputs do not change while the task is in flight."""
 
     make: Callable[[], Vector]
 
 
 Buffer = Vector | SharedBuffer | RemoteBuffer
-Extra = Vector | SharedBuffer | MadeBuffer
+Extra = Vector | SharedBuffer | LazyBuffer
 
 
 class ExtraBuffers(NamedTuple):
     """The numbers of buffers that a method sends besides the submodel's parameters.
 
     Attributes:
-        down: Number of buffers sent to the client, each as large as the trained part.
-        up: Number of buffers sent to the server, each as large as the trained part.
-        up_whole: Number of buffers sent to the server, each as large as the whole submodel.
+        down: Buffers sent to the client, each as large as the trained part.
+        up: Buffers sent to the server, each as large as the trained part.
+        up_whole: Buffers sent to the server, each as large as the whole submodel.
     """
 
     down: int = 0
@@ -67,7 +67,7 @@ class ExtraBuffers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The result of checking a trained buffer [k], or a piece of one, in the process that received it.
+    """The check of a received trained buffer [k], or of a piece of it.
 
     Attributes:
         push: The id of the transfer in which the buffer was sent.
@@ -76,7 +76,7 @@ class Receipt:
         squared: The squared norm of the delta (trained minus sent), if it was measured.
         squared_sent: The squared norm of the sent buffer, if it was measured.
         largest: The largest absolute trained value.
-        sent: The largest absolute value of the sent buffer. It is 0 if no check needs it, because `largest` is small.
+        sent: The largest absolute value of the sent buffer; 0 if no check needs it, because `largest` is small.
     """
 
     push: str
@@ -90,26 +90,25 @@ class Receipt:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Task:
-    """One job of local training: it is sent to one client, which answers with one Update.
+    """One job of local training, which a client answers with one Update.
 
     Attributes:
-        turn: Number of earlier tasks of this client. The order of the minibatches depends on it.
-        version: The version of the fragment that was sent.
+        turn: The number of earlier tasks of this client, which determines the order of the minibatches.
+        version: The version of the sent fragment.
         step: The number of server steps before the dispatch.
-        widths: Number of kept units in each width group (units that can be cut, such as the neurons of a layer). The
-            widths determine the shapes of the submodel, so a worker needs no index sets.
+        widths: The kept units in each width group (units that can be cut, such as the neurons of a layer). They
+            determine the shapes of the submodel, so a worker needs no index sets.
         buffer: The submodel's parameters [k] at dispatch.
         cost: The modelled duration on the run's clock.
         mask: True for trained parameters [k], for methods that are defined element-wise.
         keeps_rest: True if parameters outside of the mask keep their values. False if they are 0 in training.
-        extras: Buffers that local training needs besides the parameters, such as a control variate or a server
-            momentum.
-        bytes_up: The number of bytes that the client sends with the update.
-        steps: Number of minibatches. None: the settings of local training decide, and every task begins a new pass over
-            the data.
+        extras: Other buffers of local training, such as a control variate or a server momentum.
+        bytes_up: The bytes that the client sends with the update.
+        steps: The number of minibatches. None: the settings of local training decide, and every task begins a new pass
+            over the data.
         first: The number of the task's first minibatch, counted over all tasks of the client.
-        asks: Names of buffers that the update must contain besides the parameters.
-        cut_at: Number of local steps after which the client stops because of a deadline. None: the task is not cut.
+        asks: The names of buffers that the update must contain besides the parameters.
+        cut_at: The number of local steps after which a deadline stops the client; None for no cut.
     """
 
     id: int
@@ -133,7 +132,7 @@ class Task:
 
     @property
     def size(self) -> int:
-        """The number of parameters of the submodel. It is known even if their values are in another process."""
+        """The number of parameters of the submodel, even if their values are in another process."""
         return self.buffer.size
 
     @property
@@ -154,8 +153,8 @@ class Task:
 
 
 def values_of(buffer: Extra) -> Vector:
-    """Return the numbers of a buffer, which may be shared or computed on demand."""
-    if isinstance(buffer, MadeBuffer):
+    """Return the values of a buffer, which may be shared or computed on demand."""
+    if isinstance(buffer, LazyBuffer):
         return buffer.make()
     if isinstance(buffer, SharedBuffer):
         return buffer.values
@@ -167,14 +166,13 @@ class Update:
     """A client update: the trained buffer [k] and facts about the training.
 
     Attributes:
-        steps: Number of local steps.
-        loss: Mean training loss.
+        steps: The number of local steps.
+        loss: The mean training loss.
         seconds: The real time of training at the worker.
-        cosine: The cosine between the model's change in the first half of the steps and its change in the second half,
-            if the learning rate is adaptive. `HalfwayCosine` has its limits.
+        cosine: The cosine between the model's changes in the first and the second half of the steps, if the learning
+            rate is adaptive. `HalfwayCosine` has its limits.
         waited: On the wall clock, the seconds between dispatch and arrival in which no worker trained the task.
-        receipt: The check of the buffer. If there is a receipt, the buffer stays in the process that wrote the receipt,
-            and `params` is empty.
+        receipt: The check of the buffer by the process that has the buffer. `params` is then empty.
     """
 
     task: int
@@ -193,11 +191,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failure of a task or of a worker. `error` is the reason. The loop decides the next action.
+    """A failure of a task or of a worker.
 
-    `task` is None if the worker had no task, because it was starting or evaluating. `worker` is the number of the
-    worker, or None if the server refused an update. `of_client` is True if the client may be the cause: its training
-    raised an error on a healthy worker, or its update was refused.
+    Attributes:
+        error: The reason.
+        task: The task; None if the worker was starting or evaluating.
+        worker: The number of the worker; None if the server refused an update.
+        of_client: True if the client may be the cause: its training raised an error on a healthy worker, or its update
+            was refused.
     """
 
     task: int | None
@@ -208,10 +209,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The metrics of the full model on the test set, by name, in the order of the columns of evals.csv.
+    """The metrics of the full model on the test set.
 
-    `seconds` is the real time of the evaluation at the worker. If the run requests results of single clients, `clients`
-    has these columns: the number `client`, its `test_samples`, and each metric, NaN for a client without test samples.
+    Attributes:
+        metrics: The metrics by name, in the order of the columns of evals.csv.
+        seconds: The real time of the evaluation at the worker.
+        clients: The results of single clients, if the run requests them: the columns `client`, `test_samples`, and each
+            metric (NaN without test samples).
     """
 
     metrics: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Checks of numbers against the annotations of dataclass fields, and readable text for quantities."""
+"""Check numbers against the annotations of dataclass fields, and format quantities."""
 
 import re
 from collections.abc import Mapping
@@ -20,8 +20,7 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
-# Each key is a type of pydantic error for a number outside its bound. The value has the words with which a message
-# introduces the bound, and the name under which the error's `ctx` holds the bound, as in ctx["gt"].
+# By pydantic's error type: the words before a bound in a message, and the name of the bound in the error's `ctx`.
 _BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("from", "ge"),
@@ -31,10 +30,9 @@ _BOUNDS = {
 
 
 def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict[str, Any]:
-    """Return the plain values (numbers, booleans, text, and tuples of these), converted to the types of a dataclass.
+    """Return numbers, booleans, text and tuples of these, converted to the types of a dataclass.
 
-    An int becomes a float if the field has floats, and NumPy numbers become Python numbers. Such values can be written
-    to a file and read again without a change.
+    An int becomes a float if the field has floats, and NumPy numbers become Python numbers.
 
     Args:
         values: The values by the names of the dataclass's fields.
@@ -49,7 +47,7 @@ def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict
         if name not in values:
             continue
         try:
-            converted[name] = adapter.validate_python(of_python(values[name]), strict=True)
+            converted[name] = adapter.validate_python(to_python_value(values[name]), strict=True)
         except ValidationError as error:
             expected = expected_text(error.errors(include_url=False)[0])
             raise InputError(f"{field}.{name}", got=values[name], expected=expected) from None
@@ -57,7 +55,7 @@ def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict
 
 
 def expected_text(details: Any) -> str:
-    """Convert an error of pydantic to a text about the allowed values, which follows "expected" in a message."""
+    """Return the allowed values from an error of pydantic, as the text after "expected"."""
     if details["type"] in _BOUNDS:
         words, name = _BOUNDS[details["type"]]
         return f"a number {words} {plain_text(details['ctx'][name])}"
@@ -67,25 +65,25 @@ def expected_text(details: Any) -> str:
     return re.sub(r", (got|unable) .*", "", text, flags=re.DOTALL)
 
 
-def of_python(value: object) -> object:
+def to_python_value(value: object) -> object:
     """Return a NumPy number as a Python number, and a NumPy array or a list as a tuple."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return tuple(map(of_python, value))
+        return tuple(map(to_python_value, value))
     return value
 
 
 @cache
 def _make_adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """Return the validators of a dataclass's fields that hold numbers, booleans, text or tuples of these."""
+    """Return validators for a dataclass's fields with numbers, booleans, text or tuples of these."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
     return {name: TypeAdapter(hints[name]) for name in names if _is_plain(hints[name])}
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return True if values of this annotation are numbers, booleans or text, tuples of these, or None."""
+    """Return True if a type has only numbers, booleans, text, None, or tuples of these."""
     if get_origin(hint) in (UnionType, Union, Annotated, tuple):
         alternatives = get_args(hint)
         if get_origin(hint) is Annotated:

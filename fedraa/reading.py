@@ -1,6 +1,6 @@
-"""Functions that open the files of a user.
+"""Open the files of a user.
 
-They raise OSError for a path that is not a regular file, such as a named pipe, because reading it could block forever.
+A path that is not a regular file, such as a named pipe, raises OSError, because reading it could block for ever.
 """
 
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def opened(path: Path) -> BinaryIO:
-    """Open the file for reading."""
+def open_regular_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -18,12 +18,12 @@ def opened(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def content(path: Path) -> bytes:
-    """Return the bytes of the file."""
-    with opened(path) as stream:
+def read_regular_file(path: Path) -> bytes:
+    """Return the bytes of a regular file."""
+    with open_regular_file(path) as stream:
         return stream.read()
 
 
-def refuse_no_file(path: Path) -> None:
-    """Raise OSError if the path is no regular file, before a library opens it and waits forever."""
-    opened(path).close()
+def refuse_irregular_file(path: Path) -> None:
+    """Raise OSError if the path is no regular file, before a library opens it and waits for ever."""
+    open_regular_file(path).close()

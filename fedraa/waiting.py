@@ -1,4 +1,4 @@
-"""A display of the current step of long work: a line that disappears at the end in a terminal, log lines elsewhere."""
+"""Show the current step of long work as a line in a terminal, or as log lines."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from typing import Self
 from rich.console import Console
 from rich.status import Status
 
-# The display of the current work appears only if the work takes longer than this number of seconds.
+# Shorter work has no display.
 DISPLAY_DELAY_S = 2.0
 SILENCE_S = 30.0
 
@@ -20,7 +20,10 @@ logger = logging.getLogger("fedraa")
 
 
 class _Lines(logging.Handler):
-    """A handler that prints log records as plain lines: warnings to stderr, others to stdout if `to_stdout` is True."""
+    """A handler that prints log records as plain lines.
+
+    Warnings go to stderr, other records to stdout if `to_stdout` is True.
+    """
 
     def __init__(self, *, to_stdout: bool) -> None:
         super().__init__()
@@ -38,7 +41,7 @@ class _Lines(logging.Handler):
 
 
 class _Printing:
-    """The handler that prints log records now (None if there is none), and the number of runs that use it."""
+    """The current handler that prints log records, and the number of runs that use it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -52,9 +55,9 @@ _printing = _Printing()
 
 @contextmanager
 def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
-    """Print the records of the logger `fedraa` in the block, unless the user's program has set up its own log handlers.
+    """Print the records of the logger `fedraa` in the block, unless log handlers exist.
 
-    If the program has set a level for this logger, records below this level are not printed.
+    Records below the logger's own level are not printed.
     """
     with _printing.lock:
         _printing.users += 1
@@ -78,7 +81,7 @@ def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
 class Heartbeat:
     """A logger that prefixes each line with the seconds since `began`.
 
-    If nothing was logged for `SILENCE_S` seconds, it calls `doing` and logs the returned text.
+    After `SILENCE_S` seconds without a line, it logs the text that `doing` returns.
     """
 
     def __init__(self, doing: Callable[[], str], began: float | None = None) -> None:
@@ -89,7 +92,6 @@ class Heartbeat:
         Thread(target=self._log_silence, name="fedraa-heartbeat", daemon=True).start()
 
     def log(self, text: str) -> None:
-        """Log one line."""
         self._last = time.monotonic()
         logger.info("[%.1f s] %s", self._last - self._began, text)
 

@@ -37,7 +37,7 @@ from fedraa.engine.resume import resume_command
 from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_sigterm
-from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, without_effect
+from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, no_effect_error
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
@@ -74,7 +74,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     is_private = not is_joined() and cluster_address(spec.experiment) is None
     if is_private and spec.experiment.placement != "pack":
         value = spec.experiment.placement
-        raise without_effect("placement", value, "one node", "give --address, or leave it out")
+        raise no_effect_error("placement", value, "one node", "give --address, or leave it out")
     with stop_on_interrupt(stop.ask):
         while True:
             callbacks.start(

@@ -19,9 +19,9 @@ from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 
 # The server collects events for at most this time before it answers a request for events.
 LISTEN_SECONDS = 0.2
-# Between two health checks, while the driver waits for an answer.
+# The pause between two health checks while the driver waits for an answer.
 CHECK_SECONDS = 0.2
-# Between two copies of new files from the server's node.
+# The pause between two copies of new files from the server's node.
 PULL_SECONDS = 2.0
 # The driver warns after this time, times the machine's load, if workers wait for resources.
 START_WARNING_SECONDS = 20.0

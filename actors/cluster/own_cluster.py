@@ -37,7 +37,7 @@ from fedraa.errors import RunFailed
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
 RETRY_PAUSE_SECONDS = 2.0
-# A cluster is lost if its raylet or GCS is stopped, for example by SIGSTOP, for this time.
+# A cluster is lost if its raylet or GCS is stopped (SIGSTOP) longer than this.
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
 # Ray imports this module in new worker processes. The import would be slow in the driver.
@@ -55,7 +55,7 @@ _prestarted: list[ExitStack] = []
 
 @contextmanager
 def prestart_cluster(cpus: int) -> Iterator[None]:
-    """Start a private cluster early, for a call of `own_cluster` in the block.
+    """Start a private cluster early. A call of `own_cluster` in the block takes it.
 
     Its processes import the modules of workers while this process prepares the run.
     """

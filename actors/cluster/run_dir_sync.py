@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedraa.rundir.atomic_files import PARTIAL, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
-from fedraa.rundir.run_lock import WRITER, Hold, this_process
+from fedraa.rundir.run_lock import WRITER, WriteLock, this_process
 
 # The server only appends lines to these files.
 GROWING = (EVENTS, EVALS, CLIENTS)
@@ -109,11 +109,11 @@ class RunDirSync:
 def register_writer(directory: Path) -> Iterator[None]:
     """Register this process as the writer of the user's directory in the block."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
-        hold = Hold(directory, log, this_process())
+        write_lock = WriteLock(directory, log, this_process())
         try:
             yield
         finally:
-            hold.release()
+            write_lock.release()
             if not os.fstat(log.fileno()).st_size:
                 (directory / EVENTS).unlink()
 

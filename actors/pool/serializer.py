@@ -18,7 +18,7 @@ from fedraa.client import Work
 from fedraa.data import Federated
 from fedraa.data.sources.clients import Source
 from fedraa.data.tree import count_bytes, take_rows
-from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
+from fedraa.messages import Index, LazyBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
 # Below this size, a message is faster than an object in the object store.
@@ -176,8 +176,8 @@ class TaskSerializer:
         def number_of(ref: AnyRef) -> int:
             return shared_args.setdefault(ref, len(shared_args))
 
-        def pack_array(array: Array | SharedBuffer | MadeBuffer) -> Array | int:
-            if isinstance(array, MadeBuffer):
+        def pack_array(array: Array | SharedBuffer | LazyBuffer) -> Array | int:
+            if isinstance(array, LazyBuffer):
                 array = array.make()
             values = array.values if isinstance(array, SharedBuffer) else array
             if values.nbytes < INLINE_BYTES:

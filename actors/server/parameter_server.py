@@ -43,8 +43,8 @@ class Setting:
         blocks: The clients' training data.
         groups: The worker groups.
         group_of: The index of each client's worker group, int64 [clients].
-        driver: The identity of the user's process, for the run directory.
-        description: A description of the run, for the run directory.
+        driver: The identity of the user's process. It is written to the run directory.
+        description: A description of the run. It is written to the run directory.
         label: The name of the run on the cluster, MACHINE:DIRECTORY.
         fingerprint: The checksum of the data if every node reads the data set itself, otherwise None.
         audience: The kinds of events that the user's callbacks receive.

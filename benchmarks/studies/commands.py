@@ -112,7 +112,7 @@ def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     Args:
         study: The study.
         terms: The source of the hyperparameters; None returns the study unchanged.
-        tuned: The file of tuned values, for the terms `tuned`.
+        tuned: The file of tuned values if the terms are `tuned`.
     """
     values = read_tuned(tuned) if tuned else None
     experiments = [on_terms(cell.experiment, terms, values, over=True) for cell in study.cells]

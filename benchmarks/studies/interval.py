@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedraa.report.statistics import half_interval95, mean_or_nan
+from fedraa.report.statistics import half_width95, mean_or_nan
 
 
 def confidence_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
@@ -19,7 +19,7 @@ def confidence_interval(values: Sequence[float], within: tuple[float, float]) ->
         within: The smallest and the largest possible value of the metric.
     """
     low, high = within
-    half = half_interval95(values)
+    half = half_width95(values)
     if half is None:
         return None
     if half == 0:
@@ -30,10 +30,10 @@ def confidence_interval(values: Sequence[float], within: tuple[float, float]) ->
             return max(low, mean_or_nan(values) - half), mean_or_nan(values) + half
         logarithms = np.log(x - low)
         middle = mean_or_nan(logarithms)
-        half = half_interval95(logarithms) or 0.0
+        half = half_width95(logarithms) or 0.0
         return low + math.exp(middle - half), low + math.exp(middle + half)
     angle = np.arcsin(np.sqrt((x - low) / (high - low)))
     middle = mean_or_nan(angle)
-    half = half_interval95(angle) or 0.0
+    half = half_width95(angle) or 0.0
     ends = (max(0.0, middle - half), min(math.pi / 2, middle + half))
     return low + (high - low) * math.sin(ends[0]) ** 2, low + (high - low) * math.sin(ends[1]) ** 2

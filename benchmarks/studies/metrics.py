@@ -135,7 +135,7 @@ def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
 
 def _idle_percent(history: History) -> float:
     """Return the percentage of the run's time without a task, averaged over the clients."""
-    idle = read_timeline(history.directory).idle_share(history.experiment.client_count)
+    idle = read_timeline(history.directory).idle_fraction(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
     # Rounding removes tiny errors of the floating-point sums.
     return round(100 * abs(idle), 9)

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from fedraa.errors import InputError
-from fedraa.report.cells import check_each_once
+from fedraa.report.cells import check_nonempty_and_unique
 from fedraa.settings.terms import Terms
 
 
@@ -23,7 +23,7 @@ class RunOptions:
         seeds: The seeds of every cell of the table (default: the seeds of the study).
         jobs: The number of runs at the same time (default: one per core).
         terms: The source of all hyperparameters, as in `fedraa compare` (default: those of the study).
-        tuned: The file that `fedraa tune` wrote, for the terms `tuned`. For the study `race`, the tuned values of an
+        tuned: The file that `fedraa tune` wrote, with the terms `tuned`. For the study `race`, the tuned values of an
             earlier study.
         setting: The settings of the study `race` (default: all).
         methods: The methods of the study `race` (default: all).
@@ -50,7 +50,7 @@ class RunOptions:
         if self.jobs is not None and self.jobs < 1:
             raise InputError("jobs", got=self.jobs, expected="a number from 1")
         lists = {"seeds": self.seeds, "setting": self.setting, "methods": self.methods, "parts": self.parts}
-        check_each_once(**{field: values for field, values in lists.items() if values is not None})
+        check_nonempty_and_unique(**{field: values for field, values in lists.items() if values is not None})
         if self.seeds and min(self.seeds) < 0:
             raise InputError("seeds", got=self.seeds, expected="numbers from 0")
 

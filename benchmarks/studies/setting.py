@@ -63,7 +63,7 @@ def model_name(experiment: Experiment) -> str:
 
 
 def chance_level(study: Study) -> float:
-    """Return the accuracy of a uniform guess in per cent, for the study's data set with the most classes."""
+    """Return the percentage of right uniform guesses on the study's data set with the most classes."""
     return 100 / max(CLASSES[data_name(cell.experiment)] for cell in study.cells)
 
 

@@ -158,7 +158,7 @@ def execute_study(
 
 
 def seed_experiment(cell: Cell, seed: int, out: Path) -> Experiment:
-    """Return a cell's experiment with a seed and a run directory below `out`, for the local engine.
+    """Return a cell's experiment on the local engine, with a seed and a run directory below `out`.
 
     Args:
         cell: The cell.

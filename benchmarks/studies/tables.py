@@ -14,7 +14,7 @@ from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
-from fedraa.report.statistics import LEVEL, half_interval95, is_significant, mean_or_nan
+from fedraa.report.statistics import LEVEL, half_width95, is_significant, mean_or_nan
 
 # At most this number of disagreements with the paper get a sentence.
 MAX_NAMED = 8
@@ -55,7 +55,7 @@ class Entry:
     @property
     def half_width(self) -> float | None:
         """Half of the mean's 95 % confidence interval; None for fewer than two finite values."""
-        return half_interval95(self.values)
+        return half_width95(self.values)
 
     @property
     def text(self) -> str:
@@ -93,7 +93,7 @@ def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
 
 
 def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
-    """Return a row per entry, for the CSV file.
+    """Return the table of the CSV file, with a row per entry.
 
     `of_reference` is the mean divided by the reference row's mean; `paper_of_reference` is the same ratio in the paper.
     """
@@ -196,7 +196,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def format_latex(study: Study, numbers: Sequence[Entry]) -> str:
-    """Return a study's table in LaTeX, for the package booktabs."""
+    """Return a study's table in LaTeX with the package booktabs."""
     headings, rows = format_grid(study, numbers)
     lines = [" & ".join(map(_escape_tex, line)) + r" \\" for line in (headings, *rows)]
     body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])

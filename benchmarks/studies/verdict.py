@@ -280,8 +280,8 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
 def exclude_weak(comparisons: Sequence[Advantage]) -> list[Advantage]:
     """Return the comparisons that can confirm or contradict a claim.
 
-    Comparisons of weak numbers are left out, unless one in the same column excludes equality. Selecting only
-    significant comparisons would confirm the claim by selection.
+    Comparisons with a reason in `weak` are left out, except in columns in which such a comparison excludes equality.
+    All comparisons of such a column stay, because a choice of only the significant ones would confirm any claim.
     """
     differing = {comparison.where for comparison in comparisons if comparison.weak and comparison.decides}
     return [comparison for comparison in comparisons if not comparison.weak or comparison.where in differing]

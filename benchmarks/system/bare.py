@@ -1,4 +1,4 @@
-"""A bare training loop for comparison with fedraa: local training in plain PyTorch, with one process per core."""
+"""A plain PyTorch training loop to compare fedraa with."""
 
 import multiprocessing
 import time
@@ -18,7 +18,12 @@ Shards = list[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class Spent:
-    """The cost of a measurement: real seconds, and CPU seconds of all processes together."""
+    """The cost of a measurement.
+
+    Attributes:
+        wall: Elapsed seconds.
+        cpu: CPU seconds of all processes together.
+    """
 
     wall: float
     cpu: float
@@ -36,7 +41,9 @@ class Settings:
 
 
 class BareProcesses:
-    """Processes that train the clients in plain PyTorch. The clients are distributed evenly among them.
+    """Processes that train clients in plain PyTorch.
+
+    Each process trains an equal number of clients.
 
     Args:
         widths: The widths of the model's layers.
@@ -55,17 +62,15 @@ class BareProcesses:
             arguments = (child_end, tuple(widths), shards[number::processes], settings)
             process = context.Process(target=_serve_tasks, args=arguments, daemon=True)
             process.start()
-            # The parent closes its copy of the child's end. If the child dies, reading then raises EOFError instead of
-            # waiting.
+            # Without this call, reading would wait for ever after the child died.
             child_end.close()
             self._pipes.append(parent_end)
             self._processes.append(process)
 
     def round(self) -> Spent:
-        """Run one round of FedAvg with as little overhead as possible.
+        """Run one round of FedAvg and return its cost.
 
-        Every process trains its clients one after another from the global weights, and adds up their trained weights.
-        The parent process computes the average.
+        Each process adds up the weights of its clients. The parent process averages the sums.
         """
         started, used = time.perf_counter(), time.process_time()
         state = {name: tensor.numpy() for name, tensor in self._model.state_dict().items()}
@@ -77,7 +82,10 @@ class BareProcesses:
         return Spent(time.perf_counter() - started, time.process_time() - used + sum(cpu))
 
     def tasks(self, tasks: Sequence[tuple[int, int]]) -> Spent:
-        """Train tasks (client, hidden units) one after another, each in the process of its client."""
+        """Train tasks (client, hidden units) one after another.
+
+        Each task runs in the process of its client.
+        """
         started = time.perf_counter()
         processes = len(self._pipes)
         for number, pipe in enumerate(self._pipes):
@@ -92,7 +100,7 @@ class BareProcesses:
 
 
 def build_mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Return an MLP: linear layers with ReLU between them. `widths` are the sizes from input to output."""
+    """Return an MLP with ReLU between its layers. `widths` are the sizes from input to output."""
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -100,10 +108,10 @@ def build_mlp(widths: Sequence[int]) -> nn.Sequential:
 
 
 def train_model(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings) -> None:
-    """Train a model with a plain PyTorch loop.
+    """Train a model in place with a plain PyTorch loop.
 
     Args:
-        model: The model, which is changed.
+        model: The model.
         x: The inputs [n, ...].
         y: The labels [n].
         settings: The settings of SGD.
@@ -119,21 +127,14 @@ def train_model(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Se
 
 
 def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
-    """Serve the training requests of the parent process until it sends None.
-
-    Args:
-        pipe: The connection to the parent process.
-        widths: The widths of the model's layers.
-        shards: The data of this process's clients.
-        settings: The settings of SGD.
-    """
+    """Serve training requests of the parent process until it sends None."""
     torch.set_num_threads(1)
     device = torch.device(settings.device)
     model = build_mlp(widths).to(device)
     data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
     for request in iter(pipe.recv, None):
         used = time.process_time()
-        # A request is a list of tasks, or the state of the global model, which requests a round.
+        # A list of tasks requests these tasks. The state of a global model requests a round.
         if isinstance(request, list):
             for client, width in request:
                 x, y = data[client]

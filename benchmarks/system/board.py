@@ -1,9 +1,8 @@
-"""Measure `fedraa board` with many runs and long logs: the seconds until it is ready, and until it shows a new event.
+"""Measure how long `fedraa board` takes to start and to show a new event.
 
     python -m benchmarks board
 
-The logs are synthetic but have the form of a real log, so that a million events are written in seconds. The board runs
-in a separate process, as with `fedraa board`. The measurements send the same requests as the board's page.
+The runs and their logs are synthetic. The board runs in a separate process.
 """
 
 import json
@@ -24,14 +23,14 @@ from fedraa.cli.console import print_line
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
 
 RUNS, EVENTS_EACH = 100, 10_000
-# Numbers of clients and of fragments in the synthetic logs, and number of commits between two evaluations.
+# Clients and fragments of a synthetic log, and commits between two evaluations.
 CLIENTS, FRAGMENTS, EVERY = 20, 5, 50
 # Seconds between two requests to the board.
 WAIT = 0.02
 
 
 def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
-    """Write synthetic runs and print the board's times in seconds, and other values with their units.
+    """Write synthetic runs and print the board's times in seconds.
 
     Args:
         runs: The number of runs.
@@ -43,7 +42,7 @@ def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
 
 
 def measure_board(folder: Path, runs: int, events: int) -> dict[str, float]:
-    """Measure a board, and return its times in seconds and its memory in megabytes, by name.
+    """Return the board's times in seconds and its memory in megabytes, by name.
 
     Args:
         folder: An empty folder.
@@ -85,7 +84,6 @@ def measure_board(folder: Path, runs: int, events: int) -> dict[str, float]:
 
 
 def _has_metrics(answer: dict[str, Any], runs: int) -> bool:
-    """Return True if an answer of the board has all runs, and the last metrics of each run."""
     return len(answer["rows"]) == runs and all(row.get("last") for row in answer["rows"])
 
 
@@ -110,7 +108,7 @@ def write_run(directory: Path, config: str, events: int, seed: int) -> None:
 
 
 def make_events(seed: int) -> Iterator[dict[str, Any]]:
-    """Yield synthetic events of clients that are always busy: dispatches, commits and evaluations."""
+    """Yield synthetic dispatches, commits and evaluations."""
     for task in count():
         t = 2e-3 * task
         header = {"t": t, "wall": t, "task": task, "client": task % CLIENTS, "fragment": (task + seed) % FRAGMENTS}
@@ -144,7 +142,7 @@ def serve_board(folder: Path) -> Iterator[str]:
 
 
 def poll_until(address: str, enough: Any) -> dict[str, Any]:
-    """Request the list of all runs until the answer satisfies `enough`, and return this answer."""
+    """Request the list of runs until `enough(answer)` is true, and return the answer."""
     while True:
         answer = request_json(f"{address}runs?since=0")
         if enough(answer):
@@ -153,7 +151,7 @@ def poll_until(address: str, enough: Any) -> dict[str, Any]:
 
 
 def measure_delay(directory: Path, address: str, version: int) -> float:
-    """Write a line to a run's log, and return the seconds until the board shows it.
+    """Append a line to a run's log and return the seconds until the board shows it.
 
     Args:
         directory: The run directory.
@@ -170,13 +168,13 @@ def measure_delay(directory: Path, address: str, version: int) -> float:
 
 
 def time_request(address: str) -> float:
-    """Send a request to the board, and return the seconds until its answer."""
+    """Return the seconds that the board takes to answer a request."""
     began = time.perf_counter()
     request_json(address)
     return time.perf_counter() - began
 
 
 def request_json(address: str) -> dict[str, Any]:
-    """Send a request to the board, and return the JSON object that it answers."""
+    """Return the board's JSON answer to a request."""
     with urlopen(address, timeout=60) as answer:
         return dict(json.loads(answer.read()))

@@ -1,11 +1,9 @@
-"""Kill and freeze processes and damage files many times, and compare the results with undisturbed runs.
+"""Kill and freeze processes, damage files, and compare each run with an undisturbed run.
 
     python -m benchmarks.system.chaos [--kinds KIND ...] [--continue]
 
-Each kind of disturbance is applied to several methods, or to each kind of process. Every run must end with the same
-model and the same log as the undisturbed run, bit for bit; only faults may be added to the log. If a run cannot be
-resumed, fedraa must refuse it with a one-sentence error before it changes anything. The table is written row by row.
-With --continue, existing rows are kept and not repeated.
+The model and the log must be equal bit for bit. Only faults may be added to the log. fedraa may refuse to resume a run,
+but only before it changes a file.
 """
 
 import argparse
@@ -29,7 +27,7 @@ KINDS = {
 
 
 def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
-    """Run the trials of one kind of disturbance, and return the names of those with a wrong result.
+    """Run the trials of one kind and return the names of the failed ones.
 
     Args:
         kind: The kind of disturbance.
@@ -53,7 +51,10 @@ def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the requested kinds of disturbances and write the table. Exit with an error if a result is wrong."""
+    """Run the requested kinds of disturbances and write the table.
+
+    The command exits with an error if a result is wrong.
+    """
     parser = argparse.ArgumentParser(prog="chaos")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--continue", dest="keep_rows", action="store_true", help="keep the rows of the table")

@@ -1,8 +1,7 @@
-"""Trials with bad clients: in runs on a cluster, one client sends invalid updates or raises an error.
+"""Trials in which one client sends invalid updates or raises an error.
 
-The run must end regularly, and its log must name exactly this client and the reason. The final model must equal, bit
-for bit, the model of a second run in this process without the client. In a method with rounds, the client never
-participates in the second run. In an asynchronous method, its device is unavailable from the start.
+The run must end regularly, and its log must name this client and the reason. The final model must equal, bit for bit,
+the model of a second run without the client.
 """
 
 import re
@@ -36,7 +35,19 @@ CLIENTS = 6
 
 @dataclass(frozen=True)
 class Case:
-    """The result of a run with a bad client: what the client does, how the run ended, and which checks it passed."""
+    """The result of a run with a bad client.
+
+    Attributes:
+        method: The name of the method.
+        does: The client's behaviour, a key of CAUSES.
+        client: The bad client.
+        ended: True if the run ended regularly.
+        named: True if the log names exactly this client and the reason.
+        replayed: True if fedraa's check of the log succeeds.
+        same_bits: True if the model equals that of a run without the client.
+        lost: The number of tasks without a commit.
+        doubled: The number of tasks with two commits.
+    """
 
     method: str
     does: str
@@ -55,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True)
 class AllBut(Participation):
-    """A participation rule that selects all clients except one in every round."""
+    """A participation rule that selects all clients except one."""
 
     client: int
 
@@ -64,11 +75,11 @@ class AllBut(Participation):
 
 
 def run_trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
-    """Run a method with every kind of bad client. The caller has started Ray.
+    """Run a method with every kind of bad client on the running Ray cluster.
 
     Args:
         directory: An empty folder.
-        rng: The random generator that chooses the bad clients.
+        rng: The generator that chooses the bad clients.
         method: The name of the method.
     """
     cases = []
@@ -85,7 +96,7 @@ def run_trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
 
 
 def run_case(method: str, does: str, client: int, folder: Path) -> Case:
-    """Run a method with and without a bad client, and compare the results.
+    """Compare a run that has a bad client with a run without this client.
 
     Args:
         method: The name of the method.
@@ -128,12 +139,12 @@ def make_experiment(method: str, **changes: Any) -> Experiment:
 
 
 def exclude_client(method: str, client: int, folder: Path) -> dict[str, Any]:
-    """Return the fields of an experiment in which one client never gets a task.
+    """Return experiment fields under which one client never gets a task.
 
     Args:
         method: The name of the method.
         client: The client.
-        folder: A folder for the file with the availability of devices.
+        folder: The folder for the file with the devices' availability.
     """
     if method in ROUNDS:
         return {"participation": AllBut(client)}
@@ -143,7 +154,7 @@ def exclude_client(method: str, client: int, folder: Path) -> dict[str, Any]:
 
 
 def bad_worker(does: str, client: int) -> type[Worker]:
-    """Return a worker class that spoils the updates of one client, or raises an error for this client."""
+    """Return a worker class that spoils one client's updates or raises an error for this client."""
 
     class Bad(Worker):
         def train(self, header: Task, *arguments: Any) -> Update:
@@ -156,11 +167,11 @@ def bad_worker(does: str, client: int) -> type[Worker]:
 
 
 def run_on_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
-    """Execute an experiment on the running cluster with a custom class of workers. Return the run directory.
+    """Run an experiment on the running Ray cluster and return its run directory.
 
     Args:
         experiment: The experiment.
-        directory: The run directory, which is created.
+        directory: The run directory, which must not exist.
         worker: The class of the workers.
     """
     directory.mkdir()

@@ -1,8 +1,7 @@
-"""Trials with disturbances of a run directory: simultaneous starts, interrupted writes and damaged files.
+"""Trials with simultaneous starts, interrupted writes and damaged files.
 
-Each row has one disturbance and its outcome. `harmless` means that the run ended with the same model and log as the
-undisturbed run. `noticed` means that fedraa refused to resume or replay the run, with a one-sentence error, before it
-trained or changed anything. Any other outcome is a failure.
+Each row has one disturbance and its outcome. `harmless`: the run ended with the model and log of the undisturbed run.
+`noticed`: fedraa refused the run with a one-sentence error before it changed a file. Other outcomes are failures.
 """
 
 import errno
@@ -30,8 +29,7 @@ from fedraa.rundir.profile import PROFILE
 
 REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
-# Number of processes that start the same run at the same time.
-TOGETHER = 4
+SIMULTANEOUS_STARTS = 4
 UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
 ROUNDS: dict[str, Any] = {"rounds": 5, "checkpoint_every": 1, "eval_every": 1}
 METHODS: dict[str, dict[str, Any]] = {
@@ -44,7 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "scaffold": ROUNDS,
     "ram-fed": ROUNDS,
     "heterofl": ROUNDS,
-    # PruneFL gets more rounds, because only one client trains in its initial rounds.
+    # Only one client trains in the first rounds of PruneFL, so it gets more rounds.
     "prunefl": ROUNDS | {"rounds": 10},
 }
 Damage = Callable[[bytes, np.random.Generator], bytes]
@@ -52,7 +50,12 @@ Damage = Callable[[bytes, np.random.Generator], bytes]
 
 @dataclass(frozen=True)
 class Row:
-    """A disturbance, its target and its outcome. `lost` and `doubled` count missing and repeated tasks of a run."""
+    """A disturbance, its target and its outcome.
+
+    Attributes:
+        lost: The number of missing tasks.
+        doubled: The number of repeated tasks.
+    """
 
     kind: str
     what: str
@@ -63,7 +66,7 @@ class Row:
 
 
 def make_experiment(method: str, out: Path) -> Experiment:
-    """Return a small experiment for this process, with about 25 commits of tiny tasks and several checkpoints."""
+    """Return a small experiment with about 25 commits and several checkpoints."""
     return Experiment(
         method=method,
         out=out,
@@ -77,7 +80,7 @@ def make_experiment(method: str, out: Path) -> Experiment:
 
 
 def run_killed(method: str, out: Path, commit: int = 18) -> Path:
-    """Run an experiment, kill it at a commit, and return its directory.
+    """Run an experiment, kill it at a commit, and return its run directory.
 
     Args:
         method: The name of the method.
@@ -92,13 +95,10 @@ def run_killed(method: str, out: Path, commit: int = 18) -> Path:
 
 
 def comparable_log(directory: Path) -> tuple[list[dict[str, object]], object]:
-    """Return the log of a run without real times, and the checksum of its final model."""
+    """Return the log without real times, and the checksum of the final model."""
     lines = [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
     evals = History(directory).evals.drop(columns="wall").to_csv()
     return [*lines, {"evals": evals}], lines[-1]["model_sha256"]
-
-
-# The functions below damage files that consist of lines.
 
 
 def _damage_lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:
@@ -116,7 +116,7 @@ def _swap_lines(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
 
 
 def _change_byte(of: bytes, to: bytes) -> Damage:
-    """Return a function that damages a file: it replaces a random byte in `of` by a different byte in `to`."""
+    """Return a function that replaces a random byte in `of` by a different byte in `to`."""
 
     def damage_content(content: bytes, rng: np.random.Generator) -> bytes:
         places = [place for place, byte in enumerate(content) if byte in of]
@@ -161,7 +161,7 @@ OF_ALL: dict[str, Damage] = {
 
 
 def list_damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
-    """Yield every possible damage of a run directory: the file, a description and the function that damages it."""
+    """Yield each possible damage: the file, a description, and the function that damages the file."""
     files = [directory / name for name in (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY, SEAL)]
     for path in (*files, *sorted((directory / CHECKPOINTS).iterdir())):
         if not path.exists():
@@ -174,12 +174,12 @@ def list_damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
 
 
 def damaged_copies(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
-    """Yield `wanted` damaged copies of a run, one after another, each with a description of the damage.
+    """Yield damaged copies of a run, each with a description of the damage.
 
     Args:
         whole: The intact run directory.
         scratch: The directory for the copies. Each copy replaces the one before.
-        rng: The random generator that chooses the damages.
+        rng: The generator that chooses the damages.
         wanted: The number of copies.
     """
     kinds = list(list_damages(whole))
@@ -206,7 +206,7 @@ def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wa
     Args:
         method: The name of the method.
         folder: An empty folder.
-        rng: The generator of the damages.
+        rng: The generator that chooses the damages.
         wanted: The number of damages.
     """
     expected = comparable_log(run(make_experiment(method, folder / "undisturbed")).directory)
@@ -227,7 +227,7 @@ def _contents(directory: Path) -> dict[Path, bytes]:
 
 
 def _judge_run(directory: Path, expected: object) -> str:
-    """Compare a resumed run with the undisturbed run, check its log, and return its outcome."""
+    """Return the outcome of a resumed run, compared with the undisturbed run."""
     if comparable_log(directory) != expected:
         return "other bits"
     try:
@@ -238,12 +238,12 @@ def _judge_run(directory: Path, expected: object) -> str:
 
 
 def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """Damage a finished run in different ways, and yield for each damage if the check of the log notices it.
+    """Damage a finished run in different ways and yield if fedraa's check finds the damage.
 
     Args:
         method: The name of the method.
         folder: An empty folder.
-        rng: The generator of the damages.
+        rng: The generator that chooses the damages.
         wanted: The number of damages.
     """
     whole = run(make_experiment(method, folder / "ended")).directory
@@ -258,7 +258,7 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
 
 @contextmanager
 def full_disk(room: int, largest_write: int) -> Iterator[None]:
-    """Simulate a disk with `room` free bytes. A single write takes at most `largest_write` bytes."""
+    """Simulate a disk with `room` free bytes. One write takes at most `largest_write` bytes."""
     write = os.write
     left = room
 
@@ -270,7 +270,7 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
         left -= taken
         return write(descriptor, content[:taken])
 
-    # The type of `write_short` is narrower than the type of `os.write`. The log writes only bytes, so this is enough.
+    # The log writes only bytes, so the narrower type of `write_short` is enough.
     os.write = write_short  # type: ignore[assignment]
     try:
         yield
@@ -279,12 +279,12 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
 
 
 def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int) -> Iterator[Row]:
-    """Let the disk fill up twice while a line of the log is written, then free it, and yield the outcomes.
+    """Fill the disk twice while a log line is written, then free it, and yield the outcomes.
 
     Args:
         method: The name of the method.
         folder: An empty folder.
-        rng: The random generator that chooses when the disk is full.
+        rng: The generator that chooses when the disk is full.
         count: The number of runs.
     """
     undisturbed = run(make_experiment(method, folder / "undisturbed")).directory
@@ -347,7 +347,7 @@ def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
 
 
 def _tally_starts(folder: Path, rng: np.random.Generator, common_flags: Sequence[str]) -> Tally:
-    return tally_rows(simultaneous_starts(folder, TOGETHER, 3, common_flags), TOGETHER)
+    return tally_rows(simultaneous_starts(folder, SIMULTANEOUS_STARTS, 3, common_flags), SIMULTANEOUS_STARTS)
 
 
 def _of_methods(mishaps: Callable[..., Iterator[Row]], count: int) -> dict[str, Trial]:

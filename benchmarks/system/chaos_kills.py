@@ -1,8 +1,8 @@
-"""Trials with killed and frozen processes and truncated files, in runs of many methods.
+"""Trials with killed and frozen processes and truncated files.
 
-Workers kill or freeze themselves (SIGKILL or SIGSTOP) at chosen tasks, and are killed at random times. The server actor
-is killed at random times. The driver is also killed, its last checkpoint or its log is truncated, and the run is
-resumed. Each run must end with the same model and log as the undisturbed run; only faults may be added to the log.
+Workers, the server actor and the driver are killed (SIGKILL), and workers also freeze (SIGSTOP). A run whose driver
+died is resumed after its newest checkpoint or its log was truncated. Each run must end with the model and log of the
+undisturbed run. Only faults may be added to the log.
 """
 
 import os
@@ -40,27 +40,26 @@ from fedraa.rundir.history import History
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
 ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")
 CHOSEN = ASYNCHRONOUS + ROUNDS
-# The disturbances of workers. The first two are signals. A worker that hangs never ends its task, but answers pings.
+# The disturbances of workers. A worker that hangs never ends its task, but answers pings.
 KILL, FREEZE, HANG = "kill", "freeze", "hang"
 SIGNALS = {KILL: signal.SIGKILL, FREEZE: signal.SIGSTOP}
 HANG_SECONDS = 3600.0
-# A worker counts as hung if its task takes longer than this number of seconds.
 HUNG_AFTER_S = 10.0
 # Mean seconds between two kills at random times.
 PAUSE = 2.0
-# The number of workers that die and the number that freeze at chosen tasks in one run.
+# Workers that die, and workers that freeze, at chosen tasks of one run.
 DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 
 def make_experiment(method: str, out: Path, engine: str, rounds: int = 20) -> Experiment:
-    """Return a small experiment with about 6 commits of tiny tasks per round, and ten checkpoints.
+    """Return a small experiment with about 6 commits per round and ten checkpoints.
 
     Args:
         method: The name of the method.
         out: The run directory.
         engine: The engine.
-        rounds: The number of rounds. An asynchronous method gets six updates for each of them.
+        rounds: The number of rounds. An asynchronous method gets six updates per round.
     """
     update = list_methods()[method].update
     steps = rounds
@@ -82,11 +81,11 @@ def make_experiment(method: str, out: Path, engine: str, rounds: int = 20) -> Ex
 
 
 def doomed_worker(disturbances: Mapping[int, str], marks: Path) -> type[Worker]:
-    """Return a worker class that dies, freezes or hangs once at each of the chosen tasks.
+    """Return a worker class that dies, freezes or hangs once at each chosen task.
 
     Args:
-        disturbances: The chosen tasks, each with KILL, FREEZE or HANG.
-        marks: A folder that all workers share. It has a file for each task that was already disturbed.
+        disturbances: KILL, FREEZE or HANG by task number.
+        marks: A folder that all workers share, with a file for each task that was already disturbed.
     """
 
     class Doomed(Worker):
@@ -105,14 +104,14 @@ def doomed_worker(disturbances: Mapping[int, str], marks: Path) -> type[Worker]:
 
 
 def kill_at_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: np.random.Generator) -> Path:
-    """Run a method on the cluster with workers that die or freeze at random tasks, with some tasks between them.
+    """Run a method on the cluster with workers that die or freeze at random tasks.
 
     Args:
         method: The name of the method.
         directory: The run directory.
         deaths: The number of deaths.
         freezes: The number of freezes.
-        rng: The generator of the tasks.
+        rng: The generator that chooses the tasks.
     """
     count = deaths + freezes
     tasks = rng.permutation(1 + 5 * np.arange(count) + rng.integers(0, 3, count)).tolist()
@@ -134,20 +133,19 @@ def kill_at_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: 
 
 
 def kill_at_random(method: str, directory: Path, prefix: str, shots: int, rng: np.random.Generator) -> list[Path]:
-    """Run a method on the cluster again and again until `shots` processes of one kind have been killed.
+    """Run a method repeatedly on the cluster until `shots` processes have been killed.
 
     Args:
         method: The name of the method.
         directory: The beginning of the run directories' names.
         prefix: The beginning of the titles of the processes to kill.
         shots: The number of kills.
-        rng: The random generator that chooses the times.
+        rng: The generator that chooses the times.
     """
     runs: list[Path] = []
     while shots > 0:
         trial = directory.with_name(f"{directory.name}-{len(runs)}")
-        # A run raises RunFailed if its workers die too often. This is allowed, because it is resumed after the last
-        # kill.
+        # A run may raise RunFailed if its workers die too often. It is resumed after the last kill.
         with kill_randomly(prefix, shots, rng) as hits, suppress(RunFailed):
             run(make_experiment(method, trial, "ray"))
         if not (trial / SUMMARY).exists():
@@ -164,7 +162,7 @@ def kill_randomly(prefix: str, shots: int, rng: np.random.Generator) -> Iterator
     Args:
         prefix: The beginning of the titles of the processes to kill.
         shots: The maximum number of kills.
-        rng: The random generator that chooses the times.
+        rng: The generator that chooses the times.
     """
     over = threading.Event()
     hits: list[int] = []
@@ -188,7 +186,7 @@ def kill_randomly(prefix: str, shots: int, rng: np.random.Generator) -> Iterator
 
 
 def drive_run(trial: Experiment, again: bool) -> None:
-    """Execute or resume a run in a separate process."""
+    """Execute or resume a run. This is the main function of a child process."""
     assert trial.out is not None
     if again:
         resume(trial.out)
@@ -199,15 +197,15 @@ def drive_run(trial: Experiment, again: bool) -> None:
 def kill_driver(
     method: str, directory: Path, size: int, shots: int, tears: int, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Execute a run whose driver process is killed when its log has random lengths. Truncate files after the kills.
+    """Execute a run, kill its driver at random log lengths, and truncate files after the kills.
 
     Args:
         method: The name of the method.
         directory: The run directory.
-        size: The number of bytes of the undisturbed log.
+        size: The bytes of the undisturbed log.
         shots: The maximum number of kills.
         tears: The maximum number of truncated files.
-        rng: The random generator that chooses the lengths.
+        rng: The generator that chooses the lengths.
 
     Returns the number of kills and of truncated files.
     """
@@ -232,7 +230,7 @@ def kill_driver(
 
 
 def log_size(directory: Path) -> int:
-    """Return the number of bytes of a run's log; 0 if the run has no log."""
+    """Return the bytes of a run's log; 0 without a log."""
     path = directory / EVENTS
     if not path.exists():
         return 0
@@ -240,9 +238,11 @@ def log_size(directory: Path) -> int:
 
 
 def tear_file(directory: Path, rng: np.random.Generator) -> bool:
-    """Truncate the newest checkpoint or the log of a run. Return False if it has fewer than two checkpoints.
+    """Truncate the newest checkpoint or the log of a run.
 
-    The log is not cut before the second newest checkpoint, so that the run can still be resumed.
+    The run can still be resumed from its second newest checkpoint.
+
+    Returns False, and truncates nothing, if the run has fewer than two checkpoints.
     """
     checkpoints = newest_first(directory / CHECKPOINTS)
     if len(checkpoints) < 2:
@@ -257,7 +257,9 @@ def tear_file(directory: Path, rng: np.random.Generator) -> bool:
 
 
 def judge_runs(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
-    """Compare runs that had `count` disturbances with the undisturbed run. If one run is wrong, all count as wrong.
+    """Compare disturbed runs with the undisturbed run.
+
+    If one run is wrong, all `count` disturbances count as wrong.
 
     Args:
         count: The total number of disturbances in the runs.
@@ -280,7 +282,7 @@ def judge_runs(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
 
 
 def comparable_log(lines: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return a log without its faults and its real times, which may differ between equal runs."""
+    """Return a log without faults and real times, which differ between equal runs."""
     return [
         {key: value for key, value in line.items() if key not in ("seq", "wall")}
         for line in lines
@@ -289,7 +291,7 @@ def comparable_log(lines: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def run_undisturbed(method: str, folder: Path) -> Path:
-    """Execute the undisturbed run and return its directory."""
+    """Execute a run without disturbances and return its directory."""
     return run(make_experiment(method, folder / "undisturbed", "local")).directory
 
 
@@ -300,7 +302,7 @@ def worker_kills(
 
     Args:
         folder: An empty folder.
-        rng: The random generator that chooses tasks and times.
+        rng: The generator that chooses tasks and times.
         method: The name of the method.
         deaths: The number of kills at chosen tasks.
         shots: The number of kills at random times.
@@ -311,11 +313,11 @@ def worker_kills(
 
 
 def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
-    """Let workers freeze at chosen tasks.
+    """Let workers freeze at random tasks.
 
     Args:
         folder: An empty folder.
-        rng: The generator of the tasks.
+        rng: The generator that chooses the tasks.
         method: The name of the method.
         freezes: The number of freezes.
     """
@@ -328,7 +330,7 @@ def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int
 
     Args:
         folder: An empty folder.
-        rng: The generator of the moments.
+        rng: The generator that chooses the times.
         method: The name of the method.
         shots: The number of kills.
     """
@@ -339,11 +341,11 @@ def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int
 def driver_kills(
     folder: Path, rng: np.random.Generator, method: str, shots: int = DRIVERS_SHOT, tears: int = TEARS
 ) -> Tally:
-    """Kill the driver and truncate its files, in as many runs as necessary.
+    """Kill the driver and truncate its files, in as few runs as possible.
 
     Args:
         folder: An empty folder.
-        rng: The random generator that chooses the disturbances.
+        rng: The generator that chooses the disturbances.
         method: The name of the method.
         shots: The number of kills.
         tears: The number of truncated files.
@@ -361,7 +363,7 @@ def driver_kills(
 
 @contextmanager
 def on_ray() -> Iterator[None]:
-    """Start a private cluster for all runs in the `with` block."""
+    """Start a private Ray cluster for the `with` block."""
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         yield

@@ -1,9 +1,8 @@
-"""Many short runs of ten methods. Each run has one kind of fault, or three kinds at once.
+"""Many short runs of ten methods, each with one kind of fault or with three.
 
-`python -m benchmarks chaos` adds rows to `benchmarks/results/chaos_runs.csv`, one for each run, until every method has
-`--runs` rows for each kind of fault and for each mixture of three kinds. A run has the server in this process and two
-workers on a private cluster. Every run must end with the same model and log as the undisturbed run; only faults may be
-added to the log. These are the kinds:
+`python -m benchmarks chaos` adds one row per run to `benchmarks/results/chaos_runs.csv`. The server is in this process,
+and two workers are on a private cluster. Every run must end with the model and log of the undisturbed run. Only faults
+may be added to the log. The kinds of faults:
 
     kill      a worker dies in a task
     hang      a worker stays in a task and answers pings
@@ -65,16 +64,13 @@ RESULTS = Path(__file__).parents[1] / "results" / "chaos_runs.csv"
 TORN, DISK, MESSAGES = "torn", "disk", "messages"
 FAULTS = (KILL, HANG, FREEZE, TORN, DISK, MESSAGES)
 CELLS = tuple("+".join(faults) for size in (1, 3) for faults in combinations(FAULTS, size))
-# The number of tasks at which a worker is disturbed, by kind of fault.
+# The number of disturbed tasks by kind of fault.
 COUNTS = {KILL: 1, HANG: 1, FREEZE: 1}
-# The number of rounds of a run. Each round has six tasks.
+# Each round has six tasks.
 ROUNDS = 6
-# The percentage of calls that Ray loses.
 LOST_PERCENT = 3
-# The number of runs that use the same cluster, before a new cluster is started.
 RUNS_PER_CLUSTER = 40
-# The disk is not full before the log has this number of bytes. A run must have its first checkpoint by then, or it
-# could not be resumed.
+# The disk becomes full only after the first checkpoint, because a run without a checkpoint cannot be resumed.
 MIN_LOG_BYTES = 600
 SHORT = Heartbeat(every=0.5, bound=3.0)
 HUNG_AFTER_S = 6.0
@@ -82,7 +78,12 @@ HUNG_AFTER_S = 6.0
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a run. `resumed` counts its resumptions, and `faults` the lines of kind `fault` in its log."""
+    """The result of a run.
+
+    Attributes:
+        resumed: The number of resumptions.
+        faults: The number of log lines of kind `fault`.
+    """
 
     method: str
     cell: str
@@ -101,7 +102,7 @@ def main(
     cells: tuple[str, ...] = CELLS,
     out: Path = RESULTS,
 ) -> None:
-    """Execute runs until the table has enough rows for each method and cell, and print a summary.
+    """Execute runs until each method has enough rows for each fault, and print a summary.
 
     Args:
         runs: The number of rows for each method and cell.
@@ -122,7 +123,10 @@ def main(
 
 
 def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool, out: Path) -> None:
-    """Execute runs in another process, because a process reads only once which share of messages Ray must lose."""
+    """Execute runs in a child process.
+
+    A process can set Ray's percentage of lost messages only once.
+    """
     with _variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
         process = get_context("spawn").Process(target=make_rows, args=(keys, out))
         process.start()
@@ -133,7 +137,7 @@ def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool
 
 @contextmanager
 def _variables(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables during the `with` block, for child processes."""
+    """Set environment variables for child processes during the `with` block."""
     os.environ.update(variables)
     try:
         yield
@@ -143,7 +147,7 @@ def _variables(variables: dict[str, str]) -> Iterator[None]:
 
 
 def make_rows(keys: Iterable[tuple[int, str, str]], out: Path) -> None:
-    """Execute runs on one cluster and add their rows."""
+    """Execute runs on one cluster and add their rows to the table."""
     logging.getLogger("fedraa").setLevel(logging.ERROR)
     logging.getLogger("actors").setLevel(logging.ERROR)
     with TemporaryDirectory(prefix="fedraa-chaos-") as name, own_cluster(4):
@@ -160,15 +164,15 @@ def make_rows(keys: Iterable[tuple[int, str, str]], out: Path) -> None:
 
 
 def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cell: str, number: int) -> Row:
-    """Execute a run with faults and compare it with the undisturbed run. The caller has started Ray.
+    """Execute a run with faults on the running Ray cluster, and compare it with the undisturbed run.
 
     Args:
         pool: Workers that are already running.
         folder: An empty folder.
         undisturbed: The directory of the undisturbed run.
         method: The name of the method.
-        cell: The names of the faults, with + between them.
-        number: The number of the run, from which the faults' times are drawn.
+        cell: The names of the faults, joined by +.
+        number: The number of the run, which seeds the faults' times.
     """
     started = time.monotonic()
     rng = np.random.default_rng([number, zlib.crc32(f"{cell} {method}".encode())])
@@ -213,7 +217,10 @@ def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cel
 
 
 def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generator) -> dict[int, str]:
-    """Choose the tasks at which a worker is disturbed, with some tasks between them."""
+    """Choose the tasks at which a worker is disturbed.
+
+    Returns the kind of fault by task number.
+    """
     disturbances = [fault for fault in faults for _ in range(COUNTS.get(fault, 0))]
     last = max(int(str(task)) for task in count_commits(undisturbed))
     places = np.linspace(0, last - 3, len(disturbances) + 1).astype(int)
@@ -224,9 +231,9 @@ def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generat
 def _attempts(
     faults: Sequence[str], undisturbed: Path, rng: np.random.Generator
 ) -> Iterator[AbstractContextManager[list[KillAt]]]:
-    """Yield a context for each attempt to execute a run. Only the last attempt can reach the end of the run.
+    """Yield a context for each attempt to execute a run.
 
-    A context simulates a full disk or does nothing. It yields callbacks, which may kill the run.
+    A context simulates a full disk, or yields a callback that kills the run. The last attempt is undisturbed.
     """
     if DISK in faults:
         room = int(rng.integers(MIN_LOG_BYTES, log_size(undisturbed) - MIN_LOG_BYTES))
@@ -244,7 +251,7 @@ def _on_full_disk(room: int, largest_write: int) -> Iterator[list[KillAt]]:
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Return a table with a line for each kind of fault and each mixture."""
+    """Return a table with a row for each fault and each mixture."""
     table = Table("faults", "methods", "runs", "equal bits", "lost", "doubled", "resumed", "fault lines", "s, mean")
     for cell in dict.fromkeys(row.cell for row in rows):
         of_cell = [row for row in rows if row.cell == cell]

@@ -1,9 +1,8 @@
-"""Trials in which actors of each kind freeze, and in which Ray's processes die.
+"""Trials in which actors of each kind freeze, and in which Ray's own processes die.
 
-The server, a server shard, a worker, a worker in its first task, and a data host are frozen (SIGSTOP) at random times,
-the first time as soon as the process exists. The time limits for frozen actors are short, so that each trial takes only
-seconds. The raylet or the GCS of a private cluster is killed; the run then continues on a new cluster. Each run must
-end with the same model and log as the undisturbed run; only faults may be added to the log.
+The server, a server shard, a worker and a data host are frozen (SIGSTOP) at random times. The raylet or the GCS of a
+private cluster is killed, and the run continues on a new cluster. Each run must end with the model and log of the
+undisturbed run. Only faults may be added to the log.
 """
 
 import os
@@ -41,31 +40,31 @@ FROZEN: dict[str, dict[str, Any]] = {
     "DataHost": {"data_on_nodes": True},
 }
 KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
-# The number of times that each kind of process is frozen or killed.
+# Freezes or kills of each kind of process.
 PER_KIND = 5
 SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
-# Seconds between two checks of the length of a run's log.
 POLL_INTERVAL_S = 0.01
 
 
 def make_experiment(out: Path, engine: str, **changes: Any) -> Experiment:
-    """Return a small experiment with 600 commits of tiny tasks and several checkpoints."""
+    """Return a small experiment with 600 commits and several checkpoints."""
     common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
     return Experiment(engine=engine, out=out, workers={"ray": 1}.get(engine), **common | changes)
 
 
 class Aim:
-    """A sender of signals to processes of one kind, at times that are spread over a run.
+    """A sender of signals to processes of one kind, at times spread over a run.
 
-    `hits` has the ids of the processes that got a signal. `seconds` has the times from the signals until these
-    processes were gone.
+    Attributes:
+        hits: The ids of the processes that got a signal.
+        seconds: The seconds from each signal until its process was gone.
 
     Args:
-        root: The id of a process. Only its child processes and their children get signals.
+        root: A process id. Only descendants of this process get signals.
         name: A text that the titles of the target processes contain.
         what: The signal.
-        stretch: The maximum number of bytes by which the log grows between two signals.
-        rng: The random generator that chooses this number for each signal.
+        stretch: The maximum bytes by which the log grows between two signals.
+        rng: The generator that chooses the bytes before each signal.
     """
 
     def __init__(self, root: int, name: str, what: signal.Signals, stretch: int, rng: np.random.Generator) -> None:
@@ -77,7 +76,7 @@ class Aim:
 
     @contextmanager
     def at(self, directory: Path, shots: int) -> Iterator[None]:
-        """During the block, send signals while the run in `directory` continues, until `hits` has `shots` processes."""
+        """During the `with` block, send signals until `shots` processes got one."""
         self._over.clear()
         shooter = threading.Thread(target=self._send_signals, args=(directory, shots))
         shooter.start()
@@ -103,7 +102,7 @@ class Aim:
             enough = log_size(directory) + int(self._rng.integers(1, self._stretch))
 
     def _find_targets(self) -> list[int]:
-        """Return the ids of the target processes. The youngest one is the last."""
+        """Return the ids of the target processes, the youngest last."""
         return sorted(pid for pid in list_descendants(self._root) if self._name in process_title(pid).split("(")[0])
 
 
@@ -112,7 +111,7 @@ def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int 
 
     Args:
         folder: An empty folder.
-        rng: The random generator that chooses the times.
+        rng: The generator that chooses the times.
         kind: The name of the actor's class.
         shots: The number of freezes.
     """
@@ -121,8 +120,7 @@ def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int 
     runs = list[Path]()
     while len(aim.hits) < shots:
         runs.append(folder / f"run-{len(runs)}")
-        # If an actor freezes three times without a new checkpoint, the run raises RunFailed. It is resumed after the
-        # last freeze.
+        # A run may raise RunFailed after three freezes. It is resumed after the last freeze.
         with aim.at(runs[-1], shots), suppress(RunFailed):
             run(make_experiment(runs[-1], "ray", **FROZEN[kind]))
         if not (runs[-1] / SUMMARY).exists():
@@ -136,7 +134,7 @@ def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_
 
     Args:
         folder: An empty folder.
-        rng: Unused. All kinds of trials have the same arguments.
+        rng: Not used. All kinds of trials have the same parameters.
         shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local", updates=60)).directory
@@ -156,11 +154,11 @@ def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_
 
 
 def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
-    """Kill one of Ray's processes repeatedly. After each kill, the run continues on a new cluster.
+    """Kill one of Ray's processes repeatedly, and continue the run on a new cluster each time.
 
     Args:
         folder: An empty folder.
-        rng: The random generator that chooses the times.
+        rng: The generator that chooses the times.
         kind: The process, a key of KILLED.
         shots: The number of kills.
     """
@@ -178,13 +176,13 @@ def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int 
 
 
 def drive_run(trial: Experiment, restarts: int) -> None:
-    """Execute a run. It is called in a separate process."""
+    """Execute a run. This is the main function of a child process."""
     run(trial, restarts=restarts)
 
 
 @contextmanager
 def short_bounds() -> Iterator[None]:
-    """Provide a private cluster, and make the time limits for frozen actors short during the block."""
+    """Provide a private cluster with short time limits for frozen actors."""
     usual = engine.HEARTBEAT, engine.START_SECONDS
     engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
     try:

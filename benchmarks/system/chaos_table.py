@@ -1,4 +1,4 @@
-"""The table of `python -m benchmarks.system.chaos`: disturbances and right outcomes by kind and method or process."""
+"""The result table of `python -m benchmarks.system.chaos`."""
 
 import sys
 from collections import Counter
@@ -19,10 +19,14 @@ RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"
 
 @dataclass(frozen=True)
 class Tally:
-    """The outcome of `count` disturbances: how many had the right result, and how many tasks were lost or doubled.
+    """The outcome of `count` disturbances.
 
-    A lost task has no commit, a doubled task has two. `slowest` is the longest time in seconds until a frozen process
-    was killed.
+    Attributes:
+        count: The number of disturbances.
+        right: The number of disturbances whose run had the right result.
+        lost: The number of tasks without a commit.
+        doubled: The number of tasks with two commits.
+        slowest: The longest time in seconds until a frozen process was killed.
     """
 
     count: int
@@ -36,13 +40,16 @@ class Tally:
         return self.right == self.count and not self.lost and not self.doubled
 
 
-# The type of a function that runs a trial in an empty folder.
+# Runs a trial in an empty folder.
 Trial = Callable[[Path, np.random.Generator], Tally]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of disturbance. It has a trial for each method or process. `around` is a context for all its trials."""
+    """A kind of disturbance.
+
+    It has a trial for each method or process. `around` is the context of all its trials.
+    """
 
     name: str
     trials: Mapping[str, Trial]
@@ -50,7 +57,7 @@ class Kind:
 
 
 class Table:
-    """A table in a CSV file. Each row is written immediately, and several processes may write at the same time."""
+    """A table in a CSV file to which several processes may write at the same time."""
 
     def __init__(self, path: Path = RESULTS) -> None:
         self._path = path
@@ -59,7 +66,7 @@ class Table:
         return any((row["kind"], row["of"]) == (kind, of) for row in self._read_rows())
 
     def put(self, kind: str, of: str, tally: Tally, seconds: float) -> None:
-        """Write a row into the table. It replaces an earlier row with the same kind and the same method or process.
+        """Write a row, which replaces an earlier row with the same `kind` and `of`.
 
         Args:
             kind: The kind of disturbance.
@@ -84,13 +91,16 @@ class Table:
 
 
 def print_line(what: object) -> None:
-    """Print a line and flush the output, so that a log file shows the progress."""
+    """Print a line at once, so that a log file shows the progress."""
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:
-    """Return how many tasks of a run have no commit although the undisturbed run has one, and how many have two."""
+    """Return the number of tasks without a commit and the number of tasks with two commits.
+
+    Only tasks that have a commit in the undisturbed run count as lost.
+    """
     commits = count_commits(directory)
     expected = count_commits(undisturbed)
     return len(expected.keys() - commits.keys()), commits.total() - len(commits)

@@ -1,12 +1,11 @@
-"""A test of fedraa with different versions of Python, Ray and its other dependencies.
+"""Test fedraa with different versions of Python, Ray and other dependencies.
 
     python -m benchmarks compat                           # the combinations that the table does not have
     python -m benchmarks compat --only ray-2.40.0 lowest  # these two, even if the table has them
 
-`uv` makes a virtual environment for each combination of versions. The checks start the same small run in several ways;
-within a combination all final models must be equal, bit for bit. Each line of `benchmarks/results/compat.csv` is
-written as soon as the checks of its combination have ended. Therefore an interrupted command continues when it is
-started again.
+`uv` makes a virtual environment for each combination of versions. The checks start one small run in several ways. All
+final models of a combination must be equal, bit for bit. Each row of `benchmarks/results/compat.csv` is written at
+once, so that an interrupted command continues when it is started again.
 """
 
 import csv
@@ -38,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "compat.csv"
 FOLDER = ROOT / "build" / "compat"
 RAY_VERSIONS = ("2.40.0", "2.44.1", "2.48.0", "2.51.1", "2.55.1", "2.60.0")
-# The table has a column with the installed version of each of these packages.
+# The table has a column with the version of each of these packages.
 PACKAGES = ("ray", "torch", "numpy", "pandas", "pydantic")
 FLOWER_PACKAGE = "flwr[simulation]"
 COLUMNS = ("combination", "python", *PACKAGES, *CHECKS, "digest", "seconds", "problem")
@@ -49,12 +48,11 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Combination:
-    """A combination of versions that are installed together.
+    """Versions that are installed together.
 
     Attributes:
         python: The version of Python.
-        versions: `pinned` for the versions of constraints.txt, `lowest` or `newest` for an end of the ranges in
-            pyproject.toml.
+        versions: `pinned` for constraints.txt, `lowest` or `newest` for an end of the ranges in pyproject.toml.
         requirements: Further requirements, which override pinned versions.
     """
 
@@ -73,7 +71,7 @@ COMBINATIONS = {f"ray-{version}": Combination(requirements=(f"ray=={version}",))
 
 
 def main(only: tuple[str, ...] = (), folder: Path = FOLDER, out: Path = RESULTS) -> None:
-    """Test combinations of versions, and add a line to the table for each.
+    """Test combinations of versions, and add a row to the table for each.
 
     Args:
         only: Names of combinations (default: those that the table does not have).
@@ -93,12 +91,12 @@ def main(only: tuple[str, ...] = (), folder: Path = FOLDER, out: Path = RESULTS)
 
 
 def try_combination(name: str, combination: Combination, folder: Path) -> Row:
-    """Install a combination of versions, run all checks, and return the combination's line of the table.
+    """Install a combination of versions, run all checks, and return the table row.
 
     Args:
         name: The name of the combination.
         combination: The versions.
-        folder: The folder for the virtual environment and the runs. Existing files in it are deleted.
+        folder: The folder for the virtual environment and the runs. Its files are deleted first.
     """
     start = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
@@ -119,7 +117,10 @@ def try_combination(name: str, combination: Combination, folder: Path) -> Row:
 
 
 def install(combination: Combination, folder: Path) -> Environment:
-    """Install fedraa and a combination of versions in a new virtual environment. Raise CheckFailed if that fails."""
+    """Install fedraa and a combination of versions in a new virtual environment.
+
+    Raises CheckFailed if the installation fails.
+    """
     environment = Environment(folder, folder / "venv" / "bin" / "python")
     _run_uv("venv", "--python", combination.python, str(folder / "venv"))
     options = ["--python", str(environment.python), *combination.requirements]
@@ -132,7 +133,7 @@ def install(combination: Combination, folder: Path) -> Environment:
 
 
 def write_constraints(combination: Combination, folder: Path) -> Path:
-    """Write a copy of constraints.txt without the packages that the combination itself names. Return its path."""
+    """Write a copy of constraints.txt without the packages that the combination names, and return its path."""
     own = {requirement.partition("==")[0] for requirement in combination.requirements}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     path = folder / "constraints.txt"
@@ -141,7 +142,10 @@ def write_constraints(combination: Combination, folder: Path) -> Path:
 
 
 def _run_uv(*arguments: str) -> str:
-    """Run uv and return its output. If it fails, raise CheckFailed with the last line of its output."""
+    """Run uv and return its output.
+
+    Raises CheckFailed with the last line of the output if uv fails.
+    """
     ended = subprocess.run(["uv", "--quiet", *arguments], capture_output=True, text=True)
     if ended.returncode:
         raise CheckFailed(" ".join(ended.stderr.split()))
@@ -156,7 +160,7 @@ def _installed_versions(environment: Environment) -> Row:
 
 
 def run_checks(environment: Environment, row: Row) -> None:
-    """Run all checks. Write their results, the digest of the first model and the problems into the row."""
+    """Run all checks and write their results into `row`."""
     problems: list[str] = []
 
     def record(column: str, check: Callable[[], str | None]) -> None:
@@ -187,7 +191,7 @@ def run_checks(environment: Environment, row: Row) -> None:
 
 
 def describe_row(row: Row) -> str:
-    """Return a sentence that names the checks of a combination of versions and says if they passed."""
+    """Return a sentence that lists a combination's passed and failed checks."""
     failed = [name for name in CHECKS if row[name] == NO]
     if failed:
         return f"{row['combination']}: {', '.join(failed)} failed: {row['problem']}"
@@ -195,7 +199,7 @@ def describe_row(row: Row) -> str:
 
 
 def read_table(path: Path = RESULTS) -> dict[str, Row]:
-    """Return the lines of the table by the name of the combination. Without a file there are none."""
+    """Return the rows of the table by combination; none without a file."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""The checks of `python -m benchmarks compat`: a small run in every way in which fedraa can use Ray."""
+"""The checks of `python -m benchmarks compat`: one small run for each way to use Ray."""
 
 import json
 import os
@@ -27,12 +27,12 @@ ON_RAY = (*RUN, "--workers", "2")
 WORKER_DIES_AT, RUN_DIES_AT = 10, 30
 TIMEOUT_S = 600.0
 POLL_INTERVAL_S = 0.5
-# Matches a line with which Python prints a warning, such as "FILE:12: FutureWarning: TEXT".
+# Matches a Python warning, such as "FILE:12: FutureWarning: TEXT".
 WARNING = re.compile(r"^.*\b\w+Warning: .*$", re.MULTILINE)
-# Matches the address of the head node in the output of `ray start`.
+# Matches the address in the output of `ray start`.
 ADDRESS = re.compile(r"--address='(\S+)'")
-# A program in which Flower averages the weights of two clients in one round, on a new Ray cluster. Without the address
-# "local", Flower would join any cluster that runs on this machine.
+# Flower averages the weights of two clients in one round. Without the address "local", Flower would join any cluster of
+# this machine.
 FLOWER = """
 from flwr.app import ArrayRecord, MetricRecord, RecordDict, Message
 from flwr.clientapp import ClientApp
@@ -65,11 +65,11 @@ assert seen[0].tolist() == [1, 1, 1], seen
 
 
 class CheckFailed(Exception):
-    """A check failed. The message has the reason in one line."""
+    """A check failed; the message gives the reason in one line."""
 
 
 class KillWorkerThenRun(Callback):
-    """A callback that kills a worker process at one commit, and the whole run at a later commit."""
+    """A callback that kills a worker at one commit, and the whole run at a later commit."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -87,14 +87,14 @@ class KillWorkerThenRun(Callback):
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment in which fedraa is installed, and a folder for the runs of the checks."""
+    """A virtual environment with fedraa, and a folder for the runs of the checks."""
 
     folder: Path
     python: Path
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment variables for processes of the checks. They have a token for the clusters."""
+        """Return environment variables for the checks, with a token for their clusters."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "PYTHON"))}
         return inherited | {
             "OMP_NUM_THREADS": "1",
@@ -108,10 +108,10 @@ class Environment:
 
         Args:
             arguments: The arguments of Python.
-            variables: The environment variables for processes that join a running cluster; None without one.
+            variables: Environment variables of a running cluster to join; None for no cluster.
             exit_code: The expected exit code.
 
-        Raises CheckFailed if Python ends with another exit code, or prints a warning.
+        Raises CheckFailed for another exit code or a printed warning.
         """
         try:
             ended = subprocess.run(
@@ -133,7 +133,6 @@ class Environment:
         return ended.stdout
 
     def read_digest(self, run: str) -> str:
-        """Return the digest of a run's final model."""
         return str(json.loads((self.folder / run / SUMMARY).read_text())["model_sha256"])
 
 
@@ -143,9 +142,9 @@ class Head:
 
     Attributes:
         address: HOST:PORT of the cluster.
-        client: The address of the cluster that begins with ray://.
-        dashboard: The URL of the cluster's dashboard.
-        variables: The environment variables for processes that join the cluster.
+        client: The cluster's address that begins with ray://.
+        dashboard: The URL of the dashboard.
+        variables: Environment variables for processes that join the cluster.
     """
 
     address: str
@@ -160,22 +159,22 @@ def import_quietly(environment: Environment) -> None:
 
 
 def run_local(environment: Environment) -> str:
-    """Execute the run with the engine `local`, and return the digest of its model."""
+    """Execute the run with the engine `local`, and return its model's digest."""
     environment.execute("-m", "fedraa", *RUN, "--engine", "local", "--out", "local")
     return environment.read_digest("local")
 
 
 def run_cluster(environment: Environment) -> str:
-    """Execute the run on a private cluster, and return the digest of its model."""
+    """Execute the run on a private cluster, and return its model's digest."""
     environment.execute("-m", "fedraa", *ON_RAY, "--out", "cluster")
     return environment.read_digest("cluster")
 
 
 def resume_killed(environment: Environment) -> str:
-    """Kill a worker and then the run, resume the run, and return the digest of its model."""
+    """Kill a worker and then the run, resume the run, and return its model's digest."""
     kill = f"{KillWorkerThenRun.__module__}:{KillWorkerThenRun.__name__}"
     flags = ("--checkpoint-every", "1", "--callbacks", kill, "--out", "killed")
-    # The virtual environment does not contain the package `benchmarks`, in which the callback is defined.
+    # The virtual environment lacks the package `benchmarks`, which defines the callback.
     variables = environment.variables | {"PYTHONPATH": str(ROOT)}
     environment.execute("-m", "fedraa", *ON_RAY, *flags, variables=variables, exit_code=-signal.SIGKILL)
     if '"fault"' not in (environment.folder / "killed" / EVENTS).read_text():
@@ -185,33 +184,32 @@ def resume_killed(environment: Environment) -> str:
 
 
 def run_attached(environment: Environment, head: Head) -> str:
-    """Execute the run on a cluster that `ray start` has started, and return the digest of its model."""
+    """Execute the run on a cluster of `ray start`, and return its model's digest."""
     command = (*ON_RAY, "--address", head.address, "--out", "address")
     environment.execute("-m", "fedraa", *command, variables=head.variables)
     return environment.read_digest("address")
 
 
 def run_job(environment: Environment, head: Head) -> str:
-    """Submit the run to a cluster as a job, and return the digest of its model."""
+    """Submit the run to a cluster as a job, and return its model's digest."""
     command = (*ON_RAY, "--out", str(environment.folder / "job"))
     environment.execute("-m", "fedraa", "submit", "--address", head.dashboard, "--", *command, variables=head.variables)
     return environment.read_digest("job")
 
 
 def run_shards(environment: Environment, head: Head) -> str:
-    """Execute the run with two server shards on a cluster, and return the digest of its model."""
+    """Execute the run with two server shards, and return its model's digest."""
     command = (*ON_RAY, "--server-shards", "2", "--address", head.address, "--out", "shards")
     environment.execute("-m", "fedraa", *command, variables=head.variables)
     return environment.read_digest("shards")
 
 
 def run_flower(environment: Environment) -> None:
-    """Run a small simulation with Flower, to check that fedraa's versions of packages also work for it."""
+    """Run a small simulation with Flower, which must work with fedraa's versions of packages."""
     environment.execute("-W", "ignore", "-c", FLOWER)
 
 
-# The checks by the name of their column in the table. The checks in the second mapping need a cluster that `ray start`
-# has started.
+# The checks by table column. The second mapping's checks need a cluster of `ray start`.
 ALONE: dict[str, Callable[[Environment], str | None]] = {
     "import": import_quietly,
     "local": run_local,
@@ -229,22 +227,23 @@ CHECKS = (*ALONE, *ON_HEAD, FLOWER_COLUMN)
 
 @contextmanager
 def start_head(environment: Environment, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Head]:
-    """Start a cluster with `ray start --head` for the `with` block. Raise CheckFailed if it does not start.
+    """Start a cluster with `ray start --head` for the `with` block.
 
     Args:
         environment: The environment of the cluster.
-        variables: Further environment variables of the cluster and of the processes that join it.
+        variables: Further environment variables of the cluster and of processes that join it.
+
+    Raises CheckFailed if the cluster does not start.
     """
-    port, client, dashboard, agent = _free_ports(4)
+    port, client, dashboard, agent = free_ports(4)
     command = [str(environment.python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
     command += ["--num-cpus", "2", "--node-ip-address", "127.0.0.1", "--port", str(port)]
     command += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)]
     command += ["--ray-client-server-port", str(client), "--dashboard-agent-listen-port", str(agent)]
-    # The folder has a short path, because the path of a Unix socket can have only about 100 characters.
+    # The path of a Unix socket can have only about 100 characters, so the folder has a short path.
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:
         log = Path(name) / "head.log"
-        # Since Ray 2.48, the dashboard gives up if one of its processes does not start within 30 s, which happens on a
-        # busy machine. This variable extends the time.
+        # From Ray 2.48 on, a process of the dashboard must start within 30 s. A busy machine needs longer.
         waits = {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{TIMEOUT_S:g}"}
         variables = {**environment.variables, **waits, **variables}
         with log.open("wb") as file:
@@ -257,7 +256,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
             )
         try:
             _await_start(process, log, dashboard)
-            # Ray 2.55 may use another address than loopback, so the address is read from its output.
+            # Ray 2.55 may use another address than loopback.
             address = ADDRESS.search(log.read_text())
             assert address is not None, log.read_text()
             yield Head(address[1], f"ray://127.0.0.1:{client}", f"http://127.0.0.1:{dashboard}", variables)
@@ -270,7 +269,10 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
 
 
 def _await_start(process: "subprocess.Popen[bytes]", log: Path, dashboard: int) -> None:
-    """Wait until a cluster has started and its dashboard listens. Raise CheckFailed if it does not start."""
+    """Wait until a cluster and its dashboard have started.
+
+    Raises CheckFailed if the cluster does not start.
+    """
     deadline = time.monotonic() + TIMEOUT_S
     while "Ray runtime started" not in log.read_text() or not _is_listening(dashboard):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -283,7 +285,8 @@ def _is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return free ports of this host."""
     sockets = [socket.socket() for _ in range(count)]
     for probe in sockets:
         probe.bind(("127.0.0.1", 0))

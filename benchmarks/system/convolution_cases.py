@@ -1,4 +1,4 @@
-"""Convolutions to test, and their tests. Each test runs in its own process, which glibc ends if the heap is damaged."""
+"""The convolutions to test, and a test that runs each in its own process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ PASSES = ("training", "evaluation", "vmap", "autocast")
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution to test, with a batch of random images. The images have `sides` pixels along each dimension."""
+    """A convolution and the batch of random images to which it is applied.
+
+    Attributes:
+        sides: The image's pixels along each dimension.
+    """
 
     operator: str = "conv2d"
     in_channels: int = 4
@@ -51,7 +55,10 @@ class Case:
 
 
 def quick_cases() -> list[Case]:
-    """Return a few cases. On x86 CPUs with AVX2 or AVX-512 some of them fail, and on all CPUs some pass."""
+    """Return a few cases.
+
+    Some of them fail on x86 CPUs with AVX2 or AVX-512. Some pass on all CPUs.
+    """
     return [
         Case(),
         Case(in_channels=16),
@@ -62,7 +69,7 @@ def quick_cases() -> list[Case]:
 
 
 def all_cases(sampled: int) -> list[Case]:
-    """Return systematic variations of failing cases, and `sampled` random cases. No case is repeated."""
+    """Return systematic variations of failing cases, and `sampled` random cases, without repetitions."""
     generator = random.Random(0)
     cases = [*size_cases(), *layout_cases(), *kernel_cases(), *other_operators()]
     cases += [random_case(generator) for _ in range(sampled)]
@@ -122,7 +129,7 @@ def other_operators() -> list[Case]:
 
 
 def random_case(generator: random.Random) -> Case:
-    """Return a random case, in which each property is drawn independently."""
+    """Return a case in which each property is drawn independently."""
     choose = generator.choice
     operator = choose(["conv1d", "conv2d", "conv2d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"])
     sides = {1: (8, 64, 500, 4096), 2: (2, 4, 7, 8, 16, 28, 32, 64), 3: (2, 4, 7, 10)}[int(operator[-2])]
@@ -147,9 +154,9 @@ def random_case(generator: random.Random) -> Case:
 
 
 def run_child(*, protect: bool) -> None:
-    """Read cases from standard input. Test each in a forked process, and print the result.
+    """Read cases from standard input, test each in a forked process, and print the results.
 
-    A forked process need not import PyTorch again, so a separate process for each case is fast enough.
+    A forked process need not import PyTorch again.
     """
     if protect:
         # This import installs fedraa's protection.
@@ -182,7 +189,7 @@ def send_result(case: Case, sender: Connection) -> None:
 
 
 def check_case(case: Case) -> str:
-    """Return `ok`, `wrong`, or `refused` if PyTorch raises an error, for example for a kernel larger than the image."""
+    """Return `ok`, `wrong`, or `refused` if PyTorch raises an error."""
     torch.set_num_threads(case.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
@@ -207,15 +214,14 @@ def check_case(case: Case) -> str:
 
 
 def relative_distance(a: Tensor, b: Tensor) -> float:
-    """Return the norm of a - b divided by the norm of b. If this is NaN, return infinity."""
+    """Return the norm of a - b divided by the norm of b, or infinity instead of NaN."""
     relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
     return math.inf if math.isnan(relative) else relative
 
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
-    """Return a tensor with the same values, in the memory layout that the operation `layout` produces."""
-    # The values are in memory in the order [n, height, width, channels]. The tensor is a view with PyTorch's order of
-    # axes.
+    """Return the values of `x` in the memory layout that the operation `layout` produces."""
+    # The memory order is [n, height, width, channels]. The view has PyTorch's order of axes.
     if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)
     if layout in ("channels_last", "pixel_shuffle", "pooled") and x.ndim in (4, 5):
@@ -230,7 +236,7 @@ def lay_out(x: Tensor, layout: str) -> Tensor:
 
 
 def compute_results(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
-    """Return the output of a convolution and, except in evaluation mode, the gradients of input, weight and bias.
+    """Return a convolution's output and, in training mode, its gradients of input, weight and bias.
 
     Args:
         case: The case.
@@ -261,7 +267,7 @@ def compute_results(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     with torch.autocast("cpu", torch.bfloat16, enabled=case.passes == "autocast"):
         out = convolve_all(*inputs)
-    # The gradients of the output are positive. If they had both signs, their sum, the gradient of the bias, could be
-    # near zero, and a rounding error would look like a wrong result.
+    # All output gradients are positive. With both signs, the bias gradient could be near zero, and a rounding error
+    # would look like a wrong result.
     along = torch.arange(out.numel(), dtype=torch.float64).sin().add(1).view(out.shape).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, inputs, lay_out(along, case.layout))]

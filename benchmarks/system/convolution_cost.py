@@ -1,8 +1,8 @@
-"""The cost of fedraa's protection against wrong convolutions: the time of a training step with and without it.
+"""Measure training steps with and without fedraa's protection against wrong convolutions.
 
-Steps with and without the protection alternate in one process, on one thread. The times are CPU times, because other
-programs change them little. The table has the median of the ratio (with / without) of adjacent steps, and the ratio of
-the fastest steps.
+Steps with and without the protection alternate on one thread. The times are CPU times, because other programs change
+them little. The table has the median of the ratio (with / without) of adjacent steps, and the ratio of the fastest
+steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedraa.models.build import build_model
 
 Made = tuple[nn.Module, Tensor]
 REPEATS, QUICK_REPEATS = 30, 2
-# Number of repetitions for models whose steps take only a few milliseconds, because their times vary more.
+# Steps of a few milliseconds vary more, so they are repeated more often.
 SMALL_REPEATS = 400
 
 
@@ -41,7 +41,7 @@ def builtin_model(name: str, *shape: int) -> Callable[[], Made]:
 
 
 def torchvision_resnet50(memory_format: torch.memory_format) -> Callable[[], Made]:
-    """Return a function that makes torchvision's ResNet-50 and a small batch, both in a given memory format."""
+    """Return a function that makes torchvision's ResNet-50 and a small batch in a memory format."""
 
     def make_model() -> Made:
         model: nn.Module = importlib.import_module("torchvision.models").resnet50()
@@ -65,7 +65,10 @@ QUICK = ("cnn, 8x8",)
 
 
 def main(*, isa: str, quick: bool) -> None:
-    """Measure in a child process, and print a Markdown table. A process sets oneDNN's instructions `isa` only once."""
+    """Measure in a child process, and print a Markdown table.
+
+    A process can set oneDNN's instructions `isa` only once.
+    """
     code = f"from benchmarks.system.convolution_cost import print_table; print_table(quick={quick})"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})
 
@@ -89,7 +92,7 @@ def print_table(*, quick: bool) -> None:
 
 
 def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], list[float]]:
-    """Take training steps without and with the protection in turn. Return the seconds of both kinds of steps.
+    """Return the seconds of alternating training steps without and with the protection.
 
     Args:
         model: The model.
@@ -113,7 +116,7 @@ def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], 
     del safe_convolution.protection
     gc.collect()
     for repeat in range(repeats):
-        # The first step of each kind is not counted, because it includes one-time work.
+        # The first step of each kind includes one-time work.
         steps = [time_step() for _ in range(3)][1:]
         protection = safe_convolution.replace_kernel()
         protected_steps = [time_step() for _ in range(3)][1:]

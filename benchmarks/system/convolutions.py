@@ -1,4 +1,4 @@
-"""Find convolutions that make PyTorch overwrite memory on this CPU, and measure the cost of fedraa's protection.
+"""Find convolutions for which PyTorch overwrites memory on this CPU, and measure the cost of fedraa's protection.
 
     python -m benchmarks convolutions                        # with all instructions that this CPU has
     python -m benchmarks convolutions --isa AVX2             # as on a CPU without AVX-512
@@ -6,11 +6,9 @@
     python -m benchmarks convolutions --quick                # only a few cases, which take seconds
     python -m benchmarks convolutions --cost                 # step times with and without the protection
 
-Each case is one convolution, forward and (except in evaluation mode) backward, in its own process with glibc's heap
-checks. Its output and its gradients are compared with those that PyTorch computes without oneDNN. A case fails if its
-process dies or hangs, or if a number is wrong. The file `convolutions.csv` has a row per case, which is written as soon
-as the case has ended. Therefore a search that was stopped continues when it is started again. The file
-`convolutions.md` has the tables.
+Each case is one convolution in its own process with glibc's heap checks. Its output and gradients are compared with
+those that PyTorch computes without oneDNN. A case fails if its process dies or hangs, or if a number is wrong. Each row
+of `convolutions.csv` is written at once, so that a stopped search continues. `convolutions.md` has the tables.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ from fedraa.errors import InputError
 
 RESULTS = Path(__file__).parents[1] / "results" / "convolutions.csv"
 HEAP_CHECKS = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "OMP_NUM_THREADS": "1"}
-# glibc 2.34 and later check the heap only if this library is loaded. Older versions do not have the library, and check
-# the heap without it.
+# glibc 2.34 and later check the heap only if this library is loaded.
 HEAP_LIBRARY = "libc_malloc_debug.so.0"
 CASES_PER_LINE = 40
 NAMES = tuple(field.name for field in fields(Case))
@@ -88,7 +85,7 @@ def main(
 
 
 def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
-    """Test each case and return the results: `ok`, `wrong`, `died`, `hung`, or `refused` (by PyTorch).
+    """Test each case and return `ok`, `wrong`, `died`, `hung`, or `refused` (by PyTorch) for it.
 
     Args:
         cases: The cases.
@@ -109,7 +106,7 @@ def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
 
 
 def child_environment(isa: str) -> dict[str, str]:
-    """Return environment variables for a process that glibc ends when the process has damaged its heap."""
+    """Return environment variables with which glibc ends a process that damaged its heap."""
     environment = os.environ | HEAP_CHECKS | {"ONEDNN_MAX_CPU_ISA": isa}
     if any(Path("/lib").glob(f"*/{HEAP_LIBRARY}")) or any(Path("/lib64").glob(HEAP_LIBRARY)):
         environment["LD_PRELOAD"] = HEAP_LIBRARY
@@ -117,7 +114,7 @@ def child_environment(isa: str) -> dict[str, str]:
 
 
 def describe_setting(isa: str, *, protect: bool) -> dict[str, str]:
-    """Return the columns of the table that are the same for all cases of one search."""
+    """Return the table columns that are equal for all cases of one search."""
     onednn = re.findall(r"(?:MKL-DNN|oneDNN) v(\S+)", torch.__config__.show())
     return {
         "cpu": cpu_name(),
@@ -138,7 +135,7 @@ def cpu_name() -> str:
 
 
 def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
-    """Return the row of a case in the table."""
+    """Return the table row of a case."""
     values = {name: str(value) for name, value in asdict(case).items()} | {"sides": "x".join(map(str, case.sides))}
     return setting | values | {"result": result}
 
@@ -149,7 +146,7 @@ def row_key(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """Write the rows as a CSV table."""
+    """Write the rows as a CSV file."""
     with path.open("w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
@@ -157,7 +154,10 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def format_page(rows: Sequence[dict[str, str]]) -> str:
-    """Return a page with a table per search. It has the number of failed cases for each value of each property."""
+    """Return a Markdown page with a table for each searched machine and version.
+
+    A table counts the convolutions that failed, by each setting of the convolution, such as its stride.
+    """
     parts = ["# Convolutions that overwrite memory", "", (__doc__ or "\n\n" * 2).split("\n\n")[2].strip(), ""]
     searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)
     for search in searches:
@@ -187,5 +187,5 @@ def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterato
 
 
 def list_values(values: set[str]) -> str:
-    """Return the values of a property as text. Numbers come first, in ascending order."""
+    """Return the values of a property as text, numbers first."""
     return ", ".join(sorted(values, key=lambda value: (not value.isdigit(), value.zfill(9)))) or "-"

@@ -1,4 +1,4 @@
-"""A check of submodel cuts that is independent of the tracer's own check. Tests also use it."""
+"""A check of submodel cuts that does not use the tracer's own check."""
 
 from __future__ import annotations
 
@@ -15,36 +15,34 @@ from fedraa.submodels import IndexSet, Traced, copy_structure, flatten_parameter
 from fedraa.submodels.tracing.modes import SilentUnits, WithoutDropout, in_double
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Relative tolerances for comparisons, by number type.
+# Relative tolerances by number type.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
-    """Return a random cut: some units of each width group. At least one unit of every group is left out."""
+    """Return a random cut that lacks at least one unit of every width group."""
     sizes = [int(rng.integers(1, group.size)) for group in traced.groups]
     return tuple(np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True))
 
 
 def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
-    """Assert that a cut of a model computes the right values, with random parameters and running statistics.
+    """Assert that a cut of a model computes the right values.
 
-    The cut is compared with the full module in which every parameter outside of the cut is zero. Both must have the
-    same outputs, in evaluation and training mode, and the same gradients for the parameters in the cut. A worker, which
-    gets only the widths and weights of the cut, must compute the same outputs in training. When the server writes the
-    trained weights back, exactly the parameters in the cut must change. The check uses float64 if the module supports
-    it, otherwise float32.
+    With random parameters, the cut must have the outputs and gradients of the full module in which the parameters
+    outside the cut are zero. A worker with only the cut's weights must compute the same outputs. Writing the trained
+    weights back must change exactly the parameters in the cut. The number type is float64 if the module supports it,
+    otherwise float32.
 
     Args:
         traced: The traced model.
         example: A batch.
         indices: The cut.
         seed: The seed of the parameters.
-        within: A larger cut that takes the place of the full module, for a model that is too large for several full
-            copies.
+        within: A larger cut that replaces the full module if several full copies exceed the memory.
     """
     try:
         _check_cut(traced, example, indices, seed, within or traced.full(), torch.float64)
-    # float64 is not supported, because some kernels exist only for float32.
+    # Some kernels exist only for float32.
     except RuntimeError:
         _check_cut(traced, example, indices, seed, within or traced.full(), torch.float32)
 
@@ -52,16 +50,7 @@ def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, w
 def _check_cut(
     traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype
 ) -> None:
-    """Check a cut in one number type.
-
-    Args:
-        traced: The traced model.
-        example: A batch.
-        indices: The cut.
-        seed: The seed of the parameters.
-        outer: The larger cut to compare with.
-        dtype: The number type.
-    """
+    """Check a cut in one number type. `outer` is the larger cut to compare with."""
     rng = torch.Generator().manual_seed(seed)
     traced = dataclasses.replace(traced, module=copy_structure(traced.module))
     _randomise_statistics(traced, rng)
@@ -100,7 +89,7 @@ def _check_cut(
 
 
 def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
-    """Return random parameters, none of which is 0 or 1. They are scaled so that activations are of order 1."""
+    """Return random parameters, none 0 or 1, that keep activations of order 1."""
     parts = [np.zeros(0, np.float32)]
     for p in trainable_parameters(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
@@ -115,21 +104,14 @@ def _randomise_statistics(traced: Traced, rng: torch.Generator) -> None:
 
 
 def _random_input(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Return noise with the shape of a part of the batch. A part without floating-point numbers stays unchanged."""
+    """Return noise in the shape of `part`, or `part` itself if it holds no floats."""
     if not part.is_floating_point():
         return part
     return torch.randn(part.shape, generator=rng, dtype=dtype)
 
 
 def _run_module(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """Run a module, and return all outputs and the gradients `[d]` of a random projection of the outputs.
-
-    Args:
-        module: The module.
-        x: A batch.
-        training: True for training mode.
-        dtype: The number type.
-    """
+    """Return a module's outputs and the gradients `[d]` of a random projection of them."""
     module.train(training)
     double = in_double() if dtype == torch.float64 else nullcontext()
     with torch.random.fork_rng(), WithoutDropout(), SilentUnits(), double:
@@ -150,7 +132,7 @@ def _assert_close(values: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 def grouped_share(traced: Traced) -> float:
-    """Return the share of a model's parameters that belong to a width group, so that they can be cut."""
+    """Return the fraction of a model's parameters that belong to a width group."""
     whole = 0.0
     for name, shape in zip(traced.names, traced.shapes, strict=True):
         fixed = [float((units < 0).mean()) for units in traced.units.get(name, {}).values()]

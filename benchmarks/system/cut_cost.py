@@ -1,10 +1,7 @@
-"""A measurement of the time that submodels save: a training step of a quarter of a model beside one of the full model.
+"""Measure the time of a training step of a quarter of a model and of the full model.
 
-`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv`. The submodel (cut) keeps the first units of
-every width group, so that it has about 25 % of the model's parameters. Steps of the submodel and of the full model
-alternate in one process, on one thread. The table has the medians. GPT-2-small is measured with a vocabulary of 256
-bytes and with its own of 50,257 words. Its submodels keep all words, but only a part of the width of the embeddings and
-the head. In the full model with all words, these are 31 % of the parameters.
+`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv` with median times. The submodel keeps the first
+units of every width group and about 25 % of the parameters. Submodels of GPT-2-small keep all words of the vocabulary.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ Made = tuple[nn.Module, Tensor, Tensor]
 
 
 def builtin_model(name: str) -> Callable[[], Made]:
-    """Return a function that makes one of fedraa's built-in models for images of 32 x 32."""
+    """Return a function that makes a built-in model for images of 32 x 32."""
 
     def make_model() -> Made:
         x = torch.randn(64, 3, 32, 32)
@@ -45,13 +42,13 @@ def builtin_model(name: str) -> Callable[[], Made]:
 
 
 def vit_small() -> Made:
-    """Return ViT-S/16 for images of 224 x 224, with 22 million parameters."""
+    """Return ViT-S/16 for images of 224 x 224 (22 million parameters)."""
     transformer = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer
     return transformer(224, 16, 12, 6, 384, 1536), torch.randn(4, 3, 224, 224), torch.randint(0, 1000, (4,))
 
 
 def gpt2_small(words: int = 256) -> Made:
-    """Return GPT-2-small: twelve blocks of width 768. It needs the package transformers, which imports torchvision."""
+    """Return GPT-2-small (twelve blocks of width 768) from the package transformers."""
     library = importlib.import_module("transformers")
     x = torch.randint(0, words, (2, 128))
     return library.GPT2LMHeadModel(library.GPT2Config(vocab_size=words, use_cache=False)), x, x.roll(-1, 1)
@@ -67,13 +64,16 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 def quarter_cut(traced: Traced) -> IndexSet:
-    """Return the submodel of first units whose share of the parameters is nearest to `SHARE`."""
+    """Return the submodel whose fraction of the parameters is nearest to `SHARE`.
+
+    It has the first units of each width group.
+    """
     cuts = (take_prefix(traced, k / 200) for k in range(1, 201))
     return min(cuts, key=lambda indices: abs(traced.count(indices) / traced.size - SHARE))
 
 
 def time_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
-    """Take a training step on one thread and return its CPU seconds, because other programs change them little.
+    """Take a training step on one thread and return its CPU seconds.
 
     Args:
         module: The model.
@@ -90,7 +90,7 @@ def time_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y:
 
 
 def compare_steps(name: str, repeats: int) -> dict[str, object]:
-    """Compare the steps of a model and its submodel, and return a line of the table."""
+    """Compare the steps of a model and of its submodel, and return a table row."""
     module, x, y = MODELS[name]()
     traced = trace_module(module, x)
     indices = quarter_cut(traced)
@@ -100,7 +100,7 @@ def compare_steps(name: str, repeats: int) -> dict[str, object]:
     for repeat in range(repeats + 1):
         for which in (0, 1):
             taken = time_step(modules[which], optimizers[which], x, y)
-            # The first repetition is not counted, because it includes one-time work.
+            # The first repetition includes one-time work.
             if repeat:
                 seconds[which].append(taken)
     full, cut = (measure_cost(traced, i, x) for i in (traced.full(), indices))
@@ -116,7 +116,9 @@ def compare_steps(name: str, repeats: int) -> dict[str, object]:
 
 
 def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = RESULTS) -> list[dict[str, object]]:
-    """Measure models, and write and return the table. Existing lines of models that are not measured are kept.
+    """Measure models, and write and return the table.
+
+    Rows of models that are not measured stay in the table.
 
     Args:
         models: The models to measure.

@@ -1,10 +1,9 @@
-"""Test which models of torchvision, timm and transformers fedraa can cut into submodels, and if the cuts are right.
+"""Test which models of torchvision, timm and transformers fedraa can cut into submodels.
 
     python -m benchmarks cut_models                                   # all models that the table does not have
     python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224  # this model, even if the table has it
 
-Each line of `benchmarks/results/cut_models.csv` is written immediately, so that an interrupted test can be continued.
-The verdict on a model is one of these:
+Each row of `benchmarks/results/cut_models.csv` is written at once, so that a stopped test continues. The verdicts:
 
     cut        random cuts of the model are right (see `cut_check`)
     refused    fedraa refuses to cut the model, with one sentence
@@ -33,9 +32,8 @@ from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
-# `check_cut` compares a random cut of a model with the full model. Models below MIDDLE parameters get two such checks,
-# larger ones only one. From LARGE parameters on, the full model may exceed the memory, so a cut to a quarter takes its
-# place and is compared with a cut to an eighth.
+# Models below MIDDLE parameters get two checks, larger models one. From LARGE parameters on, an eighth of the model is
+# compared with a quarter, because the full model may exceed the memory.
 MIDDLE, LARGE = 15_000_000, 100_000_000
 COLUMNS = (
     "model",
@@ -54,14 +52,14 @@ Row = dict[str, object]
 
 
 def survey_model(name: str) -> Row:
-    """Trace a model, check random cuts of it, measure the cost of a cut to half, and return the model's table row."""
+    """Trace a model, check random cuts of it, and return its table row."""
     module, example = build_zoo_model(name)
     start = time.process_time()
     try:
         traced = trace_module(module, example)
     except ValueError as error:
         return _make_row(name, "refused", str(error))
-    # Any other error is a defect of the tracer. The table reports it, and the test continues with the next model.
+    # Any other error is a defect of the tracer. The test reports it and continues.
     except Exception as error:
         return _make_row(name, "traceback", f"{type(error).__name__}: {error}")
     seconds = time.process_time() - start
@@ -73,7 +71,7 @@ def survey_model(name: str) -> Row:
         halves = _half_cost(traced, example)
     except AssertionError as error:
         return _make_row(name, "wrong", str(error))
-    # Any other error is a defect of the tracer. The table reports it, and the test continues with the next model.
+    # Any other error is a defect of the tracer. The test reports it and continues.
     except Exception as error:
         return _make_row(name, "traceback", f"{type(error).__name__}: {error}")
     sizes: Row = {
@@ -105,7 +103,7 @@ def _half_of(indices: IndexSet, rng: np.random.Generator) -> IndexSet:
 
 
 def _half_cost(traced: Traced, example: Tree) -> Row:
-    """Return the cost of a submodel with half of the units, as a fraction of the full model's cost."""
+    """Return the cost of a half-width submodel as a fraction of the full model's cost."""
     half = tuple(max(1, group.size // 2) for group in traced.groups)
     full, cut = (measure_cost(traced, widths, example) for widths in (traced.widths(traced.full()), half))
     assert cut.params < full.params, "a cut to half of the units has no fewer parameters"
@@ -118,7 +116,7 @@ def _half_cost(traced: Traced, example: Tree) -> Row:
 
 
 def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIES), out: Path = RESULTS) -> None:
-    """Test models and add a line to the table for each.
+    """Test models and add a row to the table for each.
 
     Args:
         only: Models as `library:name`, which are tested even if the table has them (default: all that it lacks).
@@ -142,7 +140,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
 
 
 def summarise_libraries(rows: dict[str, Row]) -> list[str]:
-    """Return a line for each library, with the number of its models by verdict."""
+    """Return one line per library with the number of its models by verdict."""
     lines = []
     for library in LIBRARIES:
         mine = [line for name, line in rows.items() if name.startswith(f"{library}:")]

@@ -1,7 +1,6 @@
-"""Small versions of the models of three libraries, with random weights and a batch of two samples for each.
+"""Small, randomly initialised models of three libraries, each with a batch of two samples.
 
-The name of a model is `library:name`. The table of `python -m benchmarks cut_models` has the models of `list_models`.
-Other models of the libraries can also be built.
+A model's name is `library:name`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 
 SIDE = 64
-# Image sizes (side in pixels) to try. A model gets images of the first size that it accepts.
+# Image sides in pixels. A model gets the first size that it accepts.
 _SIDES = (SIDE, 56, 96, 128, 224, 299)
 
 _TIMM = """
@@ -46,8 +45,7 @@ TRANSFORMERS: dict[str, str] = {}
 for _kind, _names in _KINDS.items():
     TRANSFORMERS |= dict.fromkeys(_names.split(), _kind)
 
-# The sizes of models of transformers, by the field of their configuration. Most models then have two blocks with a
-# residual stream of width 64 and an inner width of 256.
+# Small sizes for the models of transformers, by the name of the configuration field.
 _SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "word_embed_proj_dim"), 64),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 256),
@@ -78,7 +76,7 @@ _ODD: dict[str, dict[str, Any]] = {
 
 
 def list_models(library: str) -> list[str]:
-    """Return the models of a library that the table has. For torchvision these are all classifiers."""
+    """Return the tested models of a library; for torchvision all classifiers."""
     if library == "torchvision":
         models = _import_torchvision()
         return list(models.list_models(module=models))
@@ -108,7 +106,7 @@ def _import_torchvision() -> Any:
 def _from_torchvision(name: str) -> tuple[nn.Module, Tensor]:
     options: dict[str, Any] = {"weights": None}
     if name in ("googlenet", "inception_v3"):
-        # The random initialisation of these two models would take half a minute, so it is switched off.
+        # The random initialisation of these two models takes half a minute.
         options["init_weights"] = False
     architecture = name.split("_")[0]
 
@@ -131,7 +129,7 @@ def _from_timm(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def _for_images(name: str, ways: Sequence[Callable[[int], nn.Module]]) -> tuple[nn.Module, Tensor]:
-    """Return a model from the first function in `ways` that works, and images of the first size that it accepts."""
+    """Return a model from the first function that works, and images of the first size that it accepts."""
     why = ""
     for side in _SIDES:
         for make in ways:
@@ -154,7 +152,7 @@ def _from_transformers(name: str) -> tuple[nn.Module, Tree]:
     configured = library.CONFIG_MAPPING[name]
     usual = configured()
     names = list(_SIZES)
-    # Models with stages of different sizes (pyramids) have lists of sizes. These lists are not replaced.
+    # Pyramid models have a list of sizes, which must stay.
     if hasattr(usual, "depths"):
         names = ["image_size"]
     own = [key for key in names if hasattr(usual, key) and not isinstance(getattr(configured, key, None), property)]

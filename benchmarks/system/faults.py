@@ -1,9 +1,8 @@
-"""Runs in which Ray loses or delays messages: is the result equal, are tasks lost, and how many commands are needed?
+"""Test runs in which Ray loses or delays messages.
 
-`python -m benchmarks faults` adds rows to `benchmarks/results/faults.csv`, one for each run of a small model, until
-every fault has `--runs` rows for each kind of cluster. If a run ends early, it is continued with the command that it
-prints. Ray itself simulates the faults, as in its own tests (`RAY_testing_...`), in all processes of a cluster on
-loopback. These are the kinds of clusters:
+`python -m benchmarks faults` adds one row per run to `benchmarks/results/faults.csv`. If a run ends early, it is
+continued with the command that it prints. Ray itself simulates the faults (`RAY_testing_...`) in all processes of a
+cluster on loopback. The kinds of clusters:
 
     plain     a private cluster with two workers
     shards    a private cluster with two workers and two server shards
@@ -42,14 +41,14 @@ RESUME = "fedraa resume "
 MAX_COMMANDS = 6
 TIMEOUT_S = 300.0
 PUSH = "CoreWorkerService.grpc_client.PushTask"
+ARGUMENTS = "CoreWorkerService.grpc_client.ActorCallArgWaitComplete"
 LEASES = (
     "NodeManagerService.grpc_client.RequestWorkerLease",
     "NodeManagerService.grpc_client.ReturnWorkerLease",
     "NodeManagerService.grpc_client.PinObjectIDs",
 )
 
-# The messages that are delayed. Messages between the raylet, the GCS and a driver that registers are not among them,
-# because the raylet would die at its start if they were late.
+# Messages between raylet, GCS and a starting driver are not delayed, because the raylet would die.
 DELAYED = (
     PUSH,
     "CoreWorkerService.grpc_server.PushTask",
@@ -71,13 +70,23 @@ DELAYED = (
 
 
 def delay_messages(milliseconds: tuple[int, int], *methods: str) -> dict[str, str]:
-    """Return environment variables with which Ray delays the handling of messages by a random time in a range."""
+    """Return environment variables with which Ray delays messages by a random time.
+
+    Args:
+        milliseconds: The minimum and maximum delay.
+        methods: The names of the delayed remote calls.
+    """
     low, high = milliseconds
     return {"RAY_testing_asio_delay_us": ",".join(f"{method}={1000 * low}:{1000 * high}" for method in methods)}
 
 
 def lose_messages(percent: int, *methods: str) -> dict[str, str]:
-    """Return environment variables with which Ray loses a percentage of requests, of answers and of running calls."""
+    """Return environment variables with which Ray loses requests, answers and running calls.
+
+    Args:
+        percent: The percentage of each.
+        methods: The names of the remote calls.
+    """
     shares = dict.fromkeys(("req_failure_prob", "resp_failure_prob", "in_flight_failure_prob"), percent)
     calls = {method: {"num_failures": -1, **shares} for method in methods}
     return {
@@ -91,15 +100,19 @@ FAULTS: dict[str, dict[str, str]] = {
     "calls of actors, 5 %": lose_messages(5, PUSH),
     "calls of actors, 10 %": lose_messages(10, PUSH),
     "leases and pins, 20 %": lose_messages(20, *LEASES),
+    "notices of arguments, 1 %": lose_messages(1, ARGUMENTS),
     "delays of 1 to 30 ms": delay_messages((1, 30), *DELAYED),
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a run. `commands` counts the commands until its end, `faults` the lines of kind `fault` in its log.
+    """The result of a run.
 
-    If the run did not end and printed no command to continue it, `last_line` is the last line of its output.
+    Attributes:
+        commands: The number of commands until the run's end.
+        faults: The number of log lines of kind `fault`.
+        last_line: The last line of output of a run that could not be continued.
     """
 
     fault: str
@@ -121,7 +134,7 @@ def main(
     engines: tuple[Engine, ...] = get_args(Engine),
     out: Path = RESULTS,
 ) -> None:
-    """Execute runs until the table has enough rows for each fault and kind of cluster, and print a summary.
+    """Execute runs until each fault has enough rows for each kind of cluster, and print a summary.
 
     Args:
         runs: The number of rows for each fault and kind of cluster.
@@ -144,7 +157,7 @@ def main(
 
 
 def make_undisturbed_run(folder: Path) -> Path:
-    """Execute the run in this process, without faults, and return its directory."""
+    """Execute the run in this process without faults, and return its directory."""
     experiment = Experiment(
         hidden=(8,), clients=4, local_epochs=1, checkpoint_every=20, updates=60, engine="local", out=folder / "run"
     )
@@ -152,7 +165,16 @@ def make_undisturbed_run(folder: Path) -> Path:
 
 
 def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
-    """Execute the run with a fault, with as many commands as necessary, and compare it with the undisturbed run."""
+    """Execute the run with a fault, and compare it with the undisturbed run.
+
+    A run that ends early is continued.
+
+    Args:
+        fault: The name of the fault.
+        engine: The kind of cluster.
+        number: The number of the run in the table.
+        undisturbed: The directory of the undisturbed run.
+    """
     started = time.monotonic()
     with TemporaryDirectory(prefix="fedraa-fault-") as name, _variables_of(engine, fault) as (flags, variables):
         out = Path(name) / "run"
@@ -177,7 +199,7 @@ def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
 
 @contextmanager
 def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the flags and the environment variables of a run. If necessary, start a cluster for the `with` block."""
+    """Yield the flags and environment variables of a run, on a cluster that is started if necessary."""
     variables = {**os.environ, **FAULTS[fault]}
     if engine == "plain":
         yield (), variables
@@ -208,13 +230,13 @@ def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> st
 
 
 def has_row(out: Path, fault: str, engine: str, number: int) -> bool:
-    """Return True if the table already has a row for this run."""
+    """Return True if the table already has this run."""
     key = (fault, engine, number)
     return any((row.fault, row.engine, row.number) == key for row in read_rows(out, Row))
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Return a table with a line for each fault and kind of cluster."""
+    """Return a table with a row for each fault and kind of cluster."""
     table = Table("fault", "engine", "runs", "equal bits", "lost tasks", "doubled tasks", "commands to continue", "s")
     cells = list(dict.fromkeys((row.fault, row.engine) for row in rows))
     for cell in cells:

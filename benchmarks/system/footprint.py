@@ -1,4 +1,4 @@
-"""Measurements of the memory of a run: of the server, a worker and Ray's object store."""
+"""Measure the memory of the server, a worker and Ray's object store in a run."""
 
 import os
 import time
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.05
 
 
 def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
-    """Return the peak private memory of each kind of process in two rounds of FedAvg, and the object store's peak.
+    """Return the peak private memory of each process in two rounds of FedAvg, and the object store's peak.
 
     Args:
         dataset: The data.
@@ -34,11 +34,10 @@ def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -
 
 
 def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
-    """Return the peak memory that a large model adds to the server and to a worker, compared with a small model.
+    """Return the peak memory that a large model adds to the server and to a worker.
 
-    Each number has a lower bound. For the server it is the estimate of `fedraa plan`: three times the model, and the
-    method's state. For the worker it is the size of the largest submodel, its gradient and its momentum, without
-    activations.
+    The lower bound of the server is the estimate of `fedraa plan`. The lower bound of the worker is the size of the
+    largest submodel, its gradient and its momentum.
 
     Args:
         dataset: The data.
@@ -61,7 +60,7 @@ def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields
 
 
 def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
-    """Execute a run, and return the peak memory of the server, of a worker and of the object store in bytes."""
+    """Execute a run, and return the peak bytes of the server, a worker and the object store."""
     peaks: dict[str, float] = defaultdict(float)
     ended = Event()
 
@@ -76,7 +75,7 @@ def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
             peaks["object store"] = max(peaks["object store"], object_store_bytes())
 
     # Actors of the previous run may still be alive. The measurement begins when they have ended.
-    while list_actors():
+    while any(name in ("server", "worker") for name, _ in list_actors()):
         time.sleep(LOOK_SECONDS)
     looking = Thread(target=record_peaks)
     looking.start()

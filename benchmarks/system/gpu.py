@@ -1,11 +1,8 @@
-"""Tests and measurements on a GPU: the tests marked `cuda`, and the seconds of a round beside other systems.
+"""Test fedraa on a GPU, and time its rounds beside pfl-research and bare PyTorch.
 
-`python -m benchmarks gpu` takes about 8 minutes on an H200 and writes `benchmarks/results/gpu.csv`. fedraa trains
-rounds of FedAvg in this process, with several tasks in one batched computation (`--vmap-batch`), and on Ray with
-several workers on the GPU. They are compared with pfl-research and with the floor: a loop in bare PyTorch with the same
-number of SGD steps and the data on the device. The column `same_bits` compares trained models: in this process, of two
-runs of the same configuration; on Ray, of the run and the same configuration in this process. Without a GPU the command
-measures smaller workloads on the CPU, and runs no tests.
+`python -m benchmarks gpu` takes about 8 minutes on an H200 and writes `benchmarks/results/gpu.csv`. fedraa trains in
+this process with several tasks in one batched computation (`--vmap-batch`), and on Ray with several workers on the GPU.
+The column `same_bits` compares the models of two runs. Without a GPU the command measures smaller workloads on the CPU.
 """
 
 import csv
@@ -50,7 +47,6 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.csv"
 STACKS = (1, 8, 32, 128)
 WORKERS = (1, 2, 4)
-# The workloads that are also measured on Ray.
 ON_RAY = ("mlp-100", "cnn-cifar10")
 
 
@@ -62,7 +58,7 @@ def main(
     tests: bool = True,
     out: Path = RESULTS,
 ) -> None:
-    """Run the tests marked `cuda`, measure every workload, print a table, and write it.
+    """Run the tests marked `cuda`, measure every workload, and print and write a table.
 
     Args:
         device: The device.
@@ -94,13 +90,13 @@ def main(
 
 
 def run_tests() -> bool:
-    """Run the tests marked `cuda` with a process per core. Return True if all passed."""
+    """Run the tests marked `cuda` and return True if all passed."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--numprocesses", "auto", "--dist", "loadgroup"]
     return subprocess.run([*command, "tests/cuda"], cwd=ROOT, check=False).returncode == 0
 
 
 def shrink(work: Workload) -> Workload:
-    """Return a smaller workload of the same kind, which one CPU core trains in about a second."""
+    """Return a smaller workload, which one CPU core trains in about a second."""
     cohort = min(work.cohort, 10)
     return replace(work, clients=2 * cohort, cohort=cohort, samples=2 * work.batch, batch=min(work.batch, 10), rounds=1)
 
@@ -108,7 +104,7 @@ def shrink(work: Workload) -> Workload:
 def measure_workload(
     work: Workload, device: str, stacks: tuple[int, ...], workers: tuple[int, ...]
 ) -> Iterator[dict[str, str]]:
-    """Measure a workload with every system, and yield the rows of the table.
+    """Measure a workload with every system, and yield the table rows.
 
     Args:
         work: The workload.
@@ -140,7 +136,13 @@ def measure_workload(
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured run: the seconds of its rounds except the first, its model's digest, and its GPU memory in MB."""
+    """A measured run.
+
+    Attributes:
+        seconds: The seconds of each round except the first.
+        digest: The digest of the trained model.
+        gpu_mb: The GPU memory in MB.
+    """
 
     seconds: list[float]
     digest: str
@@ -165,7 +167,7 @@ def make_fedraa_row(
         stack: The number of tasks that are trained together.
         runs: The runs of this configuration.
         floor: The seconds of a round in the bare loop.
-        expected: The digest that the trained model must have; None to compare the runs only with each other.
+        expected: The expected digest of the model; None to compare only the runs with each other.
     """
     digests = {run.digest for run in runs} | ({expected} if expected else set())
     return make_row(work, device, system, [lap for run in runs for lap in run.seconds], floor) | {
@@ -176,7 +178,7 @@ def make_fedraa_row(
 
 
 def make_row(work: Workload, device: str, system: str, seconds: list[float], floor: float) -> dict[str, str]:
-    """Return a table row with the median, the minimum and the maximum of the times of rounds.
+    """Return a table row with the median, minimum and maximum of the round times.
 
     Args:
         work: The workload.
@@ -201,7 +203,7 @@ def make_row(work: Workload, device: str, system: str, seconds: list[float], flo
 
 
 def run_rounds(work: Workload, device: str, workers: int, stack: int) -> Measured:
-    """Execute a run and measure it. Its GPU memory is the memory that all its processes together hold at its end.
+    """Execute a run, and return its times and the GPU memory of all its processes.
 
     Args:
         work: The workload.
@@ -256,7 +258,7 @@ def open_executor(spec: RunSpec, device: str, workers: int) -> Iterator[Executor
         if device == "cuda":
             torch.cuda.empty_cache()
         return
-    # The cluster of the measurements has `CORES` cores, which the workers share.
+    # The workers share the `CORES` cores of the cluster.
     needs = {"CPU": CORES / workers, "GPU": gpu_share(device, workers)}
     executor = RayExecutor.of(spec, groups=(WorkerGroup(workers, needs),))
     try:
@@ -267,7 +269,7 @@ def open_executor(spec: RunSpec, device: str, workers: int) -> Iterator[Executor
 
 
 def free_gpu_bytes(device: str) -> int:
-    """Return the free memory of the GPU in bytes, or 0 for a CPU."""
+    """Return the free memory of the GPU in bytes; 0 for a CPU."""
     if device != "cuda":
         return 0
     torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""The workloads of `python -m benchmarks gpu`, and the same training in a bare PyTorch loop and in pfl-research."""
+"""The workloads of `python -m benchmarks gpu`, trained in bare PyTorch and in pfl-research."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ LR = 0.05
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload: rounds of FedAvg with plain SGD and one local epoch. All clients have the same number of samples."""
+    """Rounds of FedAvg with plain SGD, one local epoch, and equally large clients."""
 
     name: str
     make_model: Callable[[], nn.Module]
@@ -43,7 +43,7 @@ class Workload:
 
 
 def small_cnn() -> nn.Module:
-    """Return the CNN of pfl-research's benchmark on CIFAR-10: two convolutions with a pool, and two dense layers."""
+    """Return the CNN of pfl-research's CIFAR-10 benchmark."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1),
         nn.ReLU(),
@@ -63,7 +63,7 @@ def group_norm_resnet() -> nn.Module:
 
 
 _WORKLOADS = (
-    # Logistic regression on MNIST, as in the comparison of frameworks in the FLUTE paper.
+    # The workload of the comparison of frameworks in the FLUTE paper.
     Workload("lr-mnist", lambda: build_mlp((784, 10)), (1, 28, 28), 1000, 10, 60, 10, rounds=20),
     Workload("mlp-100", lambda: build_mlp((784, 200, 10)), (1, 28, 28), 100, 100, 600, 32, rounds=2),
     # The CIFAR-10 benchmark of pfl-research.
@@ -75,7 +75,7 @@ WORKLOADS = {work.name: work for work in _WORKLOADS}
 
 
 class BareLoop:
-    """A loop in plain PyTorch that takes the SGD steps of rounds. The data of all clients are on the device."""
+    """A plain PyTorch loop that takes the SGD steps of rounds, with all data on the device."""
 
     def __init__(self, work: Workload, device: str) -> None:
         torch.manual_seed(0)
@@ -116,10 +116,7 @@ class BareLoop:
 
 
 def time_pfl(work: Workload, rounds: int) -> list[float]:
-    """Return the seconds of each round in pfl-research except the first. If it is not installed, return no times.
-
-    pfl-research trains on a GPU if PyTorch finds one.
-    """
+    """Return the seconds of each round in pfl-research except the first; none if it is not installed."""
     if find_spec("pfl") is None:
         return []
     from pfl.aggregate.simulate import SimulatedBackend

@@ -1,10 +1,10 @@
-"""A callback that simulates that a run's process is killed: afterwards the run executes nothing and writes nothing."""
+"""Simulate that a run's process is killed."""
 
 from fedraa.callbacks import Callback, Event
 
 
 class Killed(BaseException):
-    """The exception that simulates the death of a run's process."""
+    """The simulated death of a run's process."""
 
 
 class KillAt(Callback):

@@ -1,4 +1,4 @@
-"""The check of names in the options of a measurement."""
+"""Check the names in the options of a measurement."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from fedraa.errors import InputError
 
 
 def refuse_unknown_names(option: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise InputError for the first name that is unknown.
+    """Raise InputError for the first unknown name.
 
     Args:
         option: The option that has the names.

@@ -1,22 +1,15 @@
-"""The cost of applying an update to a large model: the time relative to a copy of the model, and the memory.
+"""Measure the time and memory of applying an update to a large model.
 
 `python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. For every method, a separate process
-runs a server that checks and applies updates of a model of 294 MB.
+runs a server that applies updates to a model of 294 MB. Only updates of the largest submodel count.
 
-Times: after each update the process copies the model three times and measures the copies, because other programs slow
-down copies and updates equally. A ratio is the time of an update divided by the time of the fastest of these copies.
-The table has the median of the ratios, for copies into new memory (`values.copy()`) and for copies into existing
-memory. CPU ratios use the CPU seconds of all threads: an update has several threads, and a copy has one. Only updates
-of the largest submodel count. Updates that end a round have separate columns, because they include the server step.
+The time of an update is divided by the time of the fastest of three copies of the model that follow it, because other
+programs slow down both. The table has median ratios for copies into new memory (`values.copy()`) and into existing
+memory, and ratios of CPU seconds. Updates that end a round have separate columns, because they include the server step.
+The column `buffers` has the number of buffers of the model's size that an update writes.
 
-Buffers: the column `buffers` has the number of buffers of the model's size that an update writes. Most methods write
-only the sum of deltas. SCAFFOLD writes this sum, the client's control variate, and the change of the server's control
-variate. Ratios per buffer are divided by the number of buffers.
-
-Memory is in multiples of the model's size. The server's state has the model, the method's state and the submodels that
-clients hold; the table has its maximum between two updates. The other columns have the size of an update (MimeLite's
-update includes a gradient), the additional memory while an update is applied or a round ends, the peak memory of a
-worker, and the size of a checkpoint.
+Memory is in multiples of the model's size. The columns have the server's state, an update, the additional memory of
+applying an update or ending a round, the peak memory of a worker, and a checkpoint.
 """
 
 import csv
@@ -47,7 +40,7 @@ from fedraa.server.server import Server
 from fedraa.server.update_checks import Bounds
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
-# The number of buffers of the model's size that an update writes. A float64 buffer counts as two.
+# Buffers of the model's size that an update writes. A float64 buffer counts as two.
 METHODS = {
     "fedavg": 1,
     "fedadam": 1,
@@ -56,47 +49,53 @@ METHODS = {
     "fed-raa": 1,
     "fedbuff": 1,
     "asyncfeded": 1,
-    # An update changes the buffer of deltas and the stored delta of the client.
+    # The buffer of deltas, and the client's stored delta.
     "ca2fl": 2,
-    # An update changes the sum of deltas and the stored delta of the client.
+    # The sum of deltas, and the client's stored delta.
     "ram-fed": 2,
-    # An update changes the sum of deltas and the sum of gradients.
+    # The sum of deltas and the sum of gradients.
     "mimelite": 2,
-    # An update changes the sum of deltas, the client's control variate, and the change of the server's control variate.
+    # The sum of deltas, the client's control variate, and the change of the server's control variate.
     "scaffold": 3,
-    # An update changes the stored gradient of the client, the sum of gradients in float64 and the model.
+    # The client's stored gradient, the float64 sum of gradients and the model.
     "ringleader": 4,
-    # An update changes the stored gradient of the client, the mean of gradients in float64 and the model.
+    # The client's stored gradient, the float64 mean of gradients and the model.
     "ace": 4,
 }
-# An MLP with these hidden layers has 73.6 million parameters.
+# An MLP of 73.6 million parameters.
 HIDDEN = (8192, 8192)
 CLIENTS = 4
 
 
-def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HIDDEN, repeats: int = 4) -> None:
+def main(
+    methods: tuple[str, ...] = tuple(METHODS),
+    hidden: tuple[int, ...] = HIDDEN,
+    repeats: int = 4,
+    out: Path = RESULTS,
+) -> None:
     """Measure methods, and write the table line by line. Existing lines of methods that are not measured are kept.
 
     Args:
         methods: The methods to measure.
         hidden: The widths of the model's hidden layers.
         repeats: The number of updates per client.
+        out: The CSV file.
     """
-    lines = {line["method"]: line for line in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
+    lines = {line["method"]: line for line in csv.DictReader(out.open())} if out.exists() else {}
     for method in methods:
         code = f"from benchmarks.system.large_models import {measure_method.__name__} as measure; "
         code += f"measure({method!r}, {hidden!r}, {repeats})"
         child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
         lines[method] = json.loads(child.stdout.splitlines()[-1])
         sys.stdout.write(child.stdout)
-        with RESULTS.open("w", newline="") as file:
+        with out.open("w", newline="") as file:
             table = csv.DictWriter(file, list(lines[method]))
             table.writeheader()
             table.writerows(lines[name] for name in METHODS if name in lines)
 
 
 def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
-    """Measure a method, and print its line of the table as JSON.
+    """Measure a method, and print its table row as JSON.
 
     Args:
         method: The name of the method.
@@ -148,7 +147,7 @@ def _rounded_median(values: Sequence[float]) -> float | str:
 
 
 def measure_saving(server: Server, model: int) -> dict[str, float]:
-    """Write a checkpoint. Return its size, the time for which it blocks the run, and the time until it is written."""
+    """Write a checkpoint and return its size, its blocking time and its total time."""
     with TemporaryDirectory() as folder:
         saver, started = Saver(), time.perf_counter()
         saver.save(Path(folder), 1, server.state())
@@ -163,7 +162,7 @@ def measure_saving(server: Server, model: int) -> dict[str, float]:
 
 
 def measure_worker(spec: RunSpec) -> float:
-    """Train the largest submodel, and return the peak number of bytes that this needs."""
+    """Train the largest submodel, and return the peak bytes of memory."""
     server = make_server(spec, lambda *_, **__: None)
     task = max((server.assign(client, 0.0) for client in server.begin()), key=lambda task: task.size)
     x, y = spec.data.client(task.client)
@@ -174,13 +173,13 @@ def measure_worker(spec: RunSpec) -> float:
 
 
 def memory_bytes(what: str = "VmRSS") -> float:
-    """Return a memory value of this process from /proc in bytes, by default its resident memory."""
+    """Return a memory value of this process in bytes, read from /proc."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
 
 
 def reset_peak() -> None:
-    """Set the recorded peak memory of this process (VmHWM) to its present memory."""
+    """Reset the recorded peak memory of this process (VmHWM)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -204,12 +203,12 @@ def make_experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
 
 @dataclass(frozen=True)
 class Taken:
-    """The measured cost of applying one update, and of the copies that were made after it for comparison.
+    """The cost of applying one update, and of the copies after it.
 
     Attributes:
         size: The number of coordinates of the update's submodel.
         ends: True if the update ended a round.
-        kept: The bytes of memory that the process uses before or after the update, whichever is larger.
+        kept: The larger of the process's memory in bytes before and after the update.
         update: The bytes of the update.
         peak: The peak memory of the process in bytes while the update was applied.
         seconds: The time of applying the update.
@@ -240,16 +239,15 @@ class Taken:
 
 
 def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vector) -> tuple[list[Taken], list[Taken]]:
-    """Apply updates and measure the cost of each. Return the costs of the updates of the largest submodel as two lists.
+    """Apply updates and return the costs of those of the largest submodel.
 
-    The first list has the updates that did not end a round, the second has those that did. The cost of the second kind
-    includes the server step.
+    The first list has updates within a round. The second list has updates that end a round and include the server step.
 
     Args:
         spec: The run.
         server: The server of the run.
         repeats: The number of updates per client.
-        existing: An array of the model's size. Copies into existing memory are made into this array.
+        existing: An array of the model's size that receives the copies into existing memory.
     """
     bounds = Bounds()
     taken = list[Taken]()
@@ -296,7 +294,7 @@ def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vecto
 
 
 def time_fastest(work: Callable[[], object]) -> tuple[float, float]:
-    """Call a function three times, and return the smallest real seconds and the smallest CPU seconds."""
+    """Call a function three times, and return the smallest real and CPU seconds."""
     taken = []
     for _ in range(3):
         watch = Stopwatch()

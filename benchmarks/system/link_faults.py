@@ -1,8 +1,8 @@
-"""Runs on two hosts whose network link is cut, slow or lossy: is the result equal, and when does the run continue?
+"""Test runs on two hosts whose network link is cut, slow or lossy.
 
-`python -m benchmarks link_faults` needs root on Linux. The two hosts are network namespaces on this machine, each with
-one core for Ray. A Ray cluster runs on both. The command adds rows to `benchmarks/results/link_faults.csv`. The driver
-is on the first host. The server is on the first host (`near`) or on the second (`far`).
+`python -m benchmarks link_faults` needs root on Linux. The hosts are network namespaces on this machine, and one Ray
+cluster runs on both. The command adds rows to `benchmarks/results/link_faults.csv`. The driver is on the first host.
+The server is on the first host (`near`) or on the second (`far`).
 """
 
 import os
@@ -45,8 +45,7 @@ FLAGS = (
     *("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", str(UPDATES)),
     *("--quiet", "--workers", "2", "--placement", "spread"),
 )
-# The link is cut after this number of commits.
-COMMITS_BEFORE = 40
+COMMITS_BEFORE_CUT = 40
 PORT = 6390
 START_S, END_S = 300.0, 300.0
 POLL_INTERVAL_S = 0.1
@@ -56,7 +55,7 @@ MAX_COMMANDS = 6
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of the link: a cut for `cut_s` seconds, or a delay and a share of lost packets during the whole run."""
+    """A cut of the link for `cut_s` seconds, or delayed and lost packets during the whole run."""
 
     cut_s: float = 0.0
     delay_s: float = 0.0
@@ -77,10 +76,12 @@ SERVERS = ("near", "far")
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a run. `commands` is the number of commands that were needed until its end.
+    """The result of a run.
 
-    `silence` is the time in seconds from the end of the cut to the next commit. `last_line` is the last line of the
-    run's output.
+    Attributes:
+        commands: The number of commands until the run's end.
+        silence: The seconds from the end of the cut to the next commit.
+        last_line: The last line of the run's output.
     """
 
     fault: str
@@ -103,7 +104,7 @@ def main(
     servers: tuple[str, ...] = SERVERS,
     out: Path = RESULTS,
 ) -> None:
-    """Execute runs until the table has enough rows for each fault and place of the server, and print a summary.
+    """Execute runs until each fault has enough rows for each host of the server, and print a summary.
 
     Args:
         runs: The number of rows for each fault and place.
@@ -127,7 +128,14 @@ def main(
 
 
 def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
-    """Execute the run on two hosts with a fault of their link, and compare it with the undisturbed run."""
+    """Execute a run with a fault of the link, and compare it with the undisturbed run.
+
+    Args:
+        fault: The name of the fault.
+        server: The host of the server, near or far.
+        number: The number of the run in the table.
+        undisturbed: The directory of the undisturbed run.
+    """
     what = FAULTS[fault]
     started = time.monotonic()
     with ExitStack() as stack:
@@ -167,7 +175,7 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
 
 @dataclass
 class Cluster:
-    """A Ray cluster on two hosts, each with one core, and the environment variables for processes that join it."""
+    """A Ray cluster on two hosts with one core each."""
 
     near: Host
     far: Host
@@ -176,7 +184,10 @@ class Cluster:
     _processes: "dict[Host, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     def start_stopped(self) -> None:
-        """Start Ray on the hosts on which it does not run. It ends itself on a host that the cluster counts as dead."""
+        """Start Ray on each host on which it does not run.
+
+        Ray ends itself on a host that the cluster counts as dead.
+        """
         head = ("--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", str(self.folder / "r"))
         for host, flags in ((self.near, head), (self.far, ("--address", f"{self.near.address}:{PORT}"))):
             if host in self._processes and self._processes[host].poll() is None:
@@ -193,7 +204,6 @@ class Cluster:
             _await(partial(_has_started, log), process, START_S)
 
     def kill(self) -> None:
-        """End all processes of Ray."""
         for process in self._processes.values():
             _kill_tree(process)
 
@@ -225,7 +235,7 @@ def _has_started(log: Path) -> bool:
 
 
 def _start(host: Host, command: list[str], variables: Mapping[str, str], folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command of fedraa on a host. Its output goes to a file in the folder."""
+    """Start a command of fedraa on a host, with its output in a file of `folder`."""
     with (folder / "output").open("wb") as stream:
         return subprocess.Popen(
             host.command(sys.executable, "-m", "fedraa", *command), env=variables, stdout=stream, stderr=stream
@@ -233,7 +243,7 @@ def _start(host: Host, command: list[str], variables: Mapping[str, str], folder:
 
 
 def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
-    """Wait until a command ends, and return the last line of its output."""
+    """Wait until a command ends, and return its last line of output."""
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -244,8 +254,8 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
 
 
 def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
-    """Cut the link after some commits. Return the seconds from the end of the cut to the next commit."""
-    _await(lambda: _count_commits(out) >= COMMITS_BEFORE, process, START_S)
+    """Cut the link after some commits, and return the seconds from the cut's end to the next commit."""
+    _await(lambda: _count_commits(out) >= COMMITS_BEFORE_CUT, process, START_S)
     with link.cut() if seconds else nullcontext():
         time.sleep(seconds)
     healed = time.monotonic()
@@ -263,7 +273,10 @@ def _count_commits(out: Path) -> int:
 
 
 def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait until a condition is True. Raise TimeoutError after `seconds`, or if the process ends before."""
+    """Wait until `happened()` is true.
+
+    Raises TimeoutError after `seconds`, or if the process ends before.
+    """
     give_up = time.monotonic() + seconds
     while not happened():
         if process.poll() is not None or time.monotonic() > give_up:
@@ -273,14 +286,14 @@ def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", sec
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     for target in (*list_descendants(process.pid), process.pid):
-        # The process may have ended before it is killed.
+        # The process may have ended before.
         with suppress(ProcessLookupError):
             os.kill(target, 9)
     process.wait()
 
 
 def make_table(rows: list[Row]) -> Table:
-    """Return a table with a line for each run."""
+    """Return a table with a row for each run."""
     table = Table("fault", "server", "equal bits", "lost", "doubled", "commands", "s until the next commit", "s")
     for row in rows:
         numbers = (row.lost, row.doubled, row.commands, row.silence, row.seconds)

@@ -1,10 +1,10 @@
-"""The memory of every process during a long run: 2,000 clients, 200,000 updates of tiny tasks, a private cluster.
+"""Measure the memory of every process in a run of 2,000 clients and 200,000 updates on a private cluster.
 
     python -m benchmarks.system.memory
 
 The private memory of each process is read every second. A line is fitted to the values after the first third of the
-run, which is a warm-up. The first table has the level and the slope (per 1,000 updates) of the line of each process,
-and the growth of the object store. The second table has the memory of each process at every 2,000th update.
+run. The first table has each line's level and its slope per 1,000 updates, and the growth of the object store. The
+second table has the memory of each process at every 2,000th update.
 """
 
 import os
@@ -46,7 +46,7 @@ def make_dataset() -> Dataset:
 
 
 def process_kind(process: int) -> str | None:
-    """Return the kind of a process of the run, such as `driver` or `server`; None if it is no process of the run."""
+    """Return the kind of a process, such as `server`; None if the run does not own it."""
     if process == os.getpid():
         return "driver"
     called = process_title(process).split(" ")[0]
@@ -54,7 +54,7 @@ def process_kind(process: int) -> str | None:
 
 
 def object_store_bytes() -> float:
-    """Return the number of bytes that are used in Ray's object store."""
+    """Return the used bytes of Ray's object store."""
     # These functions of Ray have no type hints.
     whole = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free = ray.available_resources()  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ def object_store_bytes() -> float:
 
 
 class Seen(Callback):
-    """A callback that records the number of server steps so far."""
+    """A callback that counts the server steps."""
 
     blocking = False
     step = 0
@@ -72,7 +72,7 @@ class Seen(Callback):
 
 
 def main() -> None:
-    """Execute the run, fit a line to the memory of each process, and write both tables."""
+    """Execute the run, fit a line to each process's memory, and write both tables."""
     samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
     seen = Seen()
     over = threading.Event()
@@ -114,7 +114,7 @@ def make_experiment(out: Path) -> Experiment:
 
 
 def memory_over_time(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.DataFrame:
-    """Return the memory of each process in MB: the median of the samples in each interval of `EVERY` updates."""
+    """Return the memory of each process in MB, as medians over intervals of `EVERY` updates."""
     columns = {}
     for name, points in samples.items():
         steps, sizes = np.array(points, np.float64).T
@@ -125,13 +125,13 @@ def memory_over_time(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.D
 
 
 def write_table(name: str, table: pd.DataFrame) -> None:
-    """Write a table of results as a CSV file."""
+    """Write a table as a CSV file."""
     with replace_file(RESULTS / name) as stream:
         stream.write(table.to_csv(index=False).encode())
 
 
 def fit_line(name: str, points: list[tuple[int, float]]) -> dict[str, object]:
-    """Fit a line with medians (Theil-Sen), on which peaks have little influence. Return level and slope in MB."""
+    """Fit a Theil-Sen line, which ignores peaks, and return its level and slope in MB."""
     steps, sizes = np.array(points, np.float64).T
     first, second = np.triu_indices(len(steps), 1)
     apart = steps[second] > steps[first]

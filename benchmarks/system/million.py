@@ -1,10 +1,10 @@
-"""Runs with a million clients: start-up time, memory, and the time per event beside a run with a thousand clients.
+"""Measure runs with a million clients beside runs with a thousand.
 
     python -m benchmarks million
 
-The samples of a client are made when it trains. The speeds of devices are log-normal, and each device is available for
-a third of the day. Every run has a separate process and does not use Ray, so the memory of the process is the memory of
-the run.
+The table has the start-up time, the memory, and the time per event. A client's samples are made when it trains. The
+speeds of devices are log-normal, and each device is available for a third of the day. Every run has a separate process
+without Ray, so the memory of the process is the memory of the run.
 """
 
 import json
@@ -38,14 +38,14 @@ CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(n
 
 
 def draw_samples(client: int) -> tuple[Any, Any]:
-    """Return the samples of a client. They are from at most two classes."""
+    """Return a client's samples, of at most two classes."""
     rng = np.random.default_rng(client)
     y = rng.choice(rng.integers(0, CLASSES, 2), SAMPLES)
     return CENTRES[y] + rng.standard_normal((SAMPLES, FEATURES), np.float32), y
 
 
 class Seen(Callback):
-    """A callback that records the time of the first commit, and the number and the CPU time of later events."""
+    """A callback that records the time of the first commit, and the number and CPU time of later events."""
 
     blocking = False
 
@@ -63,7 +63,7 @@ class Seen(Callback):
 def measure_run(method: str, clients: int) -> dict[str, Any]:
     """Run a method in this process and measure the run.
 
-    Return the seconds to the first commit, the CPU time per later event, and the peak memory.
+    Returns the seconds to the first commit, the CPU time per later event, and the peak memory.
     """
     seen = Seen()
     started = time.perf_counter()
@@ -95,13 +95,19 @@ def measure_run(method: str, clients: int) -> dict[str, Any]:
     }
 
 
-def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = CLIENTS, repeats: int = 3) -> None:
+def main(
+    methods: tuple[str, ...] = tuple(RUNS),
+    clients: tuple[int, ...] = CLIENTS,
+    repeats: int = 3,
+    out: Path = RESULTS,
+) -> None:
     """Measure runs and write the table. It has each time's minimum over the repeats, and the maximum of the memory.
 
     Args:
         methods: The methods to measure.
         clients: The numbers of clients.
         repeats: The number of runs for each method and number of clients.
+        out: The CSV file.
     """
     rows = []
     for method in methods:
@@ -116,7 +122,7 @@ def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = CLIE
             row["peak_gb"] = max(one["peak_gb"] for one in of_count)
             rows.append(row)
             sys.stdout.write(" ".join(f"{name} {_format_value(value)}" for name, value in row.items()) + "\n")
-    with replace_file(RESULTS) as stream:
+    with replace_file(out) as stream:
         lines = [",".join(rows[0]), *(",".join(_format_value(value) for value in row.values()) for row in rows)]
         stream.write(("\n".join(lines) + "\n").encode())
 

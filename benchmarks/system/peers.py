@@ -1,14 +1,13 @@
-"""A comparison of fedraa with bare PyTorch, pfl-research, Flower and fluke: the same rounds of FedAvg on the same data.
+"""Compare fedraa with bare PyTorch, pfl-research, Flower and fluke on the same rounds of FedAvg.
 
 `python -m benchmarks peers` makes a virtual environment for each framework, runs every workload several times with all
 systems in turn, and writes `benchmarks/results/peers.csv`. Each measurement is a process that trains all rounds of a
 workload.
 
-The time of a round is the median over all rounds but the first. The start-up is the time from the start of the process
-to the end of the first round, minus the time of a round. The memory is the peak of the private memory of the process
-and all its child processes. The column `ratio` divides the time by that of the system `bare`, two processes of plain
-PyTorch. All systems take the same number of SGD steps on the same samples, and the table has the final accuracy of
-each. The order of the samples and the clients of a round differ between systems.
+The time of a round is the median over all rounds but the first. The start-up is the time until the end of the first
+round, minus the time of a round. The memory is the peak of the private memory of the process and all its child
+processes. The column `ratio` divides the time by that of `bare`, two processes of plain PyTorch. All systems take the
+same number of SGD steps on the same samples. The order of the samples and the clients of a round differ.
 """
 
 import csv
@@ -41,7 +40,12 @@ LONGEST_S = 900
 
 @dataclass(frozen=True)
 class System:
-    """A system to compare: its program with arguments and, if it needs a separate environment, the requirements."""
+    """A framework to measure.
+
+    Attributes:
+        program: Its program in `peer_programs`, with arguments.
+        requirements: The packages of its virtual environment; none if it needs no separate environment.
+    """
 
     program: tuple[str, ...]
     requirements: tuple[str, ...] = ()
@@ -53,7 +57,14 @@ class System:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured process: median seconds of a round, seconds of the start-up, peak memory in MB, final accuracy."""
+    """The measurements of one process.
+
+    Attributes:
+        round_s: The median seconds of a round.
+        start_s: The seconds of the start-up.
+        memory_mb: The peak memory in MB.
+        accuracy: The final accuracy.
+    """
 
     round_s: float
     start_s: float
@@ -73,7 +84,7 @@ SYSTEMS = {
     "flower": System(("run_flower.py",), ("flwr[simulation]==1.42.0",)),
     "fluke": System(("run_fluke.py",), ("fluke-fl==0.8.1",)),
 }
-# The workloads by name. Each has the shape of a sample and the fields of its Work.
+# The shape of a sample, and the fields of Work, by the workload's name.
 MNIST = (1, 28, 28)
 WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     # The workload of the comparison of frameworks in the FLUTE paper.
@@ -103,7 +114,9 @@ def main(
     environments: Path = ROOT / "build" / "peers",
     out: Path = RESULTS,
 ) -> None:
-    """Measure systems, print a table, and write it. Existing rows of other workloads and systems are kept.
+    """Measure systems, and print and write a table.
+
+    Existing rows of other workloads and systems are kept.
 
     Args:
         workloads: The names of the workloads.
@@ -130,12 +143,7 @@ def main(
 
 
 def find_python(system: System, environments: Path) -> Path:
-    """Return the Python interpreter of a system. If its virtual environment does not exist, make it.
-
-    Args:
-        system: The system.
-        environments: The folder of the environments.
-    """
+    """Return the Python interpreter of a system. Make its virtual environment if it does not exist."""
     if not system.requirements:
         return Path(sys.executable)
     folder = environments / system.environment
@@ -191,16 +199,10 @@ def measure_workload(name: str, pythons: dict[str, Path], repeats: int) -> Itera
 
 
 def write_data(work: Work, shape: tuple[int, ...]) -> None:
-    """Write synthetic samples of ten classes. The classes overlap, so that a small model makes some errors.
-
-    Args:
-        work: The workload.
-        shape: The shape of a sample.
-    """
+    """Write random samples [n, *shape] of ten overlapping classes."""
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((10, *shape), np.float32)
-    # The distance between the centres of the classes grows with the square root of the number of inputs, so the noise
-    # also does.
+    # The distance between the classes grows with the square root of the number of inputs.
     noise = 0.35 * np.sqrt(np.prod(shape))
     for part, count in (("train", work.clients * work.samples), ("test", 2000)):
         labels = rng.integers(0, 10, count)
@@ -245,9 +247,7 @@ def run_program(system: str, python: Path, work: Work) -> Measured:
 def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
     """Wait for a process, and return the peak memory of its process tree in bytes.
 
-    Args:
-        process: The process.
-        deadline: The Unix time at which it is killed.
+    The process is killed at `deadline`, a Unix time.
     """
     peak = 0.0
     while process.poll() is None:
@@ -260,12 +260,12 @@ def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
 
 
 def find_version(system: System) -> str:
-    """Return the version of the framework of a system, or an empty text for bare PyTorch and fedraa."""
+    """Return the version of a system's framework; empty for bare PyTorch and fedraa."""
     return system.requirements[0].partition("==")[2] if system.requirements else ""
 
 
 def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
-    """Read the rows of an existing table, by workload and system. Without a file there are no rows."""
+    """Read the rows of a table by workload and system; none without a file."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:
@@ -273,7 +273,7 @@ def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write the table."""
+    """Write the rows as a CSV file."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

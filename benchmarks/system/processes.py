@@ -1,4 +1,4 @@
-"""Information about child processes from Linux's /proc."""
+"""Read information about child processes from Linux's /proc."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ PROC = Path("/proc")
 
 
 def list_descendants(root: int) -> list[int]:
-    """Return the ids of all living child processes of a process, and of their children."""
+    """Return the ids of all living descendants of a process."""
     parents: dict[int, int] = {}
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
         fields = _read_status(int(entry.name))
-        # Z is the state of a zombie, which is a process that has ended.
+        # Z is the state of a zombie, a process that has ended.
         if fields is not None and fields[0] != "Z":
             parents[int(entry.name)] = int(fields[1])
     family = [root]
@@ -48,7 +48,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def _read_status(process: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the process name. The first ones are the state and the parent."""
+    """Return the fields of /proc/PID/stat after the process name; None if the process has ended."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -56,7 +56,7 @@ def _read_status(process: int) -> list[str] | None:
 
 
 def unique_bytes(process: int) -> int:
-    """Return the memory that would be free if the process ended, in bytes; 0 if it has ended."""
+    """Return the bytes that would be free if a process ended; 0 if it has ended."""
     try:
         text = (PROC / str(process) / "smaps_rollup").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Metrics of the project's language: phrases that are hard to read, one-word function names, and dense code.
+"""Measure phrases that are hard to read, one-word function names, and dense code.
 
 Each limit is about twice the worst rate in torchtitan, fedjax, pfl-research, acme, torchft and Flower. The measured
 texts are docstrings, comments, strings that a user can see, and Markdown pages.
@@ -18,14 +18,14 @@ from fedraa.cli.console import print_line
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("fedraa", "actors", "schedulers", "benchmarks", "examples")
-# Strings with fewer words are not measured, because they are mostly keys or names.
+# Shorter strings are mostly keys or names.
 MIN_WORDS = 5
 # The number of characters of each text that `--worst` prints.
 SHOWN = 240
 
 
 class Phrase(NamedTuple):
-    """A regular expression that matches a phrase, and the maximum number of its occurrences per 1,000 words."""
+    """A regular expression, and the maximum number of its matches per 1,000 words."""
 
     pattern: str
     limit: float
@@ -49,9 +49,9 @@ PHRASES = {
     ),
     "nobody, somebody": Phrase(r"\b(nobody|somebody|nowhere|someone else)\b", 0.2),
 }
-# A docstring must begin with a verb or a noun, not with one of these words.
+# A docstring must begin with a verb or a noun.
 FIRST_WORD = re.compile(r"(What|Whether|Who|Whose|Of|As|That|Those|Where|How|Which|By|In|From|Not|Nothing)(?!\w)")
-# These words must not be names of variables, because they do not describe a value.
+# These names describe no value.
 FUNCTION_WORD = re.compile(
     "given|found|each|made|said|told|there|few|some|most|least|once|such|others|rest|ours|theirs"
 )
@@ -71,12 +71,12 @@ DOCUMENTED = (*FUNCTIONS, ast.ClassDef, ast.Module)
 
 @dataclass(frozen=True)
 class Text:
-    """A docstring, comment, string or paragraph of the project, in which phrases are counted.
+    """A docstring, comment, string or paragraph of the project.
 
     Attributes:
         kind: docstring, comment, string or page.
         place: The file. For a Python file also the line.
-        words: The text, in which each sequence of spaces and line breaks is one space.
+        words: The text with single spaces.
     """
 
     kind: str
@@ -96,7 +96,7 @@ def main(worst: int = 0) -> None:
     """Print every metric beside its limit.
 
     Args:
-        worst: The number of texts that are printed after the metrics: those with the most matched phrases per word.
+        worst: The number of texts to print, those with the most matched phrases per word.
     """
     texts = list(read_texts(ROOT))
     for name, rate in measure(ROOT, texts).items():
@@ -107,7 +107,7 @@ def main(worst: int = 0) -> None:
 
 
 def measure(root: Path, texts: list[Text]) -> dict[str, Rate]:
-    """Return the metrics of the project in the folder `root`: rates of phrases, one-word names and dense code."""
+    """Return the rates of phrases, one-word names and dense code in the project folder `root`."""
     words = sum(len(text.words.split()) for text in texts)
     rates = {
         name: Rate(1000 * sum(len(re.findall(phrase.pattern, text.words)) for text in texts) / words, phrase.limit)
@@ -123,7 +123,7 @@ def measure(root: Path, texts: list[Text]) -> dict[str, Rate]:
 
 
 def find_worst(texts: list[Text]) -> list[Text]:
-    """Return the texts that contain a matched phrase. Those with the most phrases per word come first."""
+    """Return the texts with matched phrases, those with the most per word first."""
 
     def density(text: Text) -> float:
         hits = sum(len(re.findall(phrase.pattern, text.words)) for phrase in PHRASES.values())
@@ -134,7 +134,7 @@ def find_worst(texts: list[Text]) -> list[Text]:
 
 
 def read_texts(root: Path) -> Iterator[Text]:
-    """Yield all texts of the project: docstrings, comments, longer strings and paragraphs of Markdown pages."""
+    """Yield all docstrings, comments, longer strings and paragraphs of pages."""
     for file in _python_files(root):
         yield from _read_module(file.read_text(), file.relative_to(root).as_posix())
     for page in (*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))):
@@ -172,7 +172,7 @@ def _read_module(source: str, name: str) -> Iterator[Text]:
 
 
 def _string_value(node: ast.AST) -> str | None:
-    """Return the text of a string constant, or of an f-string with X in place of each value. Otherwise return None."""
+    """Return the text of a string, with X for each value of an f-string; None for other nodes."""
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -181,7 +181,7 @@ def _string_value(node: ast.AST) -> str | None:
 
 
 def _measure_code(root: Path) -> dict[str, float]:
-    """Return the metrics of names and dense code. Their keys are those of CODE_LIMITS."""
+    """Return the metrics of names and dense code by their names in CODE_LIMITS."""
     counts: Counter[str] = Counter()
     for file in _python_files(root):
         source = file.read_text()
@@ -199,7 +199,7 @@ def _measure_code(root: Path) -> dict[str, float]:
 
 
 def _classify(node: ast.AST) -> Mapping[str, int]:
-    """Return the counts of dense code to which one node of a syntax tree adds, each with the number 0 or 1."""
+    """Return 0 or 1 for each count to which a node of a syntax tree may add."""
     docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     is_assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     is_function = isinstance(node, FUNCTIONS) and not node.name.startswith("__")

@@ -1,4 +1,4 @@
-"""CSV tables of results. Rows are added one by one, so that an interrupted measurement can continue."""
+"""Tables of results in CSV files, written row by row."""
 
 import csv
 from dataclasses import asdict, fields
@@ -11,7 +11,7 @@ RowT = TypeVar("RowT")
 
 
 def add_row(out: Path, row: Any) -> None:
-    """Append a row to a CSV file. The row is an object of a dataclass with a field per column."""
+    """Append a dataclass object to a CSV file with a column per field."""
     is_new = not out.exists()
     with out.open("a", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(row)])
@@ -21,7 +21,7 @@ def add_row(out: Path, row: Any) -> None:
 
 
 def read_rows(out: Path, kind: type[RowT]) -> list[RowT]:
-    """Read the rows of a CSV file as objects of the dataclass `kind`. Without a file there are no rows."""
+    """Read the rows of a CSV file as objects of the dataclass `kind`; none without a file."""
     if not out.exists():
         return []
     adapter = TypeAdapter(kind)

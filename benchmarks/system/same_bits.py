@@ -1,8 +1,7 @@
-"""Check that more than 70 small runs have the same results, bit for bit, in this checkout and in an earlier commit.
+"""Check that over 70 small runs have the same bits in this checkout and in an earlier commit, the base.
 
-The runs use the virtual clock. They cover every built-in method, and the options that have separate code paths. This
-file is executed twice, each time in a process that imports the package `fedraa` of one of the two checkouts. Therefore
-the runs below use only the public Python interface.
+The runs use the virtual clock. They cover every built-in method and the options with separate code paths. This file is
+executed once with the package `fedraa` of each checkout, so the runs use only the public Python interface.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# Log keys that were renamed after the earlier commit (the base). It maps the key in the base to the present key.
+# The present name of each log key that was renamed after the base.
 RENAMED: dict[str, str] = {
     "mix": "weight",
     "what": "error",
@@ -26,10 +25,9 @@ RENAMED: dict[str, str] = {
     "counts": "fragment_updates",
     "feasible": "feasible_fragments",
 }
-# Keys of summary.json that are not compared, because they depend on real time: the duration of the run, and the number
-# of messages between workers and shards.
+# Keys of summary.json that depend on real time.
 REAL_TIME = {"wall", "shards"}
-# Fields of an experiment that were renamed after the base. It maps the present name to the name in the base.
+# The base's name of each experiment field that was renamed after the base.
 RENAMED_FIELDS = {"polyak_fraction": "average", "vmap_batch": "stack"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
 UPDATES, ROUNDS = 24, 3
@@ -53,7 +51,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     names = list(digests_here | digests_at_base)
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
-    # The import is here, because the checkout of the base may not have this function and does not execute this line.
+    # The base may lack this function.
     from fedraa.cli.console import print_line
 
     print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
@@ -63,7 +61,10 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
 
 @contextmanager
 def _checkout_base(base: str) -> Iterator[Path]:
-    """Yield the folder of a temporary checkout of the commit `base`. Raise InputError if there is no such commit."""
+    """Yield the folder of a temporary checkout of the commit `base`.
+
+    Raises InputError if there is no such commit.
+    """
     with tempfile.TemporaryDirectory(prefix="same-bits-") as folder:
         directory = Path(folder) / "base"
         added = subprocess.run(
@@ -73,7 +74,7 @@ def _checkout_base(base: str) -> Iterator[Path]:
             text=True,
         )
         if added.returncode:
-            # The base may have no such error: it is imported only in the process that compares.
+            # The base may lack this error.
             from fedraa.errors import InputError
 
             raise InputError("base", got=base, expected=f"a commit of this repository ({added.stderr.strip()})")
@@ -84,14 +85,14 @@ def _checkout_base(base: str) -> Iterator[Path]:
 
 
 def _start_experiments(root: Path, only: tuple[str, ...]) -> "subprocess.Popen[str]":
-    """Start a process that executes the runs with the code of the checkout in the folder `root`."""
+    """Start a process that executes the runs with the code in the folder `root`."""
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", str(Path(__file__)), *only]
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
-    """Read the digests that a process prints, one run per line. Show its progress."""
+    """Read the digests that a process prints, one run per line, and show its progress."""
     assert process.stdout is not None
     digests: dict[str, Digests] = {}
     for line in process.stdout:
@@ -99,7 +100,7 @@ def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Dig
         digests[name] = values
         sys.stderr.write(f"{label}: {len(digests)} {name}\n")
     if process.wait():
-        # The base may have no such error: it is imported only in the process that compares.
+        # The base may lack this error.
         from fedraa.errors import InputError
 
         raise InputError("same_bits", f"the experiments of {label} ended with exit code {process.returncode}")
@@ -107,7 +108,7 @@ def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Dig
 
 
 def _describe_difference(name: str, here: Digests | None, at_base: Digests | None) -> str | None:
-    """Return a sentence that names the files in which two runs differ; None if the runs are equal."""
+    """Return a sentence that names the differing files of two runs; None if the runs are equal."""
     if at_base is None:
         return f"{name}: ran only here"
     if here is None:
@@ -119,11 +120,7 @@ def _describe_difference(name: str, here: Digests | None, at_base: Digests | Non
 
 
 def digests_of(directory: Path) -> Digests:
-    """Return digests of the files of a run that has ended, and of its final model.
-
-    Args:
-        directory: The run directory.
-    """
+    """Return the digests of a finished run's files and of its final model."""
     events = []
     for line in (directory / "events.jsonl").read_text().splitlines():
         event = {RENAMED.get(key, key): value for key, value in json.loads(line).items() if key != "wall"}
@@ -146,7 +143,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return, by name, a function for each run. The function executes the run and writes its directory."""
+    """Return, by name, a function that executes a run in a directory."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},
@@ -175,19 +172,21 @@ def _list_experiments() -> dict[str, Callable[[Path], object]]:
 
 @cache
 def _method_names() -> list[str]:
-    """Return the names of all methods. They come from the command `fedraa methods`, which both commits have."""
+    """Return the names of all methods from the command `fedraa methods`."""
     command = [sys.executable, "-m", "fedraa", "methods", "--json"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return [row["name"] for row in rows]
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return fields with a model that has adapters or batch norm, if the method needs it. Otherwise return none."""
+    """Return fields with a model that has what the method needs. Return none if the method can train any model."""
     import torch
     from torch import nn
 
     import fedraa as fl
 
+    if method in ("depthfl", "depthfl-feddyn"):
+        return {"model": "mlp-exits", "hidden": (16, 16)}
     if method not in ("hetlora", "flora", "fedbn"):
         return {}
     torch.manual_seed(0)
@@ -200,7 +199,7 @@ def _model_fields(method: str) -> dict[str, Any]:
 
 
 def _with_nan() -> Any:
-    """Return a data set in which one training sample is NaN, so that one client is bad."""
+    """Return a data set in which one client has a NaN in a training sample."""
     import numpy as np
 
     import fedraa as fl
@@ -221,7 +220,7 @@ def _limit_fields(method: str) -> dict[str, int]:
 
 
 def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that executes a run with these fields. In the base, renamed fields get their earlier names."""
+    """Return a function that executes a run with these fields, under their names in the base if necessary."""
     import fedraa as fl
 
     known = fl.Experiment.model_fields
@@ -233,7 +232,7 @@ def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
 
 
 def _interrupted_run(method: str) -> Callable[[Path], object]:
-    """Return a function that executes a run, interrupts it at three evaluations, and resumes it after each."""
+    """Return a function that interrupts a run at three evaluations and resumes it after each."""
     import fedraa as fl
 
     class Stop(fl.Callback):
@@ -259,7 +258,7 @@ def _interrupted_run(method: str) -> Callable[[Path], object]:
 
 
 def _run_here(only: list[str]) -> None:
-    """Execute the runs with the package `fedraa` that Python imports. Print a line of JSON for each run."""
+    """Execute the runs with the imported package `fedraa`, and print a JSON line for each."""
     experiments = _list_experiments()
     unknown = set(only) - set(experiments)
     if unknown:

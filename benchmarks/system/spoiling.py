@@ -1,4 +1,4 @@
-"""The kinds of invalid updates that bad clients send, and fedraa's message in the log about each kind."""
+"""The kinds of invalid updates that bad clients send, and the log's message about each."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from fedraa.messages import Update
 
-# The kinds of invalid updates, each with a regular expression that matches its message in the log.
+# A regular expression of the log's message, by kind of invalid update.
 CAUSES = {
     "not finite": r"update refused: params hold 1 values that are not finite",
     "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
@@ -17,7 +17,7 @@ CAUSES = {
 
 
 def spoil_update(update: Update, kind: str) -> Update:
-    """Change a valid update into an invalid one of this kind and return it, or raise the error of this kind."""
+    """Make a valid update invalid, or raise the error of this kind."""
     params = update.params.copy()
     match kind:
         case "not finite":

@@ -1,7 +1,7 @@
-"""Metrics of the structure of the code: folders, levels of imports, and import cycles.
+"""Measure the structure of the code: folders, levels of imports, and import cycles.
 
-Here a folder is a folder of fedraa, a module at its root, or one of the packages `actors` and `schedulers` as a whole.
-Each folder has a level: it imports only folders with lower levels.
+A folder is a folder of fedraa, a module at its root, or the package `actors` or `schedulers` as a whole. It imports
+only folders of lower levels.
 """
 
 import ast
@@ -20,12 +20,12 @@ Graph = Mapping[str, set[str]]
 """A mapping from each node to the nodes that it imports."""
 
 
-# `structure_metrics` counts the files that name this method. The name has no other meaning in the code.
+# Files that contain this name are files of the method, because the name has no other meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 
 def main() -> None:
-    """Print the metrics of the structure, such as modules, levels and cycles, and then the folders by level."""
+    """Print the metrics of the structure, and then the folders by level."""
     for name, value in structure_metrics().items():
         print_line(f"{name:42} {value}")
     print_line("\nlevel  folders")
@@ -55,7 +55,10 @@ def structure_metrics() -> dict[str, int]:
 
 
 def files_that_name(method: str) -> list[str]:
-    """Return the source files that name a method. A new method requires changes of these files and a test."""
+    """Return the source files that name a method.
+
+    They show how many files a new method changes.
+    """
     folders = (*PACKAGES, "docs/site")
     paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
     return [_relative_path(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
@@ -70,8 +73,7 @@ def read_next(method_file: str) -> list[str]:
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
     graph = module_graph(PACKAGES)
-    # The engine runs the components of a method. Therefore a run imports a file if the method's file or the engine
-    # imports it, directly or indirectly.
+    # The engine runs the components of a method, so a run also imports what the engine imports.
     reached = _reachable_nodes(graph, _module_name(path)) | _reachable_nodes(graph, "fedraa.engine.executor")
     for name in named:
         path = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
@@ -81,7 +83,10 @@ def read_next(method_file: str) -> list[str]:
 
 
 def assign_levels(folders: Graph) -> list[list[str]]:
-    """Return the folders by level. A folder imports only folders of lower levels. Raises ValueError for a cycle."""
+    """Return the folders by level.
+
+    Raises ValueError for an import cycle.
+    """
     level: dict[str, int] = {}
     for name in below_first(folders):
         level[name] = max((level[below] + 1 for below in folders.get(name, ())), default=0)
@@ -90,7 +95,7 @@ def assign_levels(folders: Graph) -> list[list[str]]:
 
 
 def imported_names(source: str) -> set[str]:
-    """Return all imports in a module as dotted names, including those within functions and for type checkers.
+    """Return all imports of a module as dotted names, including those for type checkers.
 
     `from a.b import c` gives `a.b.c`, even if `c` is not a module.
     """
@@ -107,7 +112,7 @@ def imported_names(source: str) -> set[str]:
 
 
 def module_graph(packages: Sequence[str]) -> Graph:
-    """Return the modules of packages as a graph: each module with the modules that it imports."""
+    """Return each module of the packages with the modules that it imports."""
     paths = chain.from_iterable(sorted((ROOT / package).rglob("*.py")) for package in packages)
     files = {_module_name(path): path for path in paths}
     graph: dict[str, set[str]] = {}
@@ -118,10 +123,7 @@ def module_graph(packages: Sequence[str]) -> Graph:
 
 
 def folder_graph(modules: Graph) -> Graph:
-    """Return the folders as a graph: each folder with the folders that it imports.
-
-    A folder is a folder of fedraa, a module at its root, or the package `actors` or `schedulers` as a whole.
-    """
+    """Return each folder with the folders that it imports."""
     folders: dict[str, set[str]] = {}
     for name, targets in modules.items():
         here = folder_of_module(name)
@@ -138,13 +140,16 @@ def folder_of_module(module: str) -> str:
 
 
 def find_cycles(graph: Graph) -> list[tuple[str, ...]]:
-    """Return the import cycles of a graph: the groups of nodes that import each other, directly or indirectly."""
+    """Return the groups of nodes that import each other, directly or indirectly."""
     reach = {name: _reachable_nodes(graph, name) for name in graph}
     return sorted({tuple(sorted(other for other in reach[name] if name in reach[other])) for name in graph} - {()})
 
 
 def below_first(graph: Graph) -> list[str]:
-    """Return the modules or folders so that each imports only earlier ones. Raises ValueError for a cycle."""
+    """Return the nodes in an order in which each imports only earlier ones.
+
+    Raises ValueError for an import cycle.
+    """
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -152,10 +157,7 @@ def below_first(graph: Graph) -> list[str]:
 
 
 def is_package(folder: str) -> bool:
-    """Return True if a node of `folder_graph` is a package.
-
-    A node is either a package or a single module at the root of fedraa, such as `fedraa.rng`.
-    """
+    """Return True for a package, False for a module at the root of fedraa, such as `fedraa.rng`."""
     return folder != "fedraa" and (ROOT / folder.replace(".", "/")).is_dir()
 
 
@@ -169,7 +171,7 @@ def _module_name(path: Path) -> str:
 
 
 def _resolve_module(name: str, files: Mapping[str, Path]) -> str | None:
-    """Return the module to which a dotted name belongs. If it is a name in another package, return None."""
+    """Return the module to which a dotted name belongs; None for another package's name."""
     if name in files:
         return name
     module = name.rpartition(".")[0]

@@ -1,12 +1,9 @@
-"""Measure fedraa's overhead per task for short tasks: the time of a task minus the time of its SGD steps.
+"""Measure fedraa's overhead per task: the time of a short task minus the time of its SGD steps.
 
-`python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains MLPs (784-8-10 and 784-200-10) with
-plain SGD on 1,000 clients of 60 samples, one epoch of two minibatches per task. The small model shows the fixed
-overhead of a task. The large model also shows the cost of reading and writing 159,010 parameters several times. After
-each round of fedraa the same process takes the same steps with a bare PyTorch loop, so that the conditions are equal.
-The bare loop loads no weights, shuffles no data and combines no models, so fedraa's time for these operations counts as
-overhead. Times are the CPU time of all processes, because other programs may run at the same time. The column `wall_ms`
-has the real time per task; on Ray two workers train in parallel.
+`python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains two MLPs on 1,000 clients of 60
+samples, with two minibatches per task. After each round the same process takes the same steps in a bare PyTorch loop.
+Times are the CPU time of all processes. The column `wall_ms` has the real time per task; on Ray two workers train in
+parallel.
 """
 
 import csv
@@ -52,7 +49,7 @@ def main(
     rounds: int = 7,
     out: Path = RESULTS,
 ) -> None:
-    """Measure the overhead per task of each engine, print a table, and write it.
+    """Measure the overhead per task of each engine, and print and write a table.
 
     Args:
         engines: The engines to measure.
@@ -75,15 +72,15 @@ def main(
 
 
 def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:
-    """Measure an engine and a model, and return their row of the table in ms per task.
+    """Measure an engine and a model, and return the table row in ms per task.
 
-    The numbers are minima over the rounds, because disturbances by other programs only increase times.
+    The numbers are minima over the rounds, because other programs only increase times.
 
     Args:
         engine: The engine.
-        hidden: Number of hidden units of the model.
-        clients: Number of clients, which all train in every round.
-        rounds: Measured rounds.
+        hidden: The number of hidden units.
+        clients: The number of clients, which all train in every round.
+        rounds: The number of measured rounds.
     """
     chosen = make_experiment(engine, hidden, clients, rounds)
     spec = build_run(chosen, dataset=synthetic_dataset(SAMPLES_PER_CLIENT * clients))
@@ -108,13 +105,13 @@ def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> 
 
 
 def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
-    """Return the experiment whose steps the bare loop repeats. It has one additional round to warm up.
+    """Return the experiment whose steps the bare loop repeats, with one more round to warm up.
 
     Args:
         engine: The engine.
-        hidden: Number of hidden units of the model.
-        clients: Number of clients.
-        rounds: Measured rounds.
+        hidden: The number of hidden units.
+        clients: The number of clients.
+        rounds: The number of measured rounds.
     """
     return Experiment(
         method="fedavg",
@@ -151,7 +148,7 @@ def _open_executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
 
 
 class BareLoop:
-    """A bare loop in PyTorch: only the SGD steps on the minibatches of all clients, without federated learning."""
+    """A PyTorch loop that takes only the SGD steps on the minibatches of all clients."""
 
     def __init__(self, data: Federated, hidden: int) -> None:
         self._model = build_mlp((784, hidden, 10))
@@ -162,7 +159,6 @@ class BareLoop:
             self._batches += zip(torch.split(x, BATCH_SIZE), torch.split(y, BATCH_SIZE), strict=True)
 
     def train(self) -> None:
-        """Take all SGD steps of one round."""
         for x, y in self._batches:
             self._optimizer.zero_grad()
             torch.autograd.backward([F.cross_entropy(self._model(x), y)])
@@ -172,7 +168,7 @@ class BareLoop:
 class Turns(Callback):
     """A callback that runs the bare loop after each round of fedraa and records the seconds of both.
 
-    The first round is not recorded, because it is a warm-up.
+    The first round is a warm-up and is not recorded.
     """
 
     blocking = False

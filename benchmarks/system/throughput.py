@@ -1,4 +1,4 @@
-"""Measurements of fedraa's overhead: its times divided by the times of bare PyTorch loops or bare Ray calls."""
+"""Divide fedraa's times by the times of bare PyTorch loops or bare Ray calls."""
 
 import json
 import pickle
@@ -99,7 +99,7 @@ def main(
 def check_settings(
     clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None
 ) -> None:
-    """Raise InputError for settings that cannot be measured, before the slow work.
+    """Raise InputError for settings that cannot be measured.
 
     Args:
         clients: The numbers of clients.
@@ -120,7 +120,7 @@ def check_settings(
 
 @contextmanager
 def start_cluster() -> Iterator[None]:
-    """Start a Ray cluster for all measurements. It has a worker per core, because the driver trains nothing."""
+    """Start a Ray cluster with one worker per core."""
     with return_freed_memory():
         ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
@@ -139,7 +139,7 @@ def measure_rounds(
     device: str = "cpu",
     vmap_batch: int = 1,
 ) -> Figure:
-    """Measure the time of a round of FedAvg after a warm-up round, in fedraa and in bare processes.
+    """Measure a round of FedAvg in fedraa and in bare processes, after a warm-up round.
 
     Args:
         dataset: The data.
@@ -167,7 +167,7 @@ def measure_rounds(
 
 
 def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
-    """Measure the time of Fed-RAA beside bare processes with the same tasks, and the share of time without work.
+    """Measure Fed-RAA and plain PyTorch on the same tasks, and the workers' idle fraction.
 
     Args:
         dataset: The data.
@@ -196,14 +196,14 @@ def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: in
 
 
 class Idle(Worker):
-    """A worker that does not train and returns the parameters of a task unchanged."""
+    """A worker that returns the parameters of a task without training."""
 
     def train(self, task: Task, *shard: Any) -> Update:
         return Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
 
 
 class Echo:
-    """An actor that does the minimum for an update: it returns an array of the same size."""
+    """A Ray actor that only copies an array and returns it."""
 
     def call(self, params: Vector) -> Vector:
         return params.copy()
@@ -212,7 +212,7 @@ class Echo:
 def measure_empty_updates(
     dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000
 ) -> Figure:
-    """Measure the seconds per asynchronous update without training, and per call of actors that return the same bytes.
+    """Measure the seconds per update without training, and per bare Ray call with the same bytes.
 
     Args:
         dataset: The data.
@@ -236,7 +236,7 @@ def measure_empty_updates(
 
 
 def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
-    """Measure the seconds per call of actors. Each actor has `CALLS_PER_WORKER` queued calls, like fedraa's workers.
+    """Measure the seconds per call of Echo actors, with `CALLS_PER_WORKER` queued calls each.
 
     Args:
         actors: The actors.
@@ -257,7 +257,9 @@ def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
 
 
 def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
-    """Measure the server's time per asynchronous update: choosing and copying a fragment, and mixing the update.
+    """Measure the server's time per asynchronous update.
+
+    The server chooses and copies a fragment, and mixes the update.
 
     Args:
         dataset: The data.
@@ -279,7 +281,7 @@ def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int
 
 
 def bytes_moved(dataset: Dataset, model: str) -> Figure:
-    """Measure the size of an update's message beside the size of the submodel that it contains."""
+    """Measure the bytes of an update's message and of the submodel in it."""
     server = make_server(
         build_run(trial_experiment("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset),
         lambda *_, **__: None,
@@ -293,9 +295,9 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
 
 
 def start_up(repeats: int) -> Figure:
-    """Measure the time from the start of a process to its first update, beside `ray.init` and the imports.
+    """Measure the time from a process's start to its first update, and the time of `ray.init` and the imports.
 
-    The first pair of runs is not counted, because it fills the caches of the machine.
+    The first pair of runs fills the machine's caches and is not counted.
     """
     experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
     code = f"import fedraa, pathlib, sys; fedraa.run(fedraa.Experiment({experiment}, out=pathlib.Path(sys.argv[1])))"
@@ -312,7 +314,7 @@ def start_up(repeats: int) -> Figure:
 
 
 def time_python(code: str, *arguments: str) -> float:
-    """Run code in a new Python interpreter, and return the seconds until the interpreter has ended."""
+    """Run code in a new Python interpreter, and return its duration in seconds."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
     return time.perf_counter() - started

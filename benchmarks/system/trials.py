@@ -1,4 +1,4 @@
-"""The runs that `python -m benchmarks throughput` measures: their experiment, execution and measurement."""
+"""Execute and measure the runs of `python -m benchmarks throughput`."""
 
 import os
 import statistics
@@ -34,7 +34,17 @@ MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}
 
 @dataclass(frozen=True)
 class Figure:
-    """A measurement: the median in fedraa and, if measured, in bare code (`floor`). `cpu` is the ratio of CPU times."""
+    """The result of a measurement.
+
+    Attributes:
+        what: The name of the measurement.
+        clients: The number of clients.
+        model: A key of MODELS.
+        unit: The unit of `fedraa` and `floor`.
+        fedraa: The median in fedraa.
+        floor: The median in bare code; None if it was not measured.
+        cpu: The ratio of the CPU times; None if it was not measured.
+    """
 
     what: str
     clients: int
@@ -51,13 +61,13 @@ class Figure:
         return self.fedraa / self.floor
 
     def numbers(self) -> list[str]:
-        """Return four texts: fedraa's value with unit, the bare code's value, their ratio, the ratio of CPU times."""
+        """Return as text: fedraa's value with unit, the bare value, their ratio, and the CPU ratio."""
         compared_values = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
         return [f"{self.fedraa:.3g} {self.unit}", *compared_values]
 
 
 def synthetic_dataset(samples: int) -> Dataset:
-    """Return random samples with the shape of MNIST, because the speed does not depend on the values."""
+    """Return random samples in the shape of MNIST, because the speed does not depend on the values."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((samples, 1, 28, 28), np.float32)
     y = rng.integers(0, 10, samples)
@@ -67,7 +77,7 @@ def synthetic_dataset(samples: int) -> Dataset:
 def trial_experiment(
     method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any
 ) -> Experiment:
-    """Return the experiment whose training the bare loops repeat. It has almost no evaluation.
+    """Return an experiment that the bare loops can repeat, with almost no evaluation.
 
     Args:
         method: The name of the method.
@@ -112,7 +122,7 @@ class Marks(Callback):
 def measure_run(
     experiment: Experiment, dataset: Dataset, warm: int, worker: type[Worker] = Worker
 ) -> tuple[Spent, list[Update]]:
-    """Execute a run with the server in this process. Measure it from the step `warm` to the last step.
+    """Execute a run with the server in this process, and measure it after the warm-up.
 
     Args:
         experiment: The experiment.
@@ -149,12 +159,12 @@ class _Noting(RayExecutor):
 
 
 def cpu_seconds_of_all() -> float:
-    """Return the CPU seconds of this process and of all its living child processes and their children."""
+    """Return the CPU seconds of this process and of its living descendants."""
     return time.process_time() + sum(map(cpu_seconds, list_descendants(os.getpid())))
 
 
 def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
-    """Start bare processes (plain PyTorch) with the data of the clients.
+    """Start plain PyTorch processes with the data of the clients.
 
     Args:
         dataset: The data, split evenly in order.
@@ -182,5 +192,5 @@ def compare_times(what: str, clients: int, model: str, measured_times: list[Spen
 
 
 def median_wall(spent: list[Spent]) -> float:
-    """Return the median of the wall-clock seconds."""
+    """Return the median elapsed seconds."""
     return statistics.median(one.wall for one in spent)

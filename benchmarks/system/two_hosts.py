@@ -1,7 +1,7 @@
-"""Two simulated hosts with an unreliable link. They are network namespaces on this machine.
+"""Simulate two hosts with an unreliable link, as network namespaces on this machine.
 
-A relay passes IP packets between the namespaces. It can drop all packets (a cut), drop some of them, and delay them.
-The module needs root, the command `ip`, and /dev/net/tun. Nothing outside the two namespaces can reach their addresses.
+A relay passes IP packets between the namespaces. It can drop or delay packets. The module needs root, the command `ip`,
+and /dev/net/tun. Nothing outside the two namespaces can reach their addresses.
 """
 
 import fcntl
@@ -18,18 +18,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-# The request number and the flags with which Linux creates a TUN device, a network device whose packets a program
-# handles.
+# The request number and flags that create a TUN device, whose packets a program handles.
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 MTU = 1500
-# Seconds between two checks if the relay must stop.
 POLL_INTERVAL_S = 0.02
 
 
 @dataclass
 class Link:
-    """The link between two hosts. It loses a share of the packets, delays all other packets, and can be cut."""
+    """The link between two hosts.
+
+    Attributes:
+        ends: The file descriptors of the two hosts' TUN devices.
+        is_cut: True if the link drops all packets.
+        loss: The fraction of packets to drop.
+        delay_s: The delay of the other packets.
+        jitter_s: The maximum random additional delay.
+        dropped: The number of dropped packets.
+    """
 
     ends: tuple[int, int]
     is_cut: bool = False
@@ -42,7 +49,7 @@ class Link:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Cut the link during the block: drop all packets."""
+        """Drop all packets during the `with` block."""
         self.is_cut = True
         try:
             yield
@@ -51,7 +58,7 @@ class Link:
 
     @contextmanager
     def relayed(self) -> Iterator[None]:
-        """Run the relay of packets during the block."""
+        """Relay packets during the `with` block."""
         thread = threading.Thread(target=self._relay)
         thread.start()
         try:
@@ -97,11 +104,7 @@ class Host:
 
 @contextmanager
 def two_hosts(prefix: str = "fedraa") -> Iterator[tuple[Host, Host, Link]]:
-    """Provide two simulated hosts and the link between them for the `with` block.
-
-    Args:
-        prefix: The beginning of the names of the namespaces and of their network devices.
-    """
+    """Provide two simulated hosts and the link between them for the `with` block."""
     hosts = (Host(f"{prefix}-a", "10.213.77.1"), Host(f"{prefix}-b", "10.213.77.2"))
     with ExitStack() as stack:
         ends = []
@@ -122,7 +125,7 @@ def two_hosts(prefix: str = "fedraa") -> Iterator[tuple[Host, Host, Link]]:
 
 
 def _open_tun(name: str) -> int:
-    """Create a TUN device and return its descriptor."""
+    """Create a TUN device and return its file descriptor."""
     end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
     return end

@@ -1,4 +1,4 @@
-"""Workers that serve one run after another. A new worker would need seconds to start, because it imports PyTorch."""
+"""Workers that serve one run after another, because a new worker needs seconds to import PyTorch."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ class WarmWorker:
     """An actor that serves as a worker for one run after another."""
 
     def prepare(self, kind: type[Worker], *args: Any) -> None:
-        """Replace the current worker in this actor by a new worker of a class."""
+        """Replace the current worker by a new one of the class `kind`."""
         self._worker = kind(*args)
 
     def started(self) -> str:
@@ -29,13 +29,13 @@ class WarmWorker:
 
 @dataclass
 class WorkerPool:
-    """A pool of WarmWorker actors that no run uses. Some actors are started in advance."""
+    """Idle WarmWorker actors, some of which are started in advance."""
 
     spares: int = 1
     free: list[Any] = field(default_factory=list)
 
     def take(self) -> Any:
-        """Take an actor out of the pool, and start another actor in advance."""
+        """Return an idle actor, and start another one in advance."""
         kind = actor_class(WarmWorker)
         while len(self.free) <= self.spares:
             self.free.append(kind.remote())
@@ -44,14 +44,13 @@ class WorkerPool:
 
 @dataclass
 class PooledExecutor(RayExecutor):
-    """An executor that uses the actors of a pool. At its end it puts the living actors back into the pool."""
+    """An executor that takes its actors from a pool and returns the living ones at its end."""
 
     pool: WorkerPool = field(default_factory=WorkerPool)
 
     def _create_actor(self, number: int, group: int, device: str) -> Any:
         actor = self.pool.take()
-        # Ray may execute calls in another order. Therefore the executor waits for the answer before it makes the next
-        # call.
+        # Ray may reorder calls, so the executor waits for the answer.
         runtime.get(actor.prepare.remote(self.worker, number, self.worker_spec, self.threads, device))
         return actor
 

@@ -3,7 +3,7 @@
 from html import escape
 from itertools import groupby
 
-from fedraa.cli.flags import OWN, POSITIONAL, flags_of
+from fedraa.cli.flags import OWN, POSITIONAL, list_flags
 from fedraa.cli.main import COMMANDS
 from fedraa.composition.overrides import SHORTCUTS
 
@@ -27,10 +27,10 @@ def command_line() -> str:
     """Return the page. It has a section per command; only the first command with an experiment's options lists them."""
     sections, experiment_at = [HEAD + _shortcuts()], ""
     for name, command in COMMANDS.items():
-        flags = flags_of(command)
+        flags = list_flags(command)
         positional = "".join(f" {flag.name}" for flag in flags if flag.group == POSITIONAL)
         lines = [f"## fedraa {name}{positional}", " ".join(str(command.__doc__).split())]
-        has_experiment = any(flag.of_experiment for flag in flags)
+        has_experiment = any(flag.sets_experiment_field for flag in flags)
         for group, members in groupby(flags, key=lambda flag: flag.group):
             is_own = group in (POSITIONAL, OWN)
             if not is_own and experiment_at:

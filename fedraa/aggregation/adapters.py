@@ -1,6 +1,6 @@
 """The positions of a model's low-rank adapters in the flat vector of its parameters.
 
-The adapters are recognised by the parameter names that `fedraa.lora` and peft give them.
+Adapters are recognised by the parameter names of `fedraa.lora` and peft.
 """
 
 import math
@@ -21,7 +21,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """One low-rank adapter. It adds scale * B A to the weight of its layer.
+    """One low-rank adapter, which adds scale * B A to the weight of its layer.
 
     Attributes:
         a: The slice of A [rank, in, ...] in the flat vector of all parameters.
@@ -43,7 +43,7 @@ class Pair:
 
     @property
     def fan_in(self) -> int:
-        """Return the number of inputs of one row of A. Initial values of A are below 1 / sqrt(fan_in) in magnitude."""
+        """The number of inputs of one row of A. Initial values of A are below 1 / sqrt(fan_in) in magnitude."""
         if self.table:
             return 1
         return int(self.a.stop - self.a.start) // self.rank
@@ -57,12 +57,12 @@ class Pair:
         params[self.b] = 0
 
     def read_factors(self, params: Vector) -> tuple[Matrix, Matrix]:
-        """Return B [out, rank] and A [rank, in] from the model's parameters [d], in float64."""
+        """Return B [out, rank] and A [rank, in] in float64 from the model's parameters [d]."""
         b, a = (params[part].astype(np.float64) for part in (self.b, self.a))
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
-        """Return scale * B A as a flat vector, with its values in the order of the layer's flattened weight."""
+        """Return scale * B A as a flat vector, in the order of the layer's flattened weight."""
         b, a = self.read_factors(params)
         product = b @ a
         if self.table:

@@ -1,7 +1,6 @@
 """The interface of an aggregator, which combines the deltas of a round's clients into one delta.
 
-A delta is the trained weights minus the weights that the client received. It has only the coordinates (parameters) that
-the client trained.
+A delta is the trained weights minus the received weights, on the coordinates (parameters) that the client trained.
 """
 
 from abc import ABC, abstractmethod
@@ -27,17 +26,17 @@ Counts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientDelta:
-    """The delta that one client sends in a round, with the facts that an aggregator may need.
+    """The delta of one client in a round, with facts that an aggregator may need.
 
     Attributes:
         client: Number of the client, from 0.
-        change: The delta as a view that is computed in chunks, so that each chunk fits in the processor's cache.
+        change: The delta as a view that computes it in chunks of the size of the processor's cache.
         weight: Weight of the client in the mean: 1, or its number of samples.
         lr: Mean of the local learning rate over the steps of the client's task.
         steps: Number of local steps of the task.
         fragment: The fixed fragment that the client trained; None for the whole model and for sampled submodels.
-        path_length: The length of the client's path through the weights if every gradient had length 1. For SGD it is
-            the sum of the learning rates of its steps. In general it is the sum of the gradients' factors in the delta.
+        path_length: The length of the client's path through the weights if every gradient had length 1. For SGD, the
+            sum of the learning rates of its steps.
         discount: Factor of the delta that depends on its staleness; 1 in rounds.
     """
 
@@ -52,12 +51,12 @@ class ClientDelta:
 
     @property
     def where(self) -> Index | slice:
-        """Return the coordinates [k] that the client trained, as indices or as a slice."""
+        """The coordinates [k] that the client trained, as indices or as a slice."""
         return self.change.where
 
     @property
     def delta(self) -> Vector:
-        """Return the delta [k] on the coordinates `where`. The aggregator may overwrite this array."""
+        """The delta [k] on the coordinates `where`. The aggregator may overwrite this array."""
         return self.change.delta
 
 
@@ -66,8 +65,8 @@ class RoundTotals:
     """The coverage and the learning rate of a finished round.
 
     Attributes:
-        counts: Number of clients that trained each coordinate [d]. If it is a RunLengthArray, reading a slice of it
-            needs memory only for this slice.
+        counts: Number of clients that trained each coordinate [d]. Reading a slice of a RunLengthArray needs memory
+            only for this slice.
         lr: Local learning rate of the last client that sent its delta.
     """
 
@@ -81,14 +80,14 @@ class RoundTotals:
 
     @property
     def covered(self) -> Mask:
-        """Return the mask [d] of the coordinates that at least one client trained. The caller may change the mask."""
+        """Return a mask [d] of the coordinates that at least one client trained. It may be changed."""
         return np.asarray(self.coverage > 0)
 
     @property
     def trained(self) -> Mask:
         """Return the same mask as `covered`, read-only.
 
-        If clients trained all coordinates or none, the mask takes no memory.
+        It uses no memory if clients trained all coordinates or none.
         """
         if not isinstance(self.counts, RunLengthArray):
             return self.counts > 0
@@ -99,9 +98,8 @@ class RoundTotals:
 class Aggregator(Stateful, ABC):
     """A component that combines the deltas of a round.
 
-    In each round the server calls `add` with every delta and then `finish`, which returns the result. A custom
-    aggregator defines `add` and `finish`. It creates its state in `start` and reports its memory in `memory`. Every run
-    uses a copy of the object. The defaults of the attributes suit most aggregators.
+    In each round the server calls `add` with every delta, and then `finish`. A custom aggregator defines both. It
+    creates its state in `start` and reports its memory in `memory`. Every run uses a copy of the object.
 
     Attributes:
         keeps: A name for the state that the aggregator keeps between rounds; empty if it keeps none.
@@ -109,8 +107,7 @@ class Aggregator(Stateful, ABC):
         accepts_signs: True if the aggregator uses only the signs of a delta.
         weighs: True if the aggregator uses the weights of the clients.
         corrects: True if the aggregator corrects the delta of a client by values that it keeps for this client.
-        needs_reports: True if the model stays unchanged in a round in which no client sent a delta. False if such a
-            round also calls `finish`.
+        needs_reports: False if a round in which no client sent a delta also calls `finish`. True if it changes nothing.
         needed_client: The client whose delta every round needs; None if any clients suffice.
     """
 
@@ -132,19 +129,18 @@ class Aggregator(Stateful, ABC):
         return own
 
     def start(self, size: int, clients: int) -> None:
-        """Create the state of a run with a model of `size` parameters and with `clients` clients."""
+        """Create the state for a model of `size` parameters and `clients` clients."""
 
     def see(self, run: RunContext) -> None:
-        """Receive the run before its first round, for example to find tensors that the aggregator treats differently.
+        """Receive the run before its first round, for example to find certain tensors.
 
-        The aggregator may keep `run`, because `run.params` [d] is always the current model. Raises InputError if the
-        aggregator cannot work with the model.
+        `run.params` [d] is always the current model. Raises InputError if the aggregator cannot work with the model.
         """
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the numbers of coordinates that the client receives and sends in its next task.
+        """Return the numbers of coordinates that the client receives and sends in its next task, as traffic.
 
-        The traffic of the task follows from these numbers. None means that the client receives and sends its submodel.
+        None means that the client receives and sends its submodel.
         """
         return None
 
@@ -154,11 +150,11 @@ class Aggregator(Stateful, ABC):
 
     @abstractmethod
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        """Return the combined delta [d] of the round in float32, and the mask [d] of the coordinates to change.
+        """Return the combined delta [d] in float32, and the mask [d] of the coordinates to change.
 
         The mask is usually `totals.covered`. Coordinates outside the mask keep their values.
         """
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the maximum memory of the aggregator in bytes. A run raises InputError if the machine has less."""
+        """Return the maximum memory in bytes. A run raises InputError if the machine has less."""
         return 0

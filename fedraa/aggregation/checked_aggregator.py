@@ -1,4 +1,4 @@
-"""The aggregator of one run, with checks of the results that it returns."""
+"""The aggregator of one run, with checks of its results."""
 
 from typing import Any, ClassVar
 
@@ -17,9 +17,8 @@ from fedraa.vectors.finite import LARGEST, at_most, describe_unfit, find_largest
 class BoundAggregator(Stateful):
     """A wrapper around the aggregator of one run.
 
-    The wrapped object, `part`, may be of any class with the methods `bind`, `add` and `finish`. Its methods `see` and
-    `traffic_sizes` are optional. If the object raises an error or returns an unusable result, the wrapper raises an
-    InputError that names the object's class.
+    The wrapped object needs the methods `bind`, `add` and `finish`; `see` and `traffic_sizes` are optional. If it
+    raises an error or returns an unusable result, the wrapper raises an InputError with the name of its class.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_part",)
@@ -32,7 +31,7 @@ class BoundAggregator(Stateful):
                 self._part.see(run)
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the numbers of coordinates that the client receives and sends; see `Aggregator.traffic_sizes`."""
+        """Return `Aggregator.traffic_sizes`, or None if the object lacks this method."""
         if not hasattr(self._part, "traffic_sizes"):
             return None
         with convert_errors("aggregator", self._part):
@@ -41,14 +40,14 @@ class BoundAggregator(Stateful):
 
     @property
     def needs_reports(self) -> bool:
-        """True if the model stays unchanged in a round in which no client sent a delta."""
+        """True if the model stays unchanged in a round without any delta."""
         return getattr(self._part, "needs_reports", True)
 
     @property
     def unprotected(self) -> int | None:
         """The number of coordinates that a robust aggregator could not protect in the last round.
 
-        It is None for an aggregator that is not robust.
+        It is None for other aggregators.
         """
         number: int | None = getattr(self._part, "unprotected", None)
         return number
@@ -66,7 +65,7 @@ class BoundAggregator(Stateful):
                 expected = f"an array of {np.dtype(kind)} [{self._size}]"
                 raise InputError("aggregator", problem, got=array, expected=expected)
         if not at_most(delta, LARGEST):
-            # Values outside the mask are never used, so they may be infinite or NaN.
+            # Values outside the mask may be infinite or NaN, because they are never used.
             wrong = describe_unfit(find_largest(delta[moved]))
             if wrong:
                 raise InputError("aggregator", f"{type(self._part).__name__}.finish returned a delta with {wrong}")

@@ -1,6 +1,6 @@
 """Means of deltas, coordinate by coordinate.
 
-The mean of a coordinate runs over the clients that trained it (rule A), or over all clients of the round (rule B).
+The mean of a coordinate is over the clients that trained it (rule A), or over all clients of the round (rule B).
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,7 @@ class CoverageMean(Aggregator):
     """Coverage rule A: the weighted mean over the clients that trained a coordinate.
 
     A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. With
-    full models it is the mean of FedAvg. If every client of a round trains all coordinates, the sum of weights is
-    stored as one number instead of an array [d].
+    full models it is the mean of FedAvg.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")
@@ -39,7 +38,6 @@ class CoverageMean(Aggregator):
         self._participants = 0.0
 
     def _weighted_sum(self) -> Vector:
-        """Return the weighted sum [d] of this round's deltas."""
         if self._delta is None:
             self._delta = self._room.filled(0)
         return self._delta
@@ -56,7 +54,7 @@ class CoverageMean(Aggregator):
         self._participants += contribution.weight
 
     def _factor(self, contribution: ClientDelta) -> float:
-        """Return the factor with which a delta is added to the weighted sum."""
+        """Return the factor of a delta in the weighted sum."""
         return contribution.weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
@@ -66,7 +64,7 @@ class CoverageMean(Aggregator):
 
         def divide_piece(piece: slice) -> None:
             where = mask_or_true(covered[piece])
-            # If no client trained a coordinate, its divisor is 0. The division skips it, and its delta stays 0.
+            # The division skips coordinates that no client trained. Their divisor is 0, and their delta stays 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
         map_chunks(self._size, divide_piece)
@@ -85,8 +83,7 @@ class CoverageMean(Aggregator):
 class FilledMean(CoverageMean):
     """Coverage rule B: the weighted mean over all clients of the round (shuffled submodels, Algorithm 1).
 
-    A client that did not train a coordinate contributes the delta 0. Therefore a coordinate that few clients trained
-    changes little.
+    A client that did not train a coordinate counts with the delta 0.
     """
 
     def _take_divisor(self) -> Sums:

@@ -1,7 +1,4 @@
-"""The base class of means of low-rank adapters that have different ranks at different clients.
-
-Two methods derive from it: HetLoRA pads adapters with zeros, and FLoRA stacks them.
-"""
+"""The base class of HetLoRA and FLoRA, which average low-rank adapters of different ranks."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -19,7 +16,7 @@ from fedraa.submodels.policies.policy import RunContext
 
 @dataclass
 class LowRank(CoverageMean):
-    """A `CoverageMean` for models with adapters. For a model without adapters it equals `CoverageMean`."""
+    """A `CoverageMean` for models with adapters. Without adapters it equals `CoverageMean`."""
 
     def bind(self, size: int, clients: int) -> Self:
         own = super().bind(size, clients)
@@ -27,7 +24,7 @@ class LowRank(CoverageMean):
         return own
 
     def _reset_state(self, clients: int) -> None:
-        """Reset the state that the aggregator keeps between rounds."""
+        """Reset the state that is kept between rounds."""
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:
@@ -45,12 +42,12 @@ class LowRank(CoverageMean):
 
     @property
     def _params(self) -> Vector:
-        """Return the parameters [d] of the current model, which change only at the end of a round."""
+        """Return the parameters [d] of the current model."""
         assert self._run.params is not None
         return self._run.params
 
     def _pad_trained(self, contribution: ClientDelta) -> Vector:
-        """Return a vector [d] with the client's trained weights, and 0 on coordinates that it did not train."""
+        """Return the client's trained weights as a vector [d], with 0 on coordinates that it did not train."""
         padded = np.zeros_like(self._params)
 
         def put_piece(place: Index | slice, delta: Vector) -> None:
@@ -60,7 +57,6 @@ class LowRank(CoverageMean):
         return padded
 
     def _adapter_mask(self) -> Mask:
-        """Return the mask [d] of the adapters' coordinates."""
         mine = np.zeros(self._size, bool)
         for pair in self._pairs:
             mine[pair.a] = mine[pair.b] = True

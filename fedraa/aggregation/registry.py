@@ -1,7 +1,7 @@
 """The registry of aggregators.
 
-An aggregator that only one method uses is registered in the file of this method in `fedraa/methods`. Robust aggregators
-are registered in the folder `robust`.
+An aggregator of only one method is registered in the method's file in `fedraa/methods`. Robust aggregators are
+registered in the folder `robust`.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ AGGREGATOR: ComponentRegistry[Aggregator] = ComponentRegistry(
 
 
 def find_needed_client(aggregator: Any) -> int | None:
-    """Return the client whose delta every round of an aggregator needs (`Aggregator.needed_client`), or None."""
+    """Return `Aggregator.needed_client`, or None if the object lacks this attribute."""
     if aggregator is None or is_foreign(aggregator):
         return None
     needed: int | None = getattr(AGGREGATOR.resolve(aggregator), "needed_client", None)

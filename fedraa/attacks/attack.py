@@ -137,4 +137,4 @@ def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> A
         expected = f"a share that makes 1 to {clients - 1} of {clients} clients attackers"
         raise InputError("attackers", got=share, expected=expected)
     drawn = generator(seed, "attackers").choice(clients, count, replace=False)
-    return AttackPlan(ATTACK.own(attack), frozenset(drawn.tolist()), seed)
+    return AttackPlan(ATTACK.copy_for_run(attack), frozenset(drawn.tolist()), seed)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import InputError
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 
 # One call reads this number of bytes, which the board parses in a few milliseconds.
 CHUNK_BYTES = 1 << 18
@@ -47,7 +47,7 @@ class GrowingLines:
             OSError: The file cannot be read.
             InputError: A line is longer than `MAX_LINE_BYTES`.
         """
-        with opened(self.path) as stream:
+        with open_regular_file(self.path) as stream:
             facts = os.fstat(stream.fileno())
             seen = facts.st_ino, facts.st_size, facts.st_mtime_ns
             if seen == self._seen and not self._more:

@@ -41,7 +41,7 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
             "in_flight": log.in_flight,
             "bytes": stats.bytes_down + stats.bytes_up,
             "staleness": json_number(stats.staleness_mean),
-            "idle": json_number(log.idle_share(about.clients)),
+            "idle": json_number(log.idle_fraction(about.clients)),
             "faults": stats.faults,
             "drops": stats.dropped,
             "rounds": stats.rounds,

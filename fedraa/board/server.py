@@ -16,7 +16,7 @@ from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 
 LOOPBACK = "127.0.0.1"
-# A page of another site would send another host name.
+# Requests from pages of other sites have other host names.
 HERE = {LOOPBACK, "localhost"}
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")

@@ -11,8 +11,8 @@ from fedraa.board.evaluations import Evaluations
 from fedraa.board.lines import GrowingLines
 from fedraa.board.sampling import json_number
 from fedraa.errors import InputError
-from fedraa.reading import content
-from fedraa.rundir.event_reader import Event, not_an_event, parse_events
+from fedraa.reading import read_regular_file
+from fedraa.rundir.event_reader import Event, not_an_event_error, parse_events
 from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, is_written
@@ -128,7 +128,7 @@ class WatchedRun:
             count = self._add_events(events)
             if count < len(lines):
                 number = self.log.number - len(lines) + count + 1
-                self._mark_damaged(str(not_an_event(self.directory, number)))
+                self._mark_damaged(str(not_an_event_error(self.directory, number)))
 
     def _add_events(self, events: Sequence[Event]) -> int:
         """Add events to the statistics until one is invalid, and return the number of added events."""
@@ -170,7 +170,7 @@ class WatchedRun:
         if not path.exists():
             return {}
         try:
-            summary = json.loads(content(path))
+            summary = json.loads(read_regular_file(path))
             reached = summary.get("time_to_target")
             if reached is not None:
                 reached = json_number(float(reached))

@@ -1,4 +1,4 @@
-"""Callbacks: objects in the user's process that receive the events of a run, and that can end the run."""
+"""Callbacks, which receive the events of a run and can end it."""
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.early_stopping import EarlyStopping

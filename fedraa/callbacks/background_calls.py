@@ -1,4 +1,4 @@
-"""Calls of functions in a thread, so that a run does not wait for them."""
+"""Call functions in a thread, so that a run does not wait for them."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _Call = tuple[Callable[[], None], threading.Event]
 class BackgroundCalls:
     """A thread that calls functions one after another, until one of them raises an error.
 
-    The thread is a daemon: a call that does not return does not keep the process alive.
+    The thread is a daemon, so a call that does not return does not keep the process alive.
 
     Args:
         name: The name of the thread.
@@ -25,13 +25,13 @@ class BackgroundCalls:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def add(self, function: Callable[[], None]) -> threading.Event:
-        """Call the function after all earlier calls. Return an event that is set when the call has ended."""
+        """Queue a call, and return an event that is set when the call has ended."""
         ended = threading.Event()
         self._queue.put((function, ended))
         return ended
 
     def close(self) -> None:
-        """End the thread after the earlier calls. Return at once."""
+        """End the thread after the queued calls, without waiting for them."""
         self._queue.put(None)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The list of a run's callbacks, and the interface through which the run delivers events to it."""
+"""The callbacks of a run, and how the run delivers events to them."""
 
 import time
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from fedraa.callbacks.callback import Callback
-from fedraa.callbacks.events import Event, Progress, RunStart, metrics_of
+from fedraa.callbacks.events import Event, Progress, RunStart, read_metrics
 from fedraa.errors import CallbackRaised, InputError, suggest_closest
 
 OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
-# Names of hooks in other libraries, each with fedraa's hook for the same purpose. Error messages use them for hints.
+# fedraa's hook for each hook of other libraries, for hints.
 USUAL_HOOKS = {
     "on_batch_end": "on_commit",
     "on_epoch_end": "on_round",
@@ -25,7 +25,7 @@ USUAL_HOOKS = {
     "on_train_start": "on_start",
     "on_validation_end": "on_eval",
 }
-# Minimum number of seconds between two calls of `on_progress`.
+# Minimum seconds between two calls of `on_progress`.
 PROGRESS_SECONDS = 0.2
 
 
@@ -38,7 +38,7 @@ class EventSink(Protocol):
     """The kinds of events after which the run waits until the callbacks return."""
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        """Deliver an event. If a callback asks to end the run, return the callback's name, otherwise None.
+        """Deliver an event. Return the name of a callback that asks to end the run, or None.
 
         Args:
             event: The event.
@@ -49,11 +49,11 @@ class EventSink(Protocol):
         """
 
     def progress(self, progress: Progress) -> None:
-        """Deliver the progress of the run. The run calls this method after every commit."""
+        """Deliver the progress of the run, after every commit."""
 
 
 class CallbackList:
-    """A list of callbacks that are called in this process, in the order of the list."""
+    """Callbacks that are called in this process, in the order of the list."""
 
     def __init__(self, callbacks: Sequence[Callback] = (), progress_seconds: float = PROGRESS_SECONDS) -> None:
         self._callbacks = tuple(callbacks)
@@ -82,7 +82,7 @@ class CallbackList:
         return next(iter(ending), None)
 
     def progress(self, progress: Progress) -> None:
-        """Deliver the progress of the run, unless the last delivery was less than `progress_seconds` ago."""
+        """Deliver the progress, unless the last delivery was less than `progress_seconds` ago."""
         if not self._on_progress or time.monotonic() < self._progress_at:
             return
         for callback in self._on_progress:
@@ -94,19 +94,19 @@ class CallbackList:
         self._progress_at = time.monotonic() + self._progress_seconds
 
     def close(self) -> None:
-        """Close all callbacks. If one of them raises an exception, the remaining callbacks are still closed."""
+        """Close all callbacks, even if one of them raises an exception."""
         with ExitStack() as stack:
             for callback in self._callbacks_with("on_close"):
                 stack.callback(callback.on_close)
 
     def _callbacks_with(self, hook: str) -> list[Callback]:
-        """Return the callbacks that override a hook. Only they need to be called."""
+        """Return the callbacks that override a hook. The others need no call."""
         nothing = getattr(Callback, hook)
         return [callback for callback in self._callbacks if getattr(type(callback), hook, nothing) is not nothing]
 
 
 def refuse_unknown_hooks(callback: object) -> None:
-    """Raise InputError if a callback has a method `on_...` that is not a hook, because it would never be called."""
+    """Raise InputError for a method `on_...` that is not a hook and would never be called."""
     known = (*HOOKS.values(), *OTHER_HOOKS)
     for name in dir(type(callback)):
         if name.startswith("on_") and name not in known and callable(getattr(type(callback), name)):
@@ -120,13 +120,13 @@ def _waits_for_answer(callback: Callback) -> bool:
 
 
 def _call_hook(callback: Callback, event: Event) -> bool:
-    """Call the hook of an event. Return True if the callback asks to end the run.
+    """Call the hook of an event, and return True if the callback asks to end the run.
 
     Raises CallbackRaised if the hook raises an exception.
     """
     try:
         if event["kind"] == "eval":
-            answer = callback.on_eval(int(str(event["step"])), float(str(event["t"])), metrics_of(event))
+            answer = callback.on_eval(int(str(event["step"])), float(str(event["t"])), read_metrics(event))
         else:
             answer = getattr(callback, HOOKS[str(event["kind"])])(event)
         return bool(answer) and _waits_for_answer(callback)

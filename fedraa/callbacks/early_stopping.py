@@ -1,4 +1,4 @@
-"""Early stopping: a callback that ends a run when a metric stops improving."""
+"""End a run when a metric stops improving."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ class EarlyStopping(Callback):
     NaN is never an improvement. If the run does not compute the metric, `on_start` raises InputError.
 
     Attributes:
-        metric: Name of a column of evals.csv; None for the objective's main metric (accuracy for a classification).
-        patience: Number of consecutive evaluations without an improvement after which the run ends.
+        metric: The name of a column of evals.csv; None for the objective's main metric (accuracy for a classification).
+        patience: The number of consecutive evaluations without an improvement after which the run ends.
         min_delta: A value is an improvement if it is better than the best earlier value by more than this difference.
-        mode: `max` if larger values are better, `min` if smaller values are better; None to use the direction that the
-            metric declares.
+        mode: `max` if larger values are better, `min` if smaller values are better; None for the metric's own
+            direction.
     """
 
     metric: str | None = None

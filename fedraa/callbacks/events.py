@@ -19,12 +19,12 @@ _OF_THE_EVENT = frozenset({"kind", "step", "t"})
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run. The run ends at the first limit that it reaches; None means no limit.
+    """The limits of a run, which ends at the first limit that it reaches. None means no limit.
 
     Attributes:
-        steps: Number of server steps.
-        time: Time on the run's clock.
-        accuracy: Test accuracy, from 0 to 1.
+        steps: The number of server steps.
+        time: The time on the run's clock.
+        accuracy: The test accuracy, from 0 to 1.
         target: A value of another metric.
     """
 
@@ -62,7 +62,7 @@ class RunStart:
         directory: The run directory.
         limits: The limits that end the run.
         resumed: True if the run continues from a checkpoint.
-        metric_spec: The metrics of every evaluation, and for each whether higher or lower values are better.
+        metric_spec: The metrics of every evaluation, and the better direction of each.
         asynchronous: True for an asynchronous method, False for a method in rounds.
     """
 
@@ -79,16 +79,15 @@ class Progress:
     """The progress of a run.
 
     Attributes:
-        step: Number of server steps so far.
-        t: Time on the run's clock.
-        metric: The main metric of the last finished evaluation, which usually belongs to an earlier step; None before
-            the first evaluation.
-        in_flight: Number of tasks that clients are training.
+        step: The number of server steps so far.
+        t: The time on the run's clock.
+        metric: The main metric of the last finished evaluation; None before the first one.
+        in_flight: The number of tasks that clients are training.
         limits: The limits that end the run.
-        staleness: Moving average of the staleness over about the last ten commits.
-        busy: Number of workers that train a task.
-        workers: Number of workers.
-        metric_name: Name of the main metric.
+        staleness: The moving average of the staleness over about the last ten commits.
+        busy: The number of workers that train a task.
+        workers: The number of workers.
+        metric_name: The name of the main metric.
         commit_seconds: Real seconds that the server needed for the last commit.
     """
 
@@ -104,13 +103,13 @@ class Progress:
     commit_seconds: float = 0.0
 
 
-def event_of(line: Mapping[str, object]) -> Event:
-    """Convert a log line to an event. The values pass through JSON, so that they equal those in events.jsonl."""
+def to_event(line: Mapping[str, object]) -> Event:
+    """Convert a log line to an event, with the values that events.jsonl has."""
     event: Event = json.loads(json.dumps({name: line[name] for name in line if name not in _OF_THE_LINE}))
     return event
 
 
-def metrics_of(event: Event) -> dict[str, float]:
-    """Return the metrics of an evaluation event. Values that are not finite are null in the log and NaN here."""
+def read_metrics(event: Event) -> dict[str, float]:
+    """Return the metrics of an evaluation event. Values that are not finite become NaN."""
     metrics = {name: value for name, value in event.items() if name not in _OF_THE_EVENT}
     return {name: nan if value is None else float(str(value)) for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""A callback that issues a Python warning when a task of a client fails."""
+"""Warn when a task of a client fails."""
 
 import warnings
 
@@ -14,7 +14,7 @@ MAX_WARNINGS = 10
 class FailureWarnings(Callback):
     """A callback that issues a Python warning for each task that failed because of its client.
 
-    After `MAX_WARNINGS` warnings, a last one tells the user that summary.json lists all failures.
+    After `MAX_WARNINGS` warnings, a last warning refers to summary.json.
     """
 
     blocking = False

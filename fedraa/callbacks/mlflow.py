@@ -1,4 +1,4 @@
-"""A callback that writes a run to MLflow."""
+"""Write a run to MLflow."""
 
 import math
 import os
@@ -10,21 +10,21 @@ from fedraa.callbacks.events import Event, RunStart
 from fedraa.callbacks.tracker import Tracker
 from fedraa.callbacks.writers import import_package
 
-# The MLflow tag whose value is the run directory. A resumed run finds its MLflow run by this tag.
+# A resumed run finds its MLflow run by this tag, whose value is the run directory.
 DIRECTORY_TAG = "fedraa.directory"
-# Maximum number of parameters that MLflow's server accepts in one request.
+# MLflow's server accepts at most this number of parameters in one request.
 PARAMS_PER_BATCH = 100
 
 
 class MLflow(Tracker):
-    """A callback that writes a run to MLflow: the settings, all evaluations with their times, and the result.
+    """A callback that writes the settings, all evaluations and the result of a run to MLflow.
 
     A resumed run continues the same MLflow run. If the run is stopped or fails, its status in MLflow is KILLED.
 
     Args:
         experiment: The name of the MLflow experiment, which is created if it does not exist.
         uri: The tracking store, such as http://host:5000 or sqlite:////path/mlflow.db. None uses the environment
-            variable MLFLOW_TRACKING_URI, or the file mlflow.db beside the run directory if the variable is not set.
+            variable MLFLOW_TRACKING_URI, or else the file mlflow.db beside the run directory.
         name: The name of the MLflow run; None for the name of the run directory.
 
     Raises:
@@ -47,7 +47,7 @@ class MLflow(Tracker):
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or database
         self._client = self._package.MlflowClient(tracking_uri=uri)
         self._ended = False
-        experiment = self._experiment_id()
+        experiment = self._find_or_create_experiment()
         written = None
         if run.resumed:
             written = self._find_run(experiment, str(directory))
@@ -56,8 +56,7 @@ class MLflow(Tracker):
             written = self._client.create_run(experiment, run_name=self.name or directory.name, tags=tags)
         self._run_id = written.info.run_id
         self._client.update_run(self._run_id, status="RUNNING")
-        # A resumed run delivers earlier events again. The last step that MLflow has is read, so that no value is
-        # written twice.
+        # A resumed run delivers earlier events again, but no value may be written twice.
         points = self._client.get_metric_history(self._run_id, "t")
         self._last_step = max((point.step for point in points), default=-1)
         self._log_settings(run, written.data.params)
@@ -83,15 +82,14 @@ class MLflow(Tracker):
             self._client.set_terminated(self._run_id, "KILLED")
         self._client = None
 
-    def _experiment_id(self) -> str:
-        """Return the id of the MLflow experiment. Create the experiment if it does not exist."""
+    def _find_or_create_experiment(self) -> str:
         experiment = self._client.get_experiment_by_name(self.experiment)
         if experiment is None:
             return str(self._client.create_experiment(self.experiment))
         return str(experiment.experiment_id)
 
     def _find_run(self, experiment: str, directory: str) -> Any | None:
-        """Return the newest MLflow run whose tag is the run directory, or None if there is none."""
+        """Return the newest MLflow run of the run directory, or None."""
         quoted = directory.replace("'", "\\'")
         runs = self._client.search_runs(
             [experiment], f"tags.`{DIRECTORY_TAG}` = '{quoted}'", order_by=["attributes.start_time DESC"], max_results=1
@@ -99,7 +97,7 @@ class MLflow(Tracker):
         return next(iter(runs), None)
 
     def _log_settings(self, run: RunStart, written: Mapping[str, str]) -> None:
-        """Log the experiment's options as MLflow parameters, except those in `written`, which MLflow already has."""
+        """Log the experiment's options as MLflow parameters, except those in `written`, which MLflow has."""
         settings = run.experiment.model_dump(mode="json")
         entities = self._package.entities
         params = [entities.Param(name, str(value)) for name, value in settings.items() if name not in written]

@@ -13,22 +13,21 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
 from fedraa.waiting import Waiting
 
-# If the terminal is at least this number of characters wide, the bar is long.
+# In a terminal of at least this width, in characters, the bar is long.
 WIDE_TERMINAL = 120
 # The lengths of a long bar and of a short bar, in characters.
 LONG_BAR = 40
 SHORT_BAR = 16
-# The number of characters that the remaining time and the spaces beside the bar need.
+# Characters that the remaining time and the spaces beside the bar need.
 BESIDE_BAR = 10
-# The number of steps per second is shown only after this number of real seconds, because earlier values vary much.
+# The steps per second vary much before this number of real seconds.
 SETTLED_S = 1.0
 
 
 class ProgressBar(Callback):
     """A progress bar in a terminal or a notebook. In a terminal it disappears when the run ends.
 
-    It shows nothing if the output is neither a terminal nor a notebook. Before the run starts, it shows the current
-    preparation.
+    Before the run starts, it shows the current preparation. If the output is a pipe or a file, it shows nothing.
 
     Args:
         waiting: A status line that already shows the current preparation; None to create one when it is needed.
@@ -103,7 +102,7 @@ class _Terminal:
 
     def update(self, progress: Progress, rate: float | None) -> None:
         self._bar.update(
-            self._task, completed=reached_share(progress), status=progress_line(progress, rate, self._room)
+            self._task, completed=completed_fraction(progress), status=progress_line(progress, rate, self._room)
         )
 
     def close(self) -> None:
@@ -114,7 +113,7 @@ class _Notebook:
     """A line of text in a notebook that is updated in place, without a package for widgets."""
 
     def __init__(self, name: str) -> None:
-        # The import cannot fail, because every notebook has IPython.
+        # Every notebook has IPython.
         from IPython import display as shown
 
         # IPython has no type hints.
@@ -126,7 +125,7 @@ class _Notebook:
         self._handle.update(Line(self._name, 0.0, doing))
 
     def update(self, progress: Progress, rate: float | None) -> None:
-        self._handle.update(Line(self._name, reached_share(progress), progress_line(progress, rate)))
+        self._handle.update(Line(self._name, completed_fraction(progress), progress_line(progress, rate)))
 
     def close(self) -> None:
         """Do nothing, so that the last line stays visible."""
@@ -134,7 +133,7 @@ class _Notebook:
 
 @dataclass(frozen=True)
 class Line:
-    """The progress as a text that a notebook can display as HTML or as plain text."""
+    """The progress as HTML or plain text for a notebook."""
 
     name: str
     share: float
@@ -147,8 +146,8 @@ class Line:
         return f"{self.name} {self.share:.0%} {self.status}"
 
 
-def reached_share(progress: Progress) -> float:
-    """Return the fraction of the run that is done, from 0 to 1: the larger of the fractions of steps and of time."""
+def completed_fraction(progress: Progress) -> float:
+    """Return the larger of the completed fractions of steps and of time, from 0 to 1."""
     limits = progress.limits
     shares = [0.0]
     if limits.steps:
@@ -159,10 +158,10 @@ def reached_share(progress: Progress) -> float:
 
 
 def progress_line(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
-    """Return the progress as one line: step, step rate, time, metric, staleness, tasks in flight and busy workers.
+    """Return the progress as one line of text.
 
-    If the line is too long, the tasks in flight and the busy workers are omitted. If it is still too long, the
-    staleness is also omitted, and then the time.
+    It has the step, step rate, time, metric, staleness, tasks in flight and busy workers. A line that is too long loses
+    the last two, then the staleness, and then the time.
 
     Args:
         progress: The progress of the run.

@@ -1,6 +1,6 @@
-"""A callback that writes the progress of a run to Python's logging.
+"""Write the progress of a run to Python's logging.
 
-It logs one line for each evaluation. If 30 s pass without a line, it logs the current state.
+There is a line for each evaluation, and a line with the current state after 30 s without a line.
 """
 
 import csv
@@ -102,7 +102,7 @@ class ProgressLog(Callback):
         return self._run.metric_spec.main
 
     def _state_text(self) -> str:
-        """Return a text: the current preparation before training, or the progress during training."""
+        """Return the current preparation as text, or the progress during training."""
         progress = self._progress
         if progress is None or self._doing is not None:
             return self._doing or "starting"
@@ -128,7 +128,7 @@ class ProgressLog(Callback):
 
 
 def next_commands(directory: Path) -> str:
-    """Return a text with the commands that show and check an ended run."""
+    """Return a text with the commands that show and check a finished run."""
     run = quote(str(directory))
     folder = quote(str(directory.parent))
     return f"fedraa report {run}; fedraa board {folder}; fedraa replay {run}"
@@ -141,7 +141,7 @@ def _metric_texts(metrics: Mapping[str, float], main: str) -> list[str]:
 
 
 def _last_step(directory: Path) -> int:
-    """Return the step of the last evaluation in a run directory, or -1 if it has no evaluation."""
+    """Return the step of the last evaluation in a run directory; -1 without an evaluation."""
     try:
         with (directory / EVALS).open(newline="") as stream:
             return max((int(row["step"]) for row in csv.DictReader(stream)), default=-1)

@@ -20,11 +20,11 @@ class Tracker(Callback):
     """The base class of callbacks that write evaluations to a tracking service, such as MLflow.
 
     The methods `open`, `write_metrics`, `write_end` and `shut` are called one after another in a thread, so that a run
-    does not wait while the service is slow or retries. It waits only at its start, for at most `START_TIMEOUT_S`,
-    and at its end, for at most `END_TIMEOUT_S`.
+    does not wait for a slow service. It waits only at its start, for at most `START_TIMEOUT_S`, and at its end, for at
+    most `END_TIMEOUT_S`.
 
-    If the service raises an error or does not answer at the start, the run does not start. If it fails later, a
-    warning says so, and the run continues without this callback.
+    If the service fails at the start, the run does not start. If it fails later, the run continues with a warning and
+    without this callback.
     """
 
     blocking = False
@@ -74,7 +74,7 @@ class Tracker(Callback):
             self._calls.add(write)
 
     def _wait_for(self, function: Callable[[], None], timeout_s: float) -> str | None:
-        """Call a function in the thread and wait for it. Return the problem if it fails or does not end in time."""
+        """Call a function in the thread and wait for it. Return the problem if it fails or takes too long."""
         if self._calls is None:
             return None
         ended = self._calls.add(function).wait(timeout_s)
@@ -84,13 +84,12 @@ class Tracker(Callback):
         return self._take_error()
 
     def _warn_of_error(self) -> None:
-        """Warn of the error of an earlier call, if there is one."""
         problem = self._take_error()
         if problem is not None:
             self._warn(f"{problem}; the run continues without it")
 
     def _take_error(self) -> str | None:
-        """Return the error of an earlier call, and make no more calls. Return None if no call has failed."""
+        """Return the error of an earlier call, or None. After an error, no more calls are made."""
         if self._calls is None or self._calls.error is None:
             return None
         error = self._calls.error

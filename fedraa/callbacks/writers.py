@@ -1,4 +1,4 @@
-"""Callbacks that write evaluations to a CSV file, to TensorBoard and to Weights & Biases."""
+"""Write evaluations to a CSV file, to TensorBoard and to Weights & Biases."""
 
 import hashlib
 import importlib
@@ -15,9 +15,10 @@ from fedraa.errors import InputError
 
 
 class CSV(Callback):
-    """A callback that writes a CSV file. It has one row per evaluation: step, t (time on the run's clock), all metrics.
+    """A callback that writes a CSV file with a row per evaluation.
 
-    The file is overwritten when a run starts. A resumed run writes the rows of earlier evaluations again.
+    The columns are step, t (time on the run's clock) and all metrics. The file is overwritten when a run starts. A
+    resumed run writes the rows of earlier evaluations again.
 
     Args:
         path: The file.
@@ -34,7 +35,7 @@ class CSV(Callback):
         self.on_close()
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         # `on_close` closes the file.
-        self._stream = open(self.path, "w", encoding="utf-8", opener=_at_once)  # noqa: SIM115
+        self._stream = open(self.path, "w", encoding="utf-8", opener=_open_without_waiting)  # noqa: SIM115
         self._empty = True
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
@@ -51,8 +52,8 @@ class CSV(Callback):
             self._stream = None
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open a file. Raise OSError for a named pipe without a reader, because opening it would wait forever."""
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file, but raise OSError for a named pipe without a reader."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -78,8 +79,7 @@ class TensorBoard(Tracker):
     def open(self, run: RunStart) -> None:
         self.shut()
         folder = Path(self.directory) / (self.name or run.directory.name)
-        # A resumed run delivers all earlier events again. TensorBoard discards the old values from step 0 on, so that
-        # it shows no value twice.
+        # A resumed run delivers all earlier events again, so TensorBoard discards the old values.
         purge_step = 0 if run.resumed else None
         self._writer = self._package.SummaryWriter(str(folder), purge_step=purge_step)
 
@@ -105,7 +105,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A callback that writes a run to Weights & Biases: the time and all metrics of each evaluation, and the result.
+    """A callback that writes the evaluations and the result of a run to Weights & Biases.
 
     A resumed run continues the same run in Weights & Biases.
 
@@ -126,8 +126,7 @@ class WandB(Tracker):
         self._run: Any = None
 
     def open(self, run: RunStart) -> None:
-        # If a dead server on Ray is restarted, `open` is called a second time in the same process. The connection is
-        # then kept.
+        # If a dead server on Ray is restarted, `open` is called a second time in the same process.
         if self._run is not None:
             return
         self._run = self._package.init(
@@ -154,7 +153,10 @@ class WandB(Tracker):
 
 
 def import_package(module: str, name: str) -> ModuleType:
-    """Import a module of the optional package `name`. If this fails, raise InputError with the install command."""
+    """Import a module of the optional package `name`.
+
+    Raises InputError with the install command if the import fails.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

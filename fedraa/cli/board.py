@@ -14,7 +14,7 @@ PORTS = range(65536)
 def serve_board(folder: Path, port: int) -> None:
     """Serve a live web page of the runs in `folder` until the user presses Ctrl-C.
 
-    Raise InputError if the folder does not exist or the port cannot be used.
+    Raises InputError if the folder does not exist or the port cannot be used.
     """
     if port not in PORTS:
         raise InputError("port", got=port, expected=f"a number from 0 to {PORTS[-1]}; 0 takes any free port")

@@ -1,4 +1,4 @@
-"""The output of `fedraa compare`: progress and result of every run, then a table with one row per method."""
+"""The output of `fedraa compare`: a line per run, then a table with one row per method."""
 
 import time
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def run_comparison(
     tuned: Path | None = None,
     waiting: Waiting | None = None,
 ) -> None:
-    """Run every method with every seed. Print the results, unless the experiment has the option `quiet`.
+    """Run every method with every seed, and print the results unless the experiment is `quiet`.
 
     Args:
         methods: The names of the methods.
@@ -55,7 +55,7 @@ def run_comparison(
         experiment: The settings that all methods share.
         terms: The source of the settings that no option sets: `equal`, `paper` or `tuned`; None for each method's
             defaults.
-        tuned: The file that `fedraa tune` wrote, for the terms `tuned`; otherwise None.
+        tuned: The file that `fedraa tune` wrote; only the terms `tuned` need it.
         waiting: The status line that shows the current preparation; None to show none.
     """
     if experiment.quiet:
@@ -95,7 +95,7 @@ def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
 
 
 def _paper_text(method: str) -> str:
-    """Return the source of a method's settings with `--terms paper`, and the settings that the paper omits."""
+    """Return the source of a method's `--terms paper`, and the settings that the paper omits."""
     paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"
@@ -103,9 +103,9 @@ def _paper_text(method: str) -> str:
 
 
 class _ResultPrinter:
-    """A function that is called after each run. It prints the result and the remaining time.
+    """A printer of the result and the remaining time after each run.
 
-    It also puts the name of the next run on the progress bar.
+    The progress bar gets the name of the next run.
     """
 
     def __init__(self, count: int, bar: ProgressBar) -> None:
@@ -141,8 +141,7 @@ def _result_line(row: dict[str, object], main: str) -> str:
     return f"{text}: {row['note']}"
 
 
-def _mark_untrained(method: str, group: pd.DataFrame) -> str:
-    """Return the method's name. Add a note if some of its runs ended before their first step."""
+def _name_and_note_if_untrained(method: str, group: pd.DataFrame) -> str:
     count = int((group["steps"] == 0).sum())
     if not count:
         return method
@@ -197,12 +196,12 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
         texts.append(format_quantity(group["flops"].mean(), "FLOP"))
         if has_energy:
             texts.append(_energy_text(group))
-        table.add_row(_mark_untrained(method, group), *texts, staleness)
+        table.add_row(_name_and_note_if_untrained(method, group), *texts, staleness)
     return table
 
 
 def _energy_text(group: pd.DataFrame) -> str:
-    """Return the mean energy of a method's runs in joules; a dash if some run has devices without a given power."""
+    """Return the mean energy of a method's runs in joules; a dash if it is unknown."""
     energy = group["energy"]
     if energy.isna().any():
         return "–"
@@ -210,7 +209,6 @@ def _energy_text(group: pd.DataFrame) -> str:
 
 
 def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
-    """Return the title of the summary table `frame`: the dataset, the number of seeds and the limits."""
     seeds = frame["seed"].nunique()
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
     limits = {name: getattr(stop, name) for name in ("updates", "rounds", "time")}
@@ -219,9 +217,9 @@ def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
 
 
 def _time_to_target_cells(group: pd.DataFrame, base: float | None) -> list[str]:
-    """Return two cells: the time to the target, and its ratio to `base`, the time of the first method.
+    """Return the time to the target, and its ratio to `base`, the time of the first method.
 
-    If some runs did not reach the target, the first cell is the number of runs that reached it.
+    If a run did not reach the target, the first cell is the number of runs that did.
     """
     mean = mean_time(group)
     if not mean:

@@ -1,4 +1,4 @@
-"""Functions that print lines, tables and pages of text for the user."""
+"""Print lines, tables and pages of text for the user."""
 
 import os
 
@@ -8,12 +8,12 @@ from rich.table import Table
 
 # Maximum number of characters of a line if the output is a pipe or a file.
 PIPE_WIDTH = 100
-# A number of characters that is larger than the width of any table.
+# More characters than any table has in a line.
 WIDEST = 10_000
 
 
 def page_console() -> Console:
-    """Return a console for a page of text. If the output is no terminal, lines have at most `PIPE_WIDTH` characters."""
+    """Return a console for a page of text. Without a terminal, lines have at most `PIPE_WIDTH` characters."""
     console = Console(highlight=False)
     if not console.is_terminal and ("COLUMNS" not in os.environ or console.width > PIPE_WIDTH):
         console.width = PIPE_WIDTH
@@ -28,23 +28,22 @@ def print_line(text: str) -> None:
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table without cutting off any text of its cells.
 
-    If the table is too wide even with line breaks between all words, each row is printed as a block of lines.
+    If the table is too wide even with line breaks, each row is printed as a block of lines.
 
     Args:
         table: The table.
-        console: The console, which determines the maximum width. With None it is the width of the terminal. If the
-            output is not a terminal, the table gets the width that it needs.
+        console: The console, which sets the width. None means the terminal, or no limit without a terminal.
     """
     is_flexible = console is None
     console = console or Console()
     for column in table.columns:
         column.overflow = "fold"
-    # The first column has names, which must stay on one line.
+    # The names in the first column must stay on one line.
     table.columns[0].no_wrap = True
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if is_flexible and not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
-    # The table is too wide for the console. With less space between the columns, fewer cells need line breaks.
+    # With less space between the columns, fewer cells need line breaks.
     if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
         wanted = console.measure(table, options=console.options.update(width=WIDEST))
@@ -54,7 +53,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def _stack_rows(table: Table) -> Table:
-    """Return a narrow form of the table: each row becomes a block of lines, one line `header  value` per cell."""
+    """Return a narrow form of the table: a block per row, with a line `header  value` per cell."""
     stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
     stacked.add_column(overflow="fold")

@@ -19,17 +19,20 @@ from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
 
 
-def say_next(run: Path) -> None:
-    """Print the commands with which the user can look at an ended run and check it.
+def print_next_commands(run: Path) -> None:
+    """Print the commands with which the user can look at a finished run and check it.
 
-    If the output is not a terminal, print nothing, because the run has already logged these commands.
+    Without a terminal nothing is printed, because the run has logged these commands.
     """
     if is_shown():
         print_line(f"next: {next_commands(run)}")
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
-    """Print a table of how each process spent its time: process, activity, seconds, share of the process's time."""
+    """Print how each process spent its time.
+
+    The rows have the process, the activity, its seconds, and its fraction of the process's time.
+    """
     table = Table("process", "activity", "seconds", "share", box=box.SIMPLE_HEAD)
     for process, activity, seconds, share in rows:
         table.add_row(process, activity, f"{seconds:.2f}", f"{share:.1%}")
@@ -75,8 +78,7 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
     print_table(table)
 
 
-def _note_text(summary: Mapping[str, Any]) -> str:
-    """Return `: NOTE` if the summary has a note, otherwise an empty text."""
+def _note_after_colon(summary: Mapping[str, Any]) -> str:
     if "note" not in summary:
         return ""
     return f": {summary['note']}"
@@ -93,7 +95,7 @@ def closing_table(history: History) -> None:
     retried = [entry for entry in failed if entry["client"] not in quarantined_clients]
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
-        "steps": f"{total['steps']} ({total['tasks']} tasks){_note_text(total)}",
+        "steps": f"{total['steps']} ({total['tasks']} tasks){_note_after_colon(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",

@@ -1,4 +1,4 @@
-"""The command `fedraa doctor`: versions, machine, cluster, and known faults that this installation has."""
+"""The command `fedraa doctor`: versions, machine, cluster, and known faults of this installation."""
 
 import json
 import math
@@ -28,19 +28,18 @@ PACKAGES = (
 SHARED_MEMORY = Path("/dev/shm")
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 GIGABYTE = 1e9
-# Ray's object store needs up to this share of the machine's memory. If /dev/shm is smaller, Ray uses files in /tmp,
-# which are slower.
+# Ray's object store needs up to this fraction of the memory. It uses files in /tmp, which are slower, if /dev/shm is
+# smaller.
 OBJECT_STORE_SHARE = 0.3
-# Gigabytes of disk space that a run directory, Ray's logs and an object store on disk may need together.
+# Gigabytes that a run directory, Ray's logs and an object store on disk may need together.
 MIN_DISK_GB = 2.0
-# Maximum allowed relative difference between the weight gradients that a convolution computes in the two memory formats
-# (contiguous and channels last).
+# Maximum relative difference between a convolution's weight gradients in two memory formats.
 GRADIENT_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A known fault that this installation has, and its remedy."""
+    """A known fault of this installation, and its remedy."""
 
     problem: str
     remedy: str
@@ -54,7 +53,7 @@ class Diagnosis:
         versions: The version of Python and of each package that fedraa uses; None for a missing package.
         machine: Descriptions of the system, processor, cores, memory and disk, by name.
         gpus: The name and memory of each GPU that PyTorch can use.
-        cluster: The address of the Ray cluster that was checked, and whether it answers; None if none was checked.
+        cluster: The address of the checked Ray cluster, and whether it answers; None if none was checked.
         findings: The known faults that this installation has.
     """
 
@@ -137,7 +136,7 @@ def _describe_machine() -> dict[str, str]:
 
 
 def count_usable_cores() -> float:
-    """Return the number of cores that the CPU affinity and the control group's quota allow this process to use."""
+    """Return the number of cores that CPU affinity and the control group's quota allow."""
     from fedraa.vectors.chunked import count_cores
 
     cores = float(count_cores())
@@ -149,7 +148,7 @@ def count_usable_cores() -> float:
 
 
 def free_gigabytes(folder: Path) -> float | None:
-    """Return the free gigabytes of the file system of a folder, or None if the folder does not exist."""
+    """Return the free gigabytes of a folder's file system; None if the folder does not exist."""
     if not folder.is_dir():
         return None
     return shutil.disk_usage(folder).free / GIGABYTE
@@ -184,7 +183,7 @@ def _check_machine() -> Iterator[Finding]:
 
 
 def _check_convolutions() -> Iterator[Finding]:
-    """Yield a finding if a strided pointwise convolution computes different weight gradients in two memory formats.
+    """Yield a finding if a strided pointwise convolution has different gradients in two memory formats.
 
     In some versions, PyTorch's kernel for this convolution writes beyond its buffer. The module
     `fedraa.models.safe_convolution` replaces the kernel.

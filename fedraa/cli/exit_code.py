@@ -27,7 +27,7 @@ DEPENDENCIES = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-# Names of packages that the user did not write.
+# Packages that the user did not write.
 LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 
@@ -41,7 +41,7 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def warnings_in_sentences() -> Iterator[None]:
-    """During the block, print each RunWarning as one line of text, without the code line that issued it."""
+    """Print each RunWarning in the block as one line, without the code that issued it."""
     show = warnings.showwarning
 
     def show_sentence(
@@ -77,18 +77,17 @@ def exit_code(command: Callable[[], object]) -> int:
     except ValueError as error:
         return _print_error(str(error), error, 2)
     except KeyboardInterrupt as error:
-        # After Ctrl-C the terminal shows ^C on the current line, so the message begins on a new line.
+        # After Ctrl-C the terminal shows ^C on the current line.
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    # `--help` raises SystemExit. It is handled before `_failure_types` is called, because this call imports packages
-    # for seconds.
+    # `--help` raises SystemExit. `_types_of_failed_runs_and_checks` would import packages for seconds.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
-            # If SIGTERM arrives between two runs on a cluster, Ray's signal handler exits with this code.
+            # Ray's signal handler exits with this code after a SIGTERM between two runs.
             return _print_error(TERMINATED, error, 130)
         raise
-    except _failure_types() as error:
+    except _types_of_failed_runs_and_checks() as error:
         return _print_error(str(error), error, 1)
     except OSError as error:
         return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
@@ -102,16 +101,16 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def _print_error(text: str, error: BaseException, code: int) -> int:
-    """Print the text and the notes of an error on one line, and return the exit code `code`."""
+    """Print an error and its notes on one line, and return `code`."""
     line = " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
     sys.stderr.write(f"fedraa: {line}\n")
     return code
 
 
 def find_user_code(error: BaseException) -> str | None:
-    """Return the name, file and line of the innermost function in the traceback that is the user's code.
+    """Return the name, file and line of the innermost function that is the user's code.
 
-    Return None if the traceback has no code of the user.
+    Returns None if the traceback has no code of the user.
     """
     places = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
@@ -123,8 +122,7 @@ def find_user_code(error: BaseException) -> str | None:
     return places[-1]
 
 
-def _failure_types() -> tuple[type[Exception], ...]:
-    """Return the exception types for a failed run, for a log that breaks the rules, and for a failed check."""
+def _types_of_failed_runs_and_checks() -> tuple[type[Exception], ...]:
     from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
 
     return RunFailed, Inconsistent, PromiseBroken

@@ -1,4 +1,4 @@
-"""The flags of every command. Their names, values, defaults, texts and groups are read from the command's class.
+"""The flags of every command, read from the command's class.
 
 `--help` and the reference page of the command line are generated from them.
 """
@@ -18,7 +18,7 @@ import tyro
 from fedraa.config.experiment import SECTIONS
 from fedraa.config.section import Section
 
-# Headings in the help for flags that are not fields of an experiment, and for positional arguments.
+# Headings for flags that are not fields of an experiment, and for positional arguments.
 OWN = "Options"
 POSITIONAL = "Arguments"
 _PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -33,7 +33,7 @@ class Flag:
         takes: The values that the flag takes, such as `INT`; empty for a switch.
         default: The default value as text; empty if the flag has none or if `text` states it.
         text: The help text, which is one sentence.
-        group: The heading in the help: `POSITIONAL`, `OWN`, or the heading of a section of the experiment's options.
+        group: The heading in the help.
     """
 
     name: str
@@ -48,8 +48,7 @@ class Flag:
         return self.name.partition(",")[0]
 
     @property
-    def of_experiment(self) -> bool:
-        """True if the flag sets a field of an experiment."""
+    def sets_experiment_field(self) -> bool:
         return self.group not in (OWN, POSITIONAL)
 
     @property
@@ -58,8 +57,8 @@ class Flag:
         return f"{self.name} {self.takes}".strip()
 
 
-def flags_of(command: Callable[..., Any]) -> list[Flag]:
-    """Return a command's positional arguments, then the flags of its experiment, then its other flags."""
+def list_flags(command: Callable[..., Any]) -> list[Flag]:
+    """Return a command's positional arguments, then its experiment's flags, then its other flags."""
     assert isinstance(command, type)
     assert is_dataclass(command)
     hints = get_type_hints(command, include_extras=True)
@@ -76,7 +75,7 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
     if "experiment" in hints:
         experiment = _experiment_flags()
     if "methods" in hints:
-        # A command that takes several methods sets the method of each run itself, so it has no option `--method`.
+        # A command with several methods sets the method of each run itself.
         experiment = tuple(flag for flag in experiment if flag.name != "--method")
     positional = [flag for flag in command_flags if flag.group == POSITIONAL]
     return [*positional, *experiment, *(flag for flag in command_flags if flag not in positional)]
@@ -84,7 +83,6 @@ def flags_of(command: Callable[..., Any]) -> list[Flag]:
 
 @cache
 def _experiment_flags() -> tuple[Flag, ...]:
-    """Return the flags of an experiment, grouped by the headings of its sections."""
     flags = []
     for section in SECTIONS:
         hints = get_type_hints(section)
@@ -95,7 +93,7 @@ def _experiment_flags() -> tuple[Flag, ...]:
 
 
 def section_heading(section: type[Section]) -> str:
-    """Return the heading of a section of options in `--help`, which is the docstring of its class."""
+    """Return the heading of a section of options in `--help`, the docstring of its class."""
     return (section.__doc__ or "").rstrip(".")
 
 
@@ -133,7 +131,7 @@ def _default_text(value: object) -> str:
 
 
 def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Split the type hint `Annotated[T, ...]` into T and the annotations. A plain type has no annotations."""
+    """Split the type hint `Annotated[T, ...]` into T and its annotations."""
     if get_origin(hint) is Annotated:
         inner, annotations = _split_annotated(get_args(hint)[0])
         return inner, (*annotations, *hint.__metadata__)
@@ -141,7 +139,7 @@ def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _read_field_docs(command: type) -> dict[str, str]:
-    """Return, by field name, the text that the source code of a class has below each field."""
+    """Return, by field name, the text below each field in the source code of a class."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
     assert isinstance(definition, ast.ClassDef)
     return dict(_documented_fields(definition.body))

@@ -10,14 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedraa.cli.console import page_console
-from fedraa.cli.flags import OWN, POSITIONAL, Flag, flags_of
+from fedraa.cli.flags import OWN, POSITIONAL, Flag, list_flags
 
 HELP_ALL = "--help-all"
 HELP_FLAGS = frozenset(["-h", "--help", HELP_ALL])
-# If an option has more characters, its help text is on the next line.
+# The help text of a longer option is on the next line.
 NARROW = 23
-# The most used options of an experiment by heading, in the order of the help. Of all options of an experiment, `--help`
-# shows only these; `--help-all` shows every option.
+# The most used options of an experiment by heading. Only `--help-all` shows the other options.
 EVERYDAY = {
     "Method": ("--method", "--scheduler", "--fragments", "--participation"),
     "Model and data": ("--model", "--dataset", "--data-dir"),
@@ -31,12 +30,7 @@ Group = tuple[str, list[Flag]]
 
 
 def show_overview(description: str, groups: Mapping[str, Mapping[str, Callable[..., Any]]]) -> None:
-    """Print the commands of the program, one per line.
-
-    Args:
-        description: A sentence about the program.
-        groups: The commands by heading and by name.
-    """
+    """Print the commands of the program, one per line, below their headings."""
     console = page_console()
     console.print("usage: [bold]fedraa COMMAND[/bold] \\[options]\n")
     console.print(description)
@@ -61,7 +55,7 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
         all_options: False to print only the everyday options of an experiment.
     """
     console = page_console()
-    flags = flags_of(command)
+    flags = list_flags(command)
     positional = [f" {flag.name}" for flag in flags if flag.group == POSITIONAL]
     console.print(f"usage: [bold]fedraa {name}{''.join(positional)} [/bold]\\[options]\n")
     console.print(escape(purpose_of(command)))
@@ -75,14 +69,9 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
 
 
 def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
-    """Return the groups in `--help`: positional arguments, everyday options of an experiment, the command's options.
-
-    Args:
-        name: The name of the command.
-        flags: All flags of the command.
-    """
+    """Return the groups in `--help`: positional arguments, everyday options, the command's options."""
     groups = [(POSITIONAL, [flag for flag in flags if flag.group == POSITIONAL])]
-    by_option = {flag.option: flag for flag in flags if flag.of_experiment}
+    by_option = {flag.option: flag for flag in flags if flag.sets_experiment_field}
     if by_option:
         for heading, options in EVERYDAY.items():
             groups.append((heading, [by_option[option] for option in options if option in by_option]))
@@ -91,9 +80,9 @@ def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:
 
 
 def further_groups(flags: Sequence[Flag]) -> list[Group]:
-    """Return, by section, the options of an experiment that `--help-all` shows but `--help` does not."""
+    """Return, by section, the experiment's options that only `--help-all` shows."""
     everyday = set(chain.from_iterable(EVERYDAY.values()))
-    further = [flag for flag in flags if flag.of_experiment and flag.option not in everyday]
+    further = [flag for flag in flags if flag.sets_experiment_field and flag.option not in everyday]
     return [(heading, list(members)) for heading, members in groupby(further, key=lambda flag: flag.group)]
 
 
@@ -105,7 +94,7 @@ def _print_groups(console: Console, groups: Sequence[Group]) -> None:
 
 
 def _print_flag(console: Console, flag: Flag) -> None:
-    """Print a flag and its help text. The text is beside the flag, or below it if the flag is long."""
+    """Print a flag and its help text, which is below a long flag."""
     name = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}"
     text = escape(flag.text)
     if flag.default:

@@ -1,4 +1,4 @@
-"""The commands of the command line: each class is a command, and its fields are the options."""
+"""The commands of the command line. Each class is a command, and its fields are the options."""
 
 import os
 import sys
@@ -16,11 +16,11 @@ from fedraa.cli.exit_code import exit_code, interrupt_on_sigterm, warnings_in_se
 from fedraa.cli.help import HELP_FLAGS, show_overview
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse_command
-from fedraa.cli.status_line import LOADING, show_status_line, with_bar
+from fedraa.cli.status_line import LOADING, add_progress_bar, show_status_line
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions, StopOptions
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.quick_imports import quick_imports
 from fedraa.waiting import Waiting
 
@@ -47,13 +47,13 @@ class Run:
         ):
             with quick_imports():
                 from fedraa.api import run
-                from fedraa.cli.display import closing_table, say_next
+                from fedraa.cli.display import closing_table, print_next_commands
 
-            callbacks = with_bar(self.callbacks, waiting)
+            callbacks = add_progress_bar(self.callbacks, waiting)
             history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
         if not self.experiment.quiet:
             closing_table(history)
-            say_next(history.directory)
+            print_next_commands(history.directory)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Resume:
     """End at this time on the run's clock, in time units, which must exceed the run's limit (default: the run's
     limit)."""
     target_accuracy: float | None = None
-    """End when the test accuracy reaches this share, which must exceed the run's target (default: the run's target)."""
+    """End when the test accuracy reaches this value, which must exceed the run's target (default: the run's target)."""
     target: str | None = None
     """End when a metric reaches a value, METRIC:VALUE, better than the run's target (default: the run's target)."""
     quiet: bool = False
@@ -87,9 +87,9 @@ class Resume:
         with show_status_line(quiet=self.quiet) as waiting:
             with quick_imports():
                 from fedraa.api import resume
-                from fedraa.cli.display import closing_table, say_next
+                from fedraa.cli.display import closing_table, print_next_commands
 
-            callbacks = with_bar(self.callbacks, waiting)
+            callbacks = add_progress_bar(self.callbacks, waiting)
             history = resume(
                 self.run,
                 callbacks=callbacks,
@@ -100,7 +100,7 @@ class Resume:
             )
         if not self.quiet:
             closing_table(history)
-            say_next(history.directory)
+            print_next_commands(history.directory)
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,8 @@ class Plan:
     """Folder for clients.png, a picture of the data partition, which is also printed as a table (default: none)."""
     epsilon: float | None = None
     """Epsilon of differential privacy for which the necessary noise is printed; needs --privacy (default: none)."""
+    nodes: int | None = None
+    """Nodes of a cluster, for which memory and traffic are printed; needs --engine ray (default: none)."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -187,7 +189,7 @@ class Plan:
         with show_status_line() as waiting:
             from fedraa.cli.plan import show_plan
 
-            show_plan(self.experiment, self.data, waiting, self.epsilon)
+            show_plan(self.experiment, self.data, waiting, self.epsilon, nodes=self.nodes)
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class Report:
 
     def __call__(self) -> None:
         if self.trust and not self.landscape:
-            raise without_effect("trust", True, "no --landscape", "give --landscape, or leave it out")
+            raise no_effect_error("trust", True, "no --landscape", "give --landscape, or leave it out")
         with show_status_line() as waiting:
             from fedraa.cli.console import print_line
             from fedraa.report import report, to_tensorboard, to_wandb
@@ -361,7 +363,7 @@ def _run_command(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _prestart_ray(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
-    """If the run needs a private Ray cluster, start it while the block imports PyTorch. Both take seconds."""
+    """Start a private Ray cluster, if the run needs one, while the block imports PyTorch."""
     if options.engine == "local" or cluster_address(options) is not None:
         yield
         return

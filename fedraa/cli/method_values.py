@@ -1,4 +1,4 @@
-"""The output of `fedraa methods NAME`: every setting of one method, with its value, its option and its meaning."""
+"""The output of `fedraa methods NAME`: every setting of one method, with its value, option and meaning."""
 
 import inspect
 import re
@@ -10,21 +10,19 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from fedraa.cli.console import page_console
-from fedraa.components.text import is_ours, text_of
+from fedraa.components.text import is_built_in, text_of
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
 from fedraa.config.experiment import Experiment
 
-# Matches the note about the default at the end of an option's help text. The note is removed, because the output shows
-# the method's value instead.
+# Matches the default at the end of an option's help text. The output shows the method's value instead.
 DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
 
 
 def show_values(method: Method) -> None:
-    """Print when to use a method, its paper, formula and paper settings, and then every setting of the method.
+    """Print a method's use, paper, formula and paper settings, and then every setting.
 
-    For each setting, one line has its path in the method, its value, and the option that sets it, if there is one. The
-    next line explains the setting.
+    A setting has a line with its path, its value and its option, and a line that explains it.
     """
     console = page_console()
     options = {method.path(name): name for name in SHORTCUTS}
@@ -42,7 +40,7 @@ def show_values(method: Method) -> None:
 
 
 def describe_use(method: Method) -> dict[str, str]:
-    """Return a method's formula, a text on when to use it, and the paper's settings. An unknown text is empty."""
+    """Return a method's formula, its use, and the paper's settings. An unknown text is empty."""
     settings = ""
     paper = method.paper_settings
     if paper is not None:
@@ -58,11 +56,11 @@ def describe_use(method: Method) -> dict[str, str]:
 
 
 def value_text(value: object) -> str:
-    """Return a setting's value as the user can type it. For a component, return only the name of its class.
+    """Return a setting's value as the user can type it. For a component, return its class name.
 
     The settings of a component are shown on lines of their own.
     """
-    if is_ours(value) and hasattr(value, "__dataclass_fields__"):
+    if is_built_in(value) and hasattr(value, "__dataclass_fields__"):
         return type(value).__name__
     if value is None:
         return "not set"
@@ -79,7 +77,7 @@ def join_values(value: object) -> str:
 
 
 def describe_value(method: Method, path: str, option: str | None) -> str:
-    """Return the meaning of a setting, from the docstring of its class or from the help text of its option.
+    """Return the meaning of a setting, from its class's docstring or its option's help text.
 
     Args:
         method: The method.
@@ -99,6 +97,6 @@ def describe_value(method: Method, path: str, option: str | None) -> str:
 
 @cache
 def attribute_texts(kind: type) -> Mapping[str, str]:
-    """Return the text of each attribute that the docstring of a class documents, by the attribute's name."""
+    """Return the text of each attribute that the docstring of a class documents, by name."""
     attributes = parse(inspect.getdoc(kind) or "", DocstringStyle.GOOGLE).params
     return {item.arg_name: item.description or "" for item in attributes}

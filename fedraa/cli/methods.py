@@ -1,4 +1,4 @@
-"""The output of `fedraa methods`: all methods, the settings of some methods, or the components of some modules."""
+"""The output of `fedraa methods`: all methods, the settings of methods, or the components of modules."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from fedraa.composition.overrides import values_by_path
 from fedraa.errors import InputError, closest_name
 
 AXES = ("submodel", "local", "update", "schedule")
-# The table of methods shows only those settings of local training that differ from these defaults.
+# The table of methods shows only settings that differ from these defaults.
 PLAIN = LocalTraining(momentum=0.0)
 
 
 def show_methods(names: Sequence[str], *, as_json: bool) -> None:
-    """Print the settings of the named methods. Without names, print a list of all methods.
+    """Print the settings of the named methods. Without names, list all methods.
 
-    If the names are modules, print the list of all methods and the components of these modules.
+    If the names are modules, also list the components of these modules.
 
     Args:
         names: Names of methods, of crossings a+b, of custom methods as package.module:NAME, and of modules.
@@ -39,11 +39,10 @@ def show_methods(names: Sequence[str], *, as_json: bool) -> None:
         _show_values([registry.find_method(name) for name in chosen], as_json=as_json)
     modules = [name for name in names if name not in chosen]
     if modules or not chosen:
-        _list_methods(modules, as_json=as_json)
+        _list_methods_and_components(modules, as_json=as_json)
 
 
 def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
-    """Print every setting of each method: its path, value, option and meaning."""
     if as_json:
         rows = [{"name": method.name, "values": values_by_path(method)} for method in chosen]
         print_line(json.dumps(rows, indent=2, default=text_of))
@@ -54,7 +53,10 @@ def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module. If it does not exist, raise InputError with the most similar name of a method as a hint."""
+    """Import a module.
+
+    Raises InputError with the most similar method name as a hint if the module does not exist.
+    """
     try:
         return import_user_module("names", name)
     except InputError:
@@ -63,8 +65,7 @@ def _import_module(name: str) -> ModuleType:
         raise
 
 
-def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
-    """Print all built-in methods, the methods in the modules, and the components in the modules with their options."""
+def _list_methods_and_components(modules: Sequence[str], *, as_json: bool) -> None:
     listed = dict(registry.list_methods())
     parts = []
     for module in map(_import_module, modules):
@@ -87,7 +88,7 @@ def _list_methods(modules: Sequence[str], *, as_json: bool) -> None:
 
 
 def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]]:
-    """Return the methods of each family, by the family's heading. Asynchronous families come first."""
+    """Return the methods by name, by the heading of their family. Asynchronous families come first."""
     families: dict[str, dict[str, Method]] = {}
     for name, method in sorted(listed.items(), key=lambda item: not item[1].asynchronous):
         families.setdefault(describe_family(method), {})[name] = method
@@ -95,7 +96,7 @@ def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]
 
 
 def describe_family(method: Method) -> str:
-    """Return the heading of a method's family, with the kind of server and the part of the model that clients train."""
+    """Return the heading of a method's family: the kind of server and the trained part of the model."""
     server = "synchronous server, steps are rounds"
     if method.asynchronous:
         server = "asynchronous server, steps are updates"
@@ -109,7 +110,7 @@ def describe_family(method: Method) -> str:
 
 
 def family_table(heading: str, members: Mapping[str, Method], name_width: int) -> Table:
-    """Return a table of a family's methods: the submodel, local training, server update and paper of each.
+    """Return a table with the submodel, local training, server update and paper of each method.
 
     Args:
         heading: The heading of the family.
@@ -133,12 +134,11 @@ def custom_methods(module: ModuleType) -> dict[str, Method]:
 
 
 def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
-    """Return, for every component class in a module, its import path, its option and its docstring's first line.
+    """Return the import path, option and summary of every component class in a module.
 
-    Components that are functions are not listed, because nothing distinguishes them from other functions.
+    Components that are functions are not listed, because nothing marks them as components.
     """
-    # These imports take a tenth of a second. They are inside the function because the list of built-in methods does not
-    # need them.
+    # These imports take a tenth of a second. The list of built-in methods does not need them.
     from fedraa.callbacks.callback import Callback
     from fedraa.testing.kinds import KINDS
 
@@ -155,7 +155,7 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
 
 def choice_text(choice: object) -> str:
-    """Describe one of a method's four choices, such as its schedule, by its class and its non-default settings."""
+    """Describe one of a method's four choices by its class and its non-default settings."""
     assert is_dataclass(choice)
     texts = []
     for item in fields(choice):

@@ -1,4 +1,4 @@
-"""The command `fedraa new`: it creates a folder with a small example study, which the user can run and change."""
+"""The command `fedraa new`, which creates the folder of a small example study."""
 
 from importlib.resources import files
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Conversion of command-line arguments to a command object.
+"""Convert command-line arguments to a command object.
 
 Flags override the values of a configuration file. Every mistake in the arguments becomes an InputError.
 """
@@ -14,8 +14,8 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-# This module of tyro is private. It is used because only its error objects have fields, such as the invalid argument.
-# Because it may change, pyproject.toml limits the version of tyro.
+# Only the error objects of this private module have fields such as the invalid argument. pyproject.toml limits tyro's
+# version.
 from tyro import _errors
 
 from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help
@@ -25,12 +25,12 @@ from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError
 
 Command = Callable[[], None]
-# The name of the field of a command that holds an experiment. The experiment's fields become flags of the command.
+# This field of a command holds an experiment. The experiment's fields become flags of the command.
 EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
 # The commands of a program by name.
 Functions = Mapping[str, Callable[..., object]]
-# Regular expressions that match the messages of Python and tyro about an invalid value.
+# Match the messages of Python and tyro about an invalid value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<value>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<value>.+)\]")
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<value>.+)\.")
@@ -42,7 +42,7 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     Args:
         commands: The commands by name.
         arguments: The arguments of the process.
-        description: A sentence about the program, which the general help shows.
+        description: A sentence about the program in the general help.
 
     Raises:
         InputError: The arguments have a mistake.
@@ -55,13 +55,13 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     for command_name, command in commands.items():
         path = None
         if command_name == name and "config" in _flag_names(commands, name):
-            path = _config_path(arguments)
+            path = _value_of_config_flag(arguments)
         subcommand = tyro.conf.subcommand(command_name, prefix_name=False, **_command_default(command, path))
         subcommands.append(Annotated[command, subcommand])
     # The members of the union are only known at run time, so it cannot be written as A | B.
     one_of: Any = Union[tuple(subcommands)]  # noqa: UP007
     with errors_as_sentences("fedraa", commands, arguments), warnings.catch_warnings():
-        # The flag `--override` takes texts, but its field has a mapping as default. tyro warns about this difference.
+        # tyro warns because `--override` takes texts, but its default is a mapping.
         warnings.filterwarnings("ignore", "The field .*override. is annotated", UserWarning)
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
@@ -70,8 +70,7 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
 def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
     """If the arguments contain a help flag, print the help of the command and exit.
 
-    If the command has further arguments after `--`, the command there counts: `fedraa submit -- run --help` prints the
-    help of `run`.
+    A command after `--` counts: `fedraa submit -- run --help` prints the help of `run`.
     """
     words = list(arguments)
     if "--" in words and HELP_FLAGS.isdisjoint(words[: words.index("--")]):
@@ -82,7 +81,7 @@ def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:
-    """Raise InputError if the arguments contain a flag twice, because the parser would use only the last value."""
+    """Raise InputError for a repeated flag. The parser would use only its last value."""
     seen = set[str]()
     for word in takewhile(lambda word: word != "--", arguments):
         if not word.startswith("--"):
@@ -95,7 +94,7 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
-    """Convert parser errors that tyro raises in the block to InputErrors.
+    """Convert tyro's parser errors in the block to InputErrors.
 
     Args:
         program: The name of the program.
@@ -110,8 +109,7 @@ def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[s
         yield
 
 
-def _config_path(arguments: Sequence[str]) -> str | None:
-    """Return the value of `--config` in the arguments, or None."""
+def _value_of_config_flag(arguments: Sequence[str]) -> str | None:
     for word, value in zip(arguments, [*arguments[1:], None], strict=True):
         if word == "--config":
             return value
@@ -121,9 +119,9 @@ def _config_path(arguments: Sequence[str]) -> str | None:
 
 
 def _command_default(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
-    """Return keyword arguments for tyro: `default` is the command with the experiment of the configuration file `path`.
+    """Return tyro's argument `default`: the command with the experiment of the configuration file.
 
-    If `path` is None, return no keyword arguments.
+    Without a file, return no arguments.
     """
     if path is None:
         return {}
@@ -137,11 +135,11 @@ def _command_default(command: Callable[..., Command], path: str | None) -> dict[
 
 
 def _flag_names(commands: Functions, name: str) -> list[str]:
-    """Return the names of a command's flags, with underscores. For an unknown command the list is empty."""
+    """Return the flags of a command with underscores; none for an unknown command."""
     if name not in commands:
         return []
     names = list(signature(commands[name]).parameters)
-    # The field `experiment` is not a flag itself. It is replaced by the fields of the experiment.
+    # The fields of the experiment are flags, but the experiment itself is not.
     if EXPERIMENT in names:
         names.remove(EXPERIMENT)
         names += Experiment.model_fields
@@ -154,16 +152,12 @@ def _raise_sentence(
     commands: Functions,
     arguments: Sequence[str],
 ) -> None:
-    """Raise an InputError for a parser error of tyro. Do nothing for types of errors that the function does not know.
-
-    `errors_as_sentences` documents the arguments `program`, `commands` and `arguments`.
-    """
+    """Raise an InputError for a known type of tyro's parser errors."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise _unknown_word_error(tokens[0], program, commands, arguments)
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            # `None` is not listed, because the user cannot type it. The names are sorted, because tyro's order is
-            # arbitrary.
+            # The user cannot type `None`. tyro's order is arbitrary.
             names = sorted(set(choices) - {"None"})
             raise InputError(_flag_name(argument), got=value, expected=f"one of {', '.join(names)}")
         case _errors.BadValue(argument=argument, offending_value=value):
@@ -173,7 +167,7 @@ def _raise_sentence(
                 )
             raise InputError(_flag_name(argument), got=value, expected=_allowed_values(argument.lowered.metavar))
         case _errors.InstantiationFailure(argument=None, message=message):
-            # The message comes from an InputError that the experiment raised, in the form "field: problem".
+            # An InputError of the experiment has the form "field: problem".
             field, _, problem = message.partition(": ")
             raise InputError(field, problem)
         case _errors.InstantiationFailure(argument=argument, message=message) if argument is not None:
@@ -195,7 +189,7 @@ def _raise_sentence(
 
 
 def _unknown_word_error(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
-    """Return the error for an unknown argument. If a known argument is similar, the hint names it."""
+    """Return the error for an unknown argument, with a similar one as a hint."""
     see = _help_hint(program, commands, arguments)
     if not token.startswith("-"):
         if token == arguments[0]:
@@ -229,7 +223,7 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
 def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -> InputError | None:
     """Return the error for several values after a flag that takes only one.
 
-    Return None if the unknown argument `token` does not stand directly after a flag and its value.
+    Returns None if the unknown argument `token` does not stand directly after a flag and its value.
     """
     values: list[str] = []
     flag = ""
@@ -251,7 +245,7 @@ def _too_many_values_error(token: str, program: str, arguments: Sequence[str]) -
 
 
 def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> str:
-    """Return a hint to run the help of the command in the arguments, or `fedraa --help` if they have no command."""
+    """Return a hint to run `--help` for the command in the arguments, or for the program."""
     if not arguments or arguments[0] not in commands:
         return f"see {program} --help"
     help_flag = "--help"
@@ -263,12 +257,12 @@ def _help_hint(program: str, commands: Functions, arguments: Sequence[str]) -> s
 def _bad_value_error(
     argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None
 ) -> InputError:
-    """Return the error for an invalid value. `text` is the value with the brackets and quotes of tyro's message."""
+    """Return the error for an invalid value. `text` is the value in tyro's message."""
     return InputError(_flag_name(argument), got=text.strip("[]'\""), expected=_allowed_values(allowed))
 
 
 def _allowed_values(metavar: str | None) -> str:
-    """Return the values that a flag takes, without tyro's brackets and without the choice `None`."""
+    """Return the values that a flag takes, without tyro's brackets and without `None`."""
     text = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
     return re.sub(r"[{}]", "", text).replace("None|", "")
 

@@ -11,13 +11,14 @@ from rich import box
 from rich.table import Table
 
 from fedraa.cli.console import print_line, print_table
+from fedraa.cli.plan_cluster import cluster_lines
 from fedraa.cli.plan_data import show_data
 from fedraa.cli.plan_outlook import (
     MAX_SIMULATED,
     async_outlook,
-    drawn_outlook,
     first_round,
     rounds_outlook,
+    sampled_outlook,
     spread_by_rank,
 )
 from fedraa.cli.plan_privacy import privacy_lines
@@ -39,27 +40,34 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of device classes (or of submodel shapes) that have their own rows in a table.
+# Maximum number of rows for device classes, or for submodel shapes.
 MAX_CLASSES = 12
-# If there are more than `MAX_CLASSES` classes of devices, the table has this number of groups of clients, from fast to
-# slow.
+# Rows for groups of clients, from fast to slow, if there are more device classes than `MAX_CLASSES`.
 GROUPS = 10
-# The range of update weights is computed from at most this number of values of the participation correction.
+# Maximum number of participation corrections from which the range of update weights is computed.
 MAX_FACTORS = 1000
-# Maximum number of width groups (groups of layers with a common width) for which a table shows a submodel's width.
+# Maximum number of width groups (layers with a common width) in a table.
 MAX_WIDTHS = 6
 
 
 def show_plan(
-    experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None, epsilon: float | None = None
+    experiment: Experiment,
+    data: Path | None = None,
+    waiting: Waiting | None = None,
+    epsilon: float | None = None,
+    *,
+    nodes: int | None = None,
 ) -> None:
-    """Print the costs of a run without running it. If the run is not possible, raise the same ValueError as the run.
+    """Print the costs of a run without running it.
 
     Args:
         experiment: The options of the run.
         data: A folder for a picture of the data partition, which is also printed as a table; None for neither.
         waiting: The status line that shows slow preparations; None to show none.
         epsilon: A privacy budget for which the necessary noise is printed; None to print no noise.
+        nodes: The nodes of a cluster, for which memory and traffic are printed; None to print neither.
+
+    Raises the ValueError of the run if the run is not possible.
     """
     if waiting is None:
         spec = build_run(experiment)
@@ -80,14 +88,14 @@ def show_plan(
         tasks, total = first_round(spec, record_energy)
         print_table(shapes_table(spec, tasks, total))
         print_table(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
-        make_outlook = drawn_outlook if schedule.asynchronous else rounds_outlook
+        make_outlook = sampled_outlook if schedule.asynchronous else rounds_outlook
         outlook = make_outlook(spec, tasks, total)
     else:
         costs = make_cost_model(spec).table([part.widths for part in spec.submodels])
-        planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
+        planner = SchedulerRunner(SCHEDULER.copy_for_run(schedule.scheduler))
         planner.plan(costs, schedule.delay_bound)
         print_table(fragments_table(spec))
-        for line in whole_groups(spec):
+        for line in describe_uncut_groups(spec):
             print_line(line)
         print_table(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         source = "from the option delay_bound"
@@ -96,7 +104,7 @@ def show_plan(
         print_line(f"delay bound    {planner.bound:.4g} ({source})")
         energies = task_energies(spec, costs)
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, *first_round(spec))
-    for line in (*base_lines(spec, tasks), *task_lines(spec)):
+    for line in (*describe_frozen_base(spec, tasks), *describe_tasks(spec)):
         print_line(line)
     if energies:
         print_line(f"energy         {_range_text(np.array(energies))} J a task ({', '.join(spec.fleet.watts)})")
@@ -106,17 +114,16 @@ def show_plan(
         clients = f"each of the {spec.max_participants} clients that take part"
         print_line(f"per client     {format_quantity(per_client, 'B')} of the server memory for {clients}")
     print_line(f"expected       {outlook}")
+    for line in cluster_lines(spec, nodes):
+        print_line(line)
     for line in privacy_lines(spec, epsilon):
         print_line(line)
     for name, part in custom_components(experiment.model_dump(mode="json")):
         print_line(f"component      {name} {part}")
 
 
-def whole_groups(spec: RunSpec) -> list[str]:
-    """Return a line that names the width groups that have too few units to be cut, so every fragment has them whole.
-
-    The list is empty if all width groups are cut.
-    """
+def describe_uncut_groups(spec: RunSpec) -> list[str]:
+    """Return a line about width groups that every fragment has whole; no line if all are cut."""
     groups = too_small(spec.traced, spec.index_sets)
     names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MAX_WIDTHS])
     if not groups:
@@ -126,8 +133,8 @@ def whole_groups(spec: RunSpec) -> list[str]:
     return [f"stays whole    {names}: too few units for {len(spec.index_sets)} fragments"]
 
 
-def task_lines(spec: RunSpec) -> list[str]:
-    """Return lines about the local steps and the update weights of clients, if these depend on the devices."""
+def describe_tasks(spec: RunSpec) -> list[str]:
+    """Return lines about local steps and update weights that depend on the devices."""
     costs = make_cost_model(spec)
     update = spec.method.update
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -144,9 +151,9 @@ def task_lines(spec: RunSpec) -> list[str]:
 
 
 def task_energies(spec: RunSpec, table: Floats) -> list[float]:
-    """Return the energy of a task in joules, for each pair of a client and a fragment that fits in its memory.
+    """Return a task's joules for each client and each fragment that fits in its memory.
 
-    If there are many clients, a sample of them is used. The list is empty if the power of the devices is not given.
+    If there are many clients, a sample of them is used. The list is empty if the devices have no watts.
 
     Args:
         spec: The run.
@@ -165,11 +172,8 @@ def task_energies(spec: RunSpec, table: Floats) -> list[float]:
     return energies
 
 
-def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
-    """Return lines about frozen parameters, which are never sent, and about the bytes that tasks send to the server.
-
-    The list is empty for a model without frozen parameters.
-    """
+def describe_frozen_base(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
+    """Return lines about frozen parameters, which are never sent; none without frozen parameters."""
     parameters = frozen_parameters(spec.traced.module)
     if not parameters:
         return []
@@ -206,14 +210,14 @@ def fragments_table(spec: RunSpec) -> Table:
 
 
 def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
-    """Return a table of the submodels in the first round, with their costs. The most frequent submodel comes first.
+    """Return a table of the submodels in the first round, the most frequent first.
 
     Args:
         spec: The run.
         tasks: The tasks of the first round, or a sample of them.
         total: The number of all tasks of the first round.
     """
-    shapes = Counter((task.widths, _unmasked_text(task)) for task in tasks)
+    shapes = Counter((task.widths, _trainable_percentage(task)) for task in tasks)
     shown = shapes.most_common(MAX_CLASSES)
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters; submodels of the first round"
     if len(tasks) < total:
@@ -226,8 +230,7 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task], total: int) -> Table:
     return table
 
 
-def _unmasked_text(task: Task) -> str:
-    """Return the percentage of the submodel's parameters that the task's mask lets the client train."""
+def _trainable_percentage(task: Task) -> str:
     if task.mask is None:
         return "100%"
     return f"{task.mask.mean():.0%}"
@@ -255,10 +258,9 @@ def _shape_cells(spec: RunSpec, widths: Sequence[int]) -> list[str]:
 
 
 def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunner | None = None) -> Table:
-    """Return a table of task costs by device class. With a scheduler, it also shows each class's feasible fragments.
+    """Return a table of task costs by device class, with the feasible fragments.
 
-    If clients of a class have unequal costs, the cell shows their range. A fragment in brackets is feasible only for
-    some clients of the class.
+    A range means that clients of a class have unequal costs. A fragment in brackets is feasible only for some of them.
 
     Args:
         fleet: The devices.
@@ -291,12 +293,11 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
-    """Return the clients of each device class. All devices of a class are equal.
+    """Return the clients of each device class, in which all devices are equal.
 
     If there are more than `MAX_CLASSES` classes, return `GROUPS` groups of clients instead, from fast to slow.
     """
-    # `class_of` has the index of each client's class [N]. Each property of the devices, such as the speed, divides the
-    # classes further.
+    # The class of each client [N]. Each property of the devices divides the classes further.
     class_of = np.zeros(len(fleet), np.int64)
     classes = class_of[:1]
     for column in (fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory):
@@ -310,7 +311,7 @@ def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
 
 
 def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
-    """Return the cost of each client's task [N]. It is NaN for clients without a task in the first round."""
+    """Return the cost of each client's task [N]; NaN for clients without a task in the first round."""
     costs = np.full(len(spec.fleet), np.nan)
     for task in tasks:
         costs[task.client] = task.cost
@@ -320,8 +321,8 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 def server_bytes(spec: RunSpec) -> int:
     """Return the memory of the server's state in bytes.
 
-    It is the sum for the model, the Polyak mean if there is one, the state of the server's update rule, the state that
-    clients keep between tasks, the noise of central differential privacy, and two buffers for each client that trains.
+    It has the model, the Polyak mean, the state of the update rule and of the clients, the noise of central
+    differential privacy, and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
     clients = min(spec.max_participants, spec.at_a_time)
@@ -332,11 +333,7 @@ def server_bytes(spec: RunSpec) -> int:
 
 
 def client_bytes(spec: RunSpec) -> int:
-    """Return the bytes of state that the server stores for each participating client.
-
-    It is the sum of the client's part in the state of the server's update rule and the state that the client keeps
-    between tasks.
-    """
+    """Return the bytes of state that the server stores for each participating client."""
     memory = spec.method.update.memory
     size = spec.params.size
     of_update = memory(size, spec.max_participants) - memory(size, spec.max_participants - 1)
@@ -344,7 +341,7 @@ def client_bytes(spec: RunSpec) -> int:
 
 
 def _sample_values(ascending: Floats) -> Floats:
-    """Return at most `MAX_FACTORS` of the values, evenly spaced by index from the first to the last."""
+    """Return at most `MAX_FACTORS` evenly spaced values, with the first and the last."""
     count = min(len(ascending), MAX_FACTORS)
     return ascending[np.linspace(0, len(ascending) - 1, count).round().astype(np.int64)]
 

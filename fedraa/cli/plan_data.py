@@ -13,11 +13,9 @@ from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
-# Maximum number of clients for which the table has a row each. If there are more, it shows only the clients whose
-# number of samples is at one of the quantiles `QUANTILES`.
+# With more clients, the table has only the clients at `QUANTILES` of the number of samples.
 MAX_CLIENTS = 20
-# Maximum number of labels for which the table shows a client's samples per label. More columns would not fit into 80
-# characters.
+# More columns of labels would not fit into 80 characters.
 MAX_CLASSES = 10
 QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
@@ -37,7 +35,7 @@ def show_data(spec: RunSpec, folder: Path) -> None:
 
 
 def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
-    """Return how concentrated the labels are: the sum of the squared shares of the labels.
+    """Return the sum of the squared label fractions.
 
     It is 1 if all samples have the same label, and 1 / L for L equally frequent labels.
 
@@ -49,10 +47,10 @@ def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
 
 
 def data_table(data: Federated, partition: object) -> Table:
-    """Return a table with a row per client. If there are many clients, it has rows for some of them.
+    """Return a table with a row per client, or for some of many clients.
 
-    The columns are the numbers of training and test samples, the number of different labels, the share of the most
-    frequent label (`top`), and the samples of each label if there are at most `MAX_CLASSES` labels.
+    The columns are the numbers of training and test samples, the number of different labels, the fraction of the most
+    frequent label (`top`), and the samples of each of at most `MAX_CLASSES` labels.
     """
     sizes = data.sizes
     test_sizes = np.diff(data.test_offsets)
@@ -83,7 +81,7 @@ def data_table(data: Federated, partition: object) -> Table:
 
 
 def _label_cells(counts: Counts, shows_labels: bool) -> list[str]:
-    """Return a client's cells: number of different labels, share of the top label and, if wanted, samples per label."""
+    """Return a client's number of labels, fraction of the top label and, if wanted, samples per label."""
     total = max(1, int(counts.sum()))
     cells = [str(int((counts > 0).sum())), f"{counts.max() / total:.0%}"]
     if shows_labels:
@@ -97,7 +95,7 @@ def _all_clients(data: Federated) -> list[tuple[str, int]]:
 
 
 def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
-    """Return the name of each quantile in `QUANTILES`, and the client whose number of training samples is at it."""
+    """Return the quantiles' names, and the client whose number of samples is at each quantile."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1

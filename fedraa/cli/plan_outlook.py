@@ -1,7 +1,7 @@
-"""The expected number of steps and the expected duration of a run.
+"""The expected number of steps and duration of a run.
 
-For a method in rounds they are computed from the first round. For an asynchronous method they come from a dry run,
-which simulates the tasks of the run without training.
+For a method in rounds they are computed from the first round. For an asynchronous method they come from a dry run, a
+simulation without training.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,26 +26,22 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of clients that are simulated. If a run has more, a sample of this size represents all clients.
+# Maximum number of simulated clients. A sample of this size represents more clients.
 MAX_SIMULATED = 20_000
-# If devices are not always available, rounds have unequal durations. The expected duration is then the mean over this
-# number of simulated rounds.
+# Simulated rounds, because rounds with devices that are not always available have unequal durations.
 AVAILABILITY_ROUNDS = 20
-# Maximum number of updates that a dry run simulates. For a longer run, the rest is extrapolated from the simulated
-# updates per time unit.
+# Maximum number of simulated updates. A longer run is extrapolated.
 DRY_STEPS = 20_000
 
 
 def ignore_event(kind: str, t: float, /, **fields: object) -> None:
-    """Ignore an event that a run would write to its log."""
+    """Do nothing with a log event."""
 
 
 def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task], int]:
-    """Return the tasks of the first round, but at most `MAX_SIMULATED`, and the number of clients in this round.
+    """Return the tasks of the first round, at most `MAX_SIMULATED`, and the number of clients in it.
 
-    Args:
-        spec: The run.
-        record: A function that receives the log events of these tasks.
+    `record` receives the log events of these tasks.
     """
     server = make_server(spec, record)
     clients = np.fromiter(server.begin(), np.int64)
@@ -56,7 +52,7 @@ def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task
 
 
 def spread_by_rank(costs: Floats, count: int) -> Ints:
-    """Select at most `count` of the costs [N], evenly spread from the lowest to the highest. Return their indices."""
+    """Return the indices of at most `count` costs [N], evenly spread from the lowest to the highest."""
     if len(costs) <= count:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")
@@ -64,14 +60,13 @@ def spread_by_rank(costs: Floats, count: int) -> Ints:
 
 
 def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
-    """Simulate an asynchronous run without training. Return a sentence on its expected steps, time and staleness."""
+    """Return a sentence on the expected steps, time and staleness of an asynchronous run."""
     limits = spec.limits
     rule: Any = spec.method.update
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
         sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
-    # The real run has more clients and updates than the sample by the factor `times`. Its staleness is larger by the
-    # same factor.
+    # The real run has `times` as many clients and updates as the sample, and `times` its staleness.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.of(sample))
@@ -95,7 +90,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
 
 
 def _steps_within(spec: RunSpec, rate: float) -> float:
-    """Return how many updates the run makes within its limits, at a rate of `rate` updates per time unit."""
+    """Return the number of updates within the run's limits, at `rate` updates per time unit."""
     steps = spec.limits.steps or np.inf
     if spec.limits.time is not None:
         steps = min(steps, rate * spec.limits.time)
@@ -103,7 +98,10 @@ def _steps_within(spec: RunSpec, rate: float) -> float:
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
-    """Return the ledger of an asynchronous run before its first task. The ledger makes the server's decisions."""
+    """Return the ledger of an asynchronous run before its first task.
+
+    The ledger makes the server's decisions.
+    """
     clients, fragments = planner.costs.shape
     concurrency = None
     if spec.at_a_time < clients:
@@ -119,7 +117,7 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
 
 
 def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], float]:
-    """Return a function that computes the cost of a task from the task and the time at which it is sent.
+    """Return a function that computes the cost of a task from the task and its sending time.
 
     Args:
         spec: The run.
@@ -131,7 +129,7 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
 
     def dispatch_cost(task: Dispatch, now: float) -> float:
         down, up = moved[task.fragment]
-        # A client that continues from its own weights downloads nothing, so only its training and upload take time.
+        # A client that continues from its own weights downloads nothing.
         if task.resent:
             down = 0
         return costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
@@ -139,8 +137,8 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
     return dispatch_cost
 
 
-def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return a sentence about the expected steps and time of an asynchronous run whose clients get random submodels.
+def sampled_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
+    """Return a sentence about the expected steps and time of an asynchronous run with random submodels.
 
     The estimate assumes that all tasks of a client cost as much as its first task.
 
@@ -176,14 +174,9 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 
 
 def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
-    """Return the expected duration of a round in time units, without the random factors of the option `jitter`.
+    """Return the expected duration of a round in time units, without random factors (`jitter`).
 
-    If devices are not always available, return the mean over `AVAILABILITY_ROUNDS` rounds with the same clients.
-
-    Args:
-        spec: The run.
-        tasks: The tasks of the first round, or a sample of them.
-        total: The number of tasks of the round.
+    If devices are not always available, this is the mean over `AVAILABILITY_ROUNDS` rounds.
     """
     schedule: Any = spec.method.schedule
     last = len(tasks)
@@ -212,7 +205,7 @@ def _goal_note(spec: RunSpec) -> str:
 
 
 def _unknown_losses_note(spec: RunSpec) -> str:
-    """Return a note if the run's choices depend on training losses, because a dry run computes no losses."""
+    """Return a note if the run's choices depend on training losses, which a dry run lacks."""
     if getattr(spec.method.schedule, "next_client", "uniform") != "uniform":
         return "; the dry run draws the next client at random, and the selection will choose differently"
     if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):
@@ -221,7 +214,6 @@ def _unknown_losses_note(spec: RunSpec) -> str:
 
 
 def _sample_note(sample: int, total: int) -> str:
-    """Return a note if only a sample of the clients was simulated, otherwise an empty text."""
     if sample == total:
         return ""
     return f", from a simulation of {sample} of the {total} clients"

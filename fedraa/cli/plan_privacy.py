@@ -1,4 +1,4 @@
-"""The lines of `fedraa plan` about differential privacy: the epsilon of a run, and the noise for a wanted epsilon."""
+"""The lines of `fedraa plan` about a run's differential privacy: its epsilon, and the noise for a wanted epsilon."""
 
 from math import inf
 
@@ -8,8 +8,8 @@ from fedraa.cli.plan_outlook import MAX_SIMULATED, first_ledger, make_task_cost
 from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec, participation_of
-from fedraa.errors import InputError, without_effect
-from fedraa.ledger.participation import NEXT_CLIENT, draw_cohort, needs_view
+from fedraa.errors import InputError, no_effect_error
+from fedraa.ledger.participation import NEXT_CLIENT, draw_cohort, needs_observations
 from fedraa.privacy.accountant import (
     find_gaussian_noise,
     find_poisson_noise,
@@ -25,19 +25,18 @@ from schedulers import SchedulerRunner
 
 
 def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
-    """Return lines about the differential privacy of a run, under the assumption that no task fails.
+    """Return lines about the differential privacy of a run in which no task fails.
 
     Args:
         spec: The run.
-        epsilon: A privacy budget for which the necessary noise is also computed; None to compute only the run's
-            epsilon.
+        epsilon: A privacy budget for which the necessary noise is also computed; None for only the run's epsilon.
     """
     terms = spec.privacy_terms
     if epsilon is not None and not 0 < epsilon < inf:
         raise InputError("epsilon", got=epsilon, expected="a finite number above 0")
     if terms is None:
         if epsilon is not None:
-            raise without_effect("epsilon", epsilon, "no privacy", "give --privacy, such as central")
+            raise no_effect_error("epsilon", epsilon, "no privacy", "give --privacy, such as central")
         return []
     steps = spec.limits.steps
     squared = None
@@ -71,10 +70,9 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
 def count_participation(spec: RunSpec, steps: int) -> int | None:
     """Return the largest participation of a client in a run of `steps` steps without failures.
 
-    The participation of a client is the sum, over all released versions of the model, of the squared number of its
-    updates in this version. If the run has the option `max_participations`, the result is the upper bound that follows
-    from the option. Return None if the clients of each step are not known before the run, for example if clients are
-    chosen by their losses.
+    The participation of a client is the sum, over all released models, of the squared number of its updates. With
+    `max_participations`, the result is the upper bound that follows from this option. It is None if the clients of each
+    step are not known before the run.
     """
     terms = spec.privacy_terms
     assert terms is not None
@@ -85,9 +83,9 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     if bound is not None:
         if terms.local or terms.per_release in (None, 1):
             return bound
-        # In the worst case, as many updates of a client as possible are in the same released version.
+        # In the worst case, as many updates of a client as possible are in one released model.
         return min(bound, terms.per_release) * bound
-    if participation is not None and needs_view(participation):
+    if participation is not None and needs_observations(participation):
         return None
     if participation is not None:
         return largest_squared(draw_cohort(participation, clients, round, seed) for round in range(steps))
@@ -95,21 +93,20 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     next_client = NEXT_CLIENT.resolve(getattr(schedule, "next_client", "uniform"))
     if spec.wall or not schedule.scheduled or clients > MAX_SIMULATED or not isinstance(next_client, Uniform):
         return None
-    updates = _forecast_clients(spec, steps)
+    updates = _forecast_client_of_each_update(spec, steps)
     if terms.local:
-        # One task of the client may be in flight at the end of the run. Its update is also sent.
+        # A task in flight at the end of the run is also sent.
         return int(np.bincount(updates, minlength=clients).max()) + 1
     events = [{"kind": "commit", "client": client} for client in updates]
     return largest_squared(group_updates(events, terms.per_release))
 
 
-def _forecast_clients(spec: RunSpec, steps: int) -> tuple[int, ...]:
-    """Return the client of each update of an asynchronous run, as simulated by a dry run."""
+def _forecast_client_of_each_update(spec: RunSpec, steps: int) -> tuple[int, ...]:
     schedule = spec.method.schedule
     rule = spec.method.update
     assert isinstance(rule, AsyncRule)
     table = make_cost_model(spec).table([part.widths for part in spec.submodels])
-    planner = SchedulerRunner(SCHEDULER.own(schedule.scheduler))
+    planner = SchedulerRunner(SCHEDULER.copy_for_run(schedule.scheduler))
     planner.plan(table, schedule.delay_bound)
     everyone = np.arange(len(table))
     cost = make_task_cost(spec, everyone)

@@ -14,10 +14,9 @@ LOADING = "loading PyTorch"
 
 @contextmanager
 def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
-    """Show a status line during the block, and yield it. Its first text is that PyTorch is being loaded.
+    """Show and yield a status line during the block, beginning with the loading of PyTorch.
 
-    If the output is not a terminal, the status is logged, and log records are printed to stdout during the block. If
-    `quiet` is True, nothing is shown, and the block gets None.
+    Without a terminal, the status is logged, and log records go to stdout. With `quiet`, the block gets None.
     """
     if quiet:
         yield None
@@ -30,13 +29,12 @@ def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
         yield waiting
 
 
-def with_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str | Callback, ...]":
-    """Return the callbacks of a command, with a progress bar that replaces the status line `waiting`.
+def add_progress_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str | Callback, ...]":
+    """Return the callbacks, with a progress bar that replaces the status line `waiting`.
 
-    No progress bar is added for a quiet command (`waiting` is None). None is added either if the output is not a
-    terminal, because the run then logs its progress.
+    A quiet command (`waiting` is None) gets no progress bar. Without a terminal, the run logs its progress instead.
     """
-    # The import is inside the function, because it takes seconds.
+    # This import takes seconds.
     from fedraa.callbacks import ProgressBar
 
     if waiting is None:

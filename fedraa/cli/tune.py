@@ -1,4 +1,4 @@
-"""The output of `fedraa tune`: the result of every trial, then a table with the best values of each method."""
+"""The output of `fedraa tune`: a line per trial, then a table with the best values of each method."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,7 +26,7 @@ def run_tuning(
     jobs: int,
     waiting: Waiting | None = None,
 ) -> None:
-    """Tune the hyperparameters of the methods. Print the progress and the best values.
+    """Tune the hyperparameters of the methods, and print the progress and the best values.
 
     Args:
         methods: Names of methods.
@@ -52,14 +52,6 @@ def run_tuning(
 
 
 def _print_trial(trial: Trial, count: int, total: int, left: float) -> None:
-    """Print one line about an ended trial.
-
-    Args:
-        trial: The trial.
-        count: The number of ended trials.
-        total: The number of all trials.
-        left: The expected remaining time in seconds.
-    """
     text = f"trial {count} of {total}: {trial.method} at {_values_text(trial.values)}: {_outcome_text(trial)}"
     if count < total:
         text += f"; about {timedelta(seconds=round(left))} left"
@@ -84,7 +76,10 @@ def _values_text(values: Any) -> str:
 
 
 def best_table(result: Tuned) -> Table:
-    """Return a table with the best trial of each method. An asterisk marks a value at the edge of the search space."""
+    """Return a table with the best trial of each method.
+
+    An asterisk marks a value at the edge of the search space.
+    """
     metric = result.table.columns[3]
     table = Table("method", "best at", str(metric), "trials", "stopped early", box=box.SIMPLE_HEAD)
     for method, values in result.terms.items():

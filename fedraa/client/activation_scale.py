@@ -1,4 +1,4 @@
-"""Scaling of a fragment's activations by 1 / (its share of the units) while the fragment trains."""
+"""Scaling of a submodel's activations by (all units of a layer) / (kept units) during local training."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -9,10 +9,10 @@ from fedraa.submodels import Traced
 
 
 def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
-    """Scale the inputs of each layer with cut inputs and uncut outputs by (units of the group) / (kept units).
+    """Multiply the inputs of layers that read cut units by (units of the group) / (kept units).
 
-    A fragment j with the share r_j of the units then has the logits W_j (h_j / r_j) + b. The full model's logits are a
-    sum over fragments, so they are the mean of the fragments' logits, weighted by r_j.
+    This affects layers with cut inputs and uncut outputs. With it, the full model's logits are the mean of the
+    fragments' logits, weighted by their shares of the units.
 
     Args:
         module: The module of the fragment. Hooks are added to its layers.

@@ -1,7 +1,6 @@
-"""A rule that sets the number of local steps of each task from the costs of sending and computing.
+"""A rule that sets the number of local steps of a task from its sending and computing times.
 
-By default tasks are short, but long enough that sending takes at most about half of their time. Tasks are even shorter
-if the labels of clients differ, because the local optima of such clients are far apart.
+By default, sending takes at most about half of a task's time. Tasks are shorter if the labels of clients differ.
 """
 
 import re
@@ -14,22 +13,21 @@ from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-# Default of `AutoSteps.minimum` if all clients have the same label frequencies.
-SHORT = 15
-# The default is at least this number, because an adaptive learning rate compares the two halves of a task.
+# The default of the minimum if all clients have the same label frequencies.
+DEFAULT_MINIMUM = 15
+# An adaptive learning rate compares the two halves of a task, so the default has at least two steps.
 SHORTEST = 2
 
 
 @dataclass(frozen=True)
 class AutoSteps:
-    """The rule H = max(minimum, round(kappa * move / step)) for the number of local steps H of a task.
+    """The rule H = max(minimum, round(kappa * move / step)) for the number H of local steps.
 
-    `move` is the time to send a fragment to the client and back, and `step` is the time of one minibatch. A task
-    continues the client's pass over its data after the last minibatch of the previous task.
+    `move` is the time to send a fragment to the client and back. `step` is the time of one minibatch.
 
     Attributes:
         minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels, but at most
-            one pass over the client's data, because longer tasks on few samples only delay their updates.
+            one pass over the client's data.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 
@@ -38,9 +36,9 @@ class AutoSteps:
 
     @classmethod
     def of(cls, steps: int | str | None) -> "AutoSteps | None":
-        """Return the rule for the text auto, auto:MINIMUM or auto:MINIMUM:KAPPA. For a number or None, return None.
+        """Parse the text auto, auto:MINIMUM or auto:MINIMUM:KAPPA.
 
-        Raises InputError for any other text.
+        Return None for a number or None. Raise InputError for any other text.
         """
         if not isinstance(steps, str):
             return None
@@ -54,14 +52,14 @@ class AutoSteps:
         return cls(int(match["minimum"]), kappa)
 
     def minimum_steps(self, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:
-        """Return the smallest number of local steps of a task.
+        """Return the smallest number of local steps of each task.
 
         Args:
             whole: Number of minibatches in one pass over the client's data.
             overlap: The overlap of the clients' labels, which `measure_label_overlap` returns.
         """
         if self.minimum is None:
-            return np.minimum(max(SHORTEST, round(SHORT * overlap)), whole)
+            return np.minimum(max(SHORTEST, round(DEFAULT_MINIMUM * overlap)), whole)
         return np.full_like(whole, self.minimum)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:

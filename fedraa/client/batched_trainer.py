@@ -1,6 +1,6 @@
 """Training of several tasks in one batched computation.
 
-This is faster than training one task after the other if kernel launches take most of the time, as on a GPU.
+On a GPU this is faster than training one task after another, because it launches fewer kernels.
 """
 
 import time
@@ -25,12 +25,10 @@ from fedraa.submodels.flat import copy_to_numpy
 
 
 class BatchedTrainer(Trainer):
-    """A trainer that trains up to `stack` tasks at the same time, if their submodels have the same shape.
+    """A trainer that trains up to `stack` tasks with the same submodel shape at the same time.
 
-    Tasks that are trained together form a stack, with one row for each task. A result depends only on the task, the
-    data, the seed and the parameter `stack`, not on the other tasks of its stack. Therefore all stacks are padded to
-    the same number of rows, and all minibatches to a size that depends only on the client's number of samples. Results
-    differ from results of `Trainer` by rounding.
+    These tasks form a stack, with one row per task. Stacks and minibatches are padded, so that a task's result does not
+    depend on the other tasks of its stack. Results differ from results of `Trainer` by rounding.
     """
 
     def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
@@ -47,7 +45,7 @@ class BatchedTrainer(Trainer):
         self._stacks: dict[tuple[int, ...], BatchedModule] = {}
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all tasks, in stacks of tasks with the same shape."""
+        """Train all tasks. Return their updates in the order of `work`."""
         updates: dict[int, Update] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for number, one in enumerate(work):
@@ -63,30 +61,27 @@ class BatchedTrainer(Trainer):
         self._stacks.clear()
 
     def _stack_key(self, work: Work) -> object:
-        """Return a key of the work. Tasks with equal keys can be trained in one stack."""
+        """Return a key that is equal for tasks that can be trained in one stack."""
         task = work.task
         length = None
         if follows_length(self._solver.lr_schedule):
-            length = self._steps(task, len(work.y))
+            length = self._count_steps(task, len(work.y))
         masking = (task.mask is None, task.keeps_rest)
         return task.widths, self._batch_rows(len(work.y)), task.lr, masking, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
-        """Return the number of samples to which minibatches of a client with `samples` samples are padded.
-
-        It is the smallest power of two that is at least `samples`, but at most the size of the largest minibatch.
-        """
+        """Return the padded minibatch size: a power of two, but at most the size of the largest minibatch."""
         return min(self._solver.batch_size + self._solver.min_batch - 1, 1 << (samples - 1).bit_length())
 
     def _train_stack(self, work: Sequence[Work]) -> list[Update]:
         started = time.perf_counter()
         for one in work:
-            self._refuse_small(len(one.y))
+            self._refuse_too_few_samples(len(one.y))
         filled = [*work, *[work[0]] * (self._height - len(work))]
         stack = self._stack_for_widths(work[0].task.widths)
         whole = stack_tasks([one.task for one in filled])
         labels = [one.y for one in filled]
-        steps = [self._steps(one.task, len(one.y)) for one in work]
+        steps = [self._count_steps(one.task, len(one.y)) for one in work]
         local_step = LocalStep(
             self._solver, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
         )
@@ -127,25 +122,23 @@ class BatchedTrainer(Trainer):
         return [replace(trained[row], seconds=seconds) for row in range(len(work))]
 
     def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the inputs [rows, b, ...] and labels [rows, b] of each step, for all tasks of a stack.
+        """Yield the inputs [rows, b, ...] and labels [rows, b] of each step of a stack.
 
-        The label is PADDING if a client has no more samples or steps. The data of all clients and the order of their
-        samples are copied to the device first. If samples are generated at random for every epoch, new samples replace
-        the old ones on the device before each epoch.
+        The label is PADDING if a client has no more samples or steps.
         """
         longest = max(len(one.y) for one in work)
         width = self._batch_rows(len(work[0].y))
-        steps = max(self._steps(one.task, len(one.y)) for one in work)
+        steps = max(self._count_steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, longest + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, longest + 1), PADDING)
-        # The row `longest` of `x` and `y` stands for a missing sample.
+        # Position `longest` means that a minibatch has no sample there.
         orders = np.full((steps, self._height, width), longest)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):
             x[row, : len(one.y)] = one.x
             y[row, : len(one.y)] = one.y
             step = 0
-            for epoch, batches in enumerate(self._epochs(one.task, len(one.y))):
+            for epoch, batches in enumerate(self._iter_epochs(one.task, len(one.y))):
                 new_epochs[step].append((row, epoch))
                 for chosen in batches:
                     orders[step, row, : len(chosen)] = chosen
@@ -170,15 +163,12 @@ class BatchedTrainer(Trainer):
 
     def _stack_for_widths(self, widths: tuple[int, ...]) -> BatchedModule:
         if widths not in self._stacks:
-            self._stacks[widths] = BatchedModule(self._module(widths), self._height, self._device)
+            self._stacks[widths] = BatchedModule(self._make_module(widths), self._height, self._device)
         return self._stacks[widths]
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:
-    """Return one task with the buffers [k] of n tasks as the rows of an array [n, k].
-
-    The submodels of all tasks must have the same shape. Masks and extras are stacked in the same way.
-    """
+    """Return one task whose arrays [n, k] hold the arrays [k] of n tasks with the same submodel shape."""
     masks = [task.mask for task in tasks if task.mask is not None]
     mask = np.stack(masks) if masks else None
     return replace(

@@ -1,7 +1,6 @@
 """Compressors of the delta (trained weights minus received weights) that a client sends to the server.
 
-Compression makes the message smaller and changes the delta. The traffic of a run counts the bytes of the compressed
-message, rounded up.
+The traffic of a run counts the bytes of the compressed message, rounded up.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +27,9 @@ EXPECTED = (
 
 
 class Compressor(ABC):
-    """A compressor of the delta that a client sends. Results of the methods must depend only on the arguments.
+    """A compressor of the delta that a client sends.
+
+    The results of its methods must depend only on the arguments.
 
     Attributes:
         lossless: True if the delta stays unchanged. Then `apply` is never called.
@@ -49,19 +50,18 @@ class Compressor(ABC):
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the bytes of the message for a delta of `coordinates` entries. They count as traffic."""
+        """Return the size in bytes of the message for a delta of `coordinates` entries."""
 
     def for_feedback(self) -> "Compressor | None":
-        """Return the compressor to use with error feedback, or None if error feedback is not possible.
+        """Return the compressor to use with error feedback, or None if it does not allow error feedback.
 
-        Error feedback needs a compressor with an error that is never larger than the delta. With a larger error, the
-        error that a client keeps would grow from task to task.
+        Its compression error must never be larger than the delta.
         """
         return self
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
-    """Return the size of the message in bytes for a delta of `coordinates` entries.
+    """Return the size in bytes of the message for a delta of `coordinates` entries.
 
     Raises InputError if a custom compressor does not return a whole number from 0.
     """
@@ -75,7 +75,7 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """No compression: the delta is sent unchanged, with 4 bytes per entry."""
+    """No compression: 4 bytes per entry."""
 
     lossless: ClassVar[bool] = True
 
@@ -88,9 +88,9 @@ class NoCompression(Compressor):
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The entries with the largest absolute values.
+    """Compression that sends only the entries with the largest absolute values.
 
-    Their positions are sent as indices or as a bitmap, whichever is shorter.
+    The message holds their positions as indices or as a bitmap, whichever is shorter.
 
     Attributes:
         share: The share of the entries that is sent.
@@ -111,12 +111,12 @@ class TopK(Compressor):
 
 @dataclass(frozen=True)
 class RandomK(Compressor):
-    """Randomly chosen entries. The message holds their values and a random seed for their positions.
+    """Compression that sends only randomly chosen entries: their values, and a random seed for their positions.
 
     Attributes:
         share: The share of the entries that is sent.
-        scaled: True to multiply the sent entries by (number of entries) / (number of sent entries). The expected value
-            of the received delta is then the delta. Error feedback needs entries without this factor.
+        scaled: True to multiply the sent entries by (number of entries) / (number of sent entries), so that the
+            expected value of the received delta is the delta. Error feedback needs False.
     """
 
     share: Share
@@ -140,7 +140,7 @@ class RandomK(Compressor):
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
-    """Uniform quantisation of each entry to one byte, between the smallest and the largest entry.
+    """One byte per entry: 256 equally spaced values between the smallest and the largest entry.
 
     The message also holds these two entries as floats.
     """
@@ -161,9 +161,8 @@ class QSGD(Compressor):
     """Random rounding of each entry to a level (QSGD, Alistarh et al. 2017, Section 3.1).
 
     An entry becomes ||delta|| * sign * xi / s. With r = |entry| * s / ||delta||, the level xi is floor(r) + 1 with
-    probability r - floor(r), otherwise floor(r). The expected value of the received delta is the delta. The message
-    holds the norm, and the sign and xi of every entry with a fixed number of bits. The Elias code of the paper, which
-    is not used here, is shorter for few levels.
+    probability r - floor(r), otherwise floor(r). The expected value of the received delta is the delta. Levels have a
+    fixed number of bits, not the paper's Elias code.
 
     Attributes:
         levels: The number of levels, s.
@@ -191,13 +190,12 @@ class QSGD(Compressor):
 
 @dataclass(frozen=True)
 class Sign(Compressor):
-    """The sign of every entry in one bit (signSGD, Bernstein et al. 2018). The sign of 0 is +1.
+    """The sign of every entry, in one bit (signSGD, Bernstein et al. 2018). The sign of 0 is +1.
 
-    The server does not receive the lengths of the entries. Therefore only the aggregator of the method `signsgd`
-    accepts this compressor.
+    Only the aggregator of the method `signsgd` accepts this compressor, because the message has no absolute values.
 
     Attributes:
-        scaled: True if the message also has a length, by which the server multiplies the signs.
+        scaled: True if the message also has one number, by which the server multiplies all signs.
     """
 
     scaled: ClassVar[bool] = False
@@ -214,7 +212,7 @@ class Sign(Compressor):
 
 @dataclass(frozen=True)
 class ScaledSign(Sign):
-    """The sign of every entry, and one length for all entries: their mean absolute value (Karimireddy et al. 2019)."""
+    """The sign of every entry, and the mean absolute value of all entries (Karimireddy et al. 2019)."""
 
     scaled: ClassVar[bool] = True
 
@@ -231,19 +229,19 @@ class ScaledSign(Sign):
 
 
 def count_kept(share: float, coordinates: int) -> int:
-    """Return the number of entries to send of a delta with `coordinates` entries: at least 1 unless it is empty."""
+    """Return the number of entries to send: the given share, but at least 1 unless the delta is empty."""
     return min(coordinates, max(1, round(share * coordinates)))
 
 
 def round_up_bits(bits: int) -> int:
-    """Return the number of bytes that hold a number of bits."""
+    """Return the number of bytes that hold `bits` bits."""
     return -(-bits // 8)
 
 
 def _parse_number(text: str) -> Compressor:
-    """Return the compressor that the text `topk:SHARE`, `randomk:SHARE` or `qsgd:LEVELS` describes."""
+    """Return the compressor for the text `topk:SHARE`, `randomk:SHARE` or `qsgd:LEVELS`."""
     kind, _, number = text.partition(":")
-    # If the text after the colon is not a number, the ValueError is ignored, and the InputError below is raised.
+    # A ValueError means that the text after the colon is not a number. The last line then raises InputError.
     with suppress(ValueError):
         if kind == "qsgd" and int(number) >= 1:
             return QSGD(int(number))

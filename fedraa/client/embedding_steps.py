@@ -1,4 +1,8 @@
-"""Adam steps for embeddings, while SGD with an adaptive learning rate trains all other layers."""
+"""Adam steps for embeddings, while SGD with an adaptive learning rate trains all other layers.
+
+A token that is rare in the data has a small mean gradient. With a rate that suits the other layers, SGD hardly moves
+the embedding of this token. Therefore embeddings have Adam steps with a rate that does not adapt.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,18 +16,15 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import target_cosine
 from fedraa.submodels.flat import locate_parameters
 
-# The learning rate of Adam, as a share of the root mean square of the received embeddings.
+# Learning rate of Adam, as a multiple of the root mean square of the received embedding.
 EMBEDDING_RATE = 0.03
 
 
 def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, module: nn.Module) -> list[slice]:
-    """Return the slices of the flat buffer that hold embeddings with Adam steps, in the order of the buffer.
+    """Return the slices of the flat buffer that hold embeddings with Adam steps, in ascending order.
 
-    The mean gradient of a token that is rare in the data is small. With a rate that suits the other layers, SGD hardly
-    moves the embedding of this token. Therefore an adaptive rate does not apply to embeddings. No embedding has Adam
-    steps if the rate is not adaptive, if the local optimizer is not SGD, or if a term such as weight decay gives unused
-    tokens a gradient, because Adam would move them as far as all others. A tensor that another layer also uses is
-    trained like the other layers.
+    The list is empty unless the learning rate is adaptive and the local optimizer is SGD. It is also empty if a term
+    such as weight decay gives unused tokens a gradient. A tensor that another layer also uses is not in it.
 
     Args:
         settings: The settings of local training.
@@ -44,7 +45,7 @@ def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, mod
 
 
 class _AdamSteps:
-    """The Adam steps of one embedding in one task. Adam starts again in each task.
+    """Adam steps for one embedding in one task. Its state starts at zero in each task.
 
     Args:
         received: The received weights of the embedding [k], or [height, k] for several clients.
@@ -64,7 +65,7 @@ class _AdamSteps:
 
 
 class EmbeddingSteps:
-    """The steps of a local optimizer, with Adam steps for embeddings, which do not depend on the learning rate.
+    """Adam steps for embeddings, and the steps of a local optimizer for all other coordinates.
 
     It has the interface of OptimizerSteps.
 
@@ -78,7 +79,7 @@ class EmbeddingSteps:
         self._steps = steps
         self._embeddings = {(piece.start, piece.stop): _AdamSteps(weights[..., piece]) for piece in embeddings}
         bounds = [0, *(bound for piece in embeddings for bound in (piece.start, piece.stop)), weights.shape[-1]]
-        # All coordinates in order, as slices that are an embedding or have no coordinate of one.
+        # These slices cover the whole buffer. Each is one embedding, or the coordinates between two embeddings.
         self._slices = [slice(start, stop) for start, stop in pairwise(bounds) if start < stop]
 
     def begin_step(self) -> None:

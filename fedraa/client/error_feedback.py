@@ -1,4 +1,4 @@
-"""Error feedback: a client keeps the error of its compression, so that its later updates correct the error.
+"""Error feedback: a client adds the compression error of earlier updates to its later updates.
 
 C is the compressor.
 ef (Karimireddy et al. 2019, arXiv 1901.09847, Algorithm 2), with e = 0 at first:
@@ -6,9 +6,9 @@ ef (Karimireddy et al. 2019, arXiv 1901.09847, Algorithm 2), with e = 0 at first
 ef21 (Richtarik et al. 2021, arXiv 2106.05203, Algorithm 2), with g = 0 at first:
     send c = C(delta - g);  g <- g + c at the client and at the server;  the server uses g as the client's delta
 
-Each client keeps one number (e or g) for each coordinate of the model. A task reads and changes only the coordinates
-that it trains. If a task fails, e and g stay unchanged. If only some clients take part in a round, `ef21` averages only
-the g of these clients.
+Each client keeps one number (e or g) for each coordinate of the model. A task reads and changes only the numbers of the
+coordinates that it trains. If a task fails, e and g stay unchanged. With `ef21`, a round averages only the g of the
+clients that take part in it.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,13 @@ from torch import Tensor
 from fedraa.client.kept_buffer import KeptBuffer
 
 ErrorFeedback = Literal["none", "ef", "ef21"]
-# The values e or g of a client.
 FEEDBACK = KeptBuffer("error_feedback")
 
 
 def compress_with_feedback(
     kind: ErrorFeedback, delta: Tensor, kept: Tensor, compress: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the delta [k] that the server uses, and the new values e or g [k] that the client keeps.
+    """Return the delta [k] that the server uses, and the client's new e or g [k].
 
     Args:
         kind: `ef` or `ef21`.

@@ -1,4 +1,4 @@
-"""Trainable modules with weights in one flat buffer: a submodel, or several submodels of the same shape."""
+"""Modules whose parameters are views of one flat buffer: one submodel, or several of the same shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import view_as_tensor
-from fedraa.submodels.flat import is_by_piece, locate_parameters
+from fedraa.submodels.flat import is_large, locate_parameters
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of a row of a minibatch that has no sample.
@@ -24,13 +24,13 @@ Take = Callable[[slice, Tensor], None]
 
 
 class FlatModule:
-    """A module with trainable parameters that are views of one flat buffer.
+    """A module whose trainable parameters are views of one flat buffer.
 
     Args:
         module: The module of a dense submodel.
         weights: The buffer [k] of all trainable parameters.
-        gradient: The buffer [k] of their gradients. With None, the backward pass passes the gradient of each parameter
-            to a function and then deletes it. This saves memory.
+        gradient: The buffer [k] of their gradients. None saves memory: the backward pass then hands the gradient of
+            each parameter to a function and deletes it.
         objective: The objective that computes the loss; None for classification.
     """
 
@@ -44,7 +44,7 @@ class FlatModule:
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
-        # A weak reference, because a cycle of references would delay the release of the buffers.
+        # The hook holds only a weak reference, because a reference cycle would delay the release of the buffers.
         model = proxy(self)
         for parameter, piece in locate_parameters(module.to(weights.device).train()):
             parameter.data = weights[piece].view(parameter.shape)
@@ -60,7 +60,7 @@ class FlatModule:
 
     @property
     def whole(self) -> bool:
-        """Return True if the module stores the gradients of all parameters."""
+        """True if the module has a buffer for the gradients of all parameters."""
         return self._gradient is not None
 
     @property
@@ -69,17 +69,17 @@ class FlatModule:
         return self._gradient
 
     def load(self, params: Vector) -> None:
-        """Copy the weights from a buffer [k], which may be read-only."""
+        """Copy the weights [k] into the module. `params` may be read-only."""
         self.weights.copy_(view_as_tensor(params))
 
     def forward(self, inputs: Any) -> Any:
-        """Return the module's result for a batch [b, ...]. The result may be one tensor or several."""
+        """Return the module's result for a batch [b, ...]: one tensor, or several."""
         return self._objective.forward(self.module, inputs)
 
     def forward_with(self, weights: Tensor, inputs: Any) -> None:
-        """Run the module on a batch with other weights [k], without gradients and dropout, and discard the result.
+        """Run the module with the weights [k], without gradients and dropout. Use hooks to read its values.
 
-        Afterwards the weights and the buffers of the module are restored. The caller reads values through hooks.
+        The weights and the buffers of the module are restored afterwards.
         """
         own, buffers = self.weights.clone(), copy_buffers(self.module)
         self.weights.copy_(weights)
@@ -89,7 +89,7 @@ class FlatModule:
         put_buffers(self.module, buffers)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the tensor in the module's result from which the loss is computed."""
+        """Return the tensor in the module's result that has one row per sample."""
         return self._objective.outputs(result)
 
     def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -97,18 +97,14 @@ class FlatModule:
 
         Args:
             result: The result of the module.
-            outputs: The tensor in the result that has a row per sample.
+            outputs: The tensor in `result` that has a row per sample.
             labels: The labels of the samples.
         """
         return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradient of the loss and store it in the buffer `gradient`.
-
-        For small models, PyTorch allocates the gradients, which are then copied into the buffer. For large models,
-        PyTorch adds the gradients to zeros in the buffer, which is slower but needs no second buffer.
-        """
-        if is_by_piece(len(self.weights), self.weights.device):
+        """Compute the gradient of the loss and store it in the buffer `gradient`."""
+        if is_large(len(self.weights), self.weights.device):
             self.gradient.zero_()
             # torch leaves Tensor.backward untyped.
             loss.backward()  # type: ignore[no-untyped-call]
@@ -117,16 +113,16 @@ class FlatModule:
             parameter.grad = None
         # torch leaves Tensor.backward untyped.
         loss.backward()  # type: ignore[no-untyped-call]
-        # One call for all parameters, because a GPU needs as long to start a copy as to copy a small parameter.
+        # One call copies all gradients, because starting a copy on a GPU takes as long as copying a small parameter.
         torch.cat([_flat_gradient(parameter) for parameter in self._pieces], out=self.gradient)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
-        """Compute the gradient of the loss, and pass the gradient of each parameter to a function.
+        """Compute the gradient of the loss. Pass each parameter's gradient to `take` as soon as it is complete.
 
         Args:
             loss: The loss.
-            take: A function that receives the parameter's slice of the buffer and its flat gradient. It may change the
-                parameter, because the rest of the backward pass does not read it.
+            take: A function of the parameter's slice of the buffer and its flat gradient. It may change the parameter,
+                because the rest of the backward pass does not read it.
         """
         self._waiting = dict(self._pieces)
         self._take = take
@@ -138,7 +134,7 @@ class FlatModule:
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """Pass the gradient of a parameter to the function of `backward_by_piece`, and delete it."""
+        """Pass the gradient of a parameter to the `take` of `backward_by_piece`, and delete it."""
         assert parameter.grad is not None
         assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
@@ -148,8 +144,8 @@ class FlatModule:
 class BatchedModule:
     """Several submodels of the same shape, trained as one batched computation (`torch.func.vmap`).
 
-    It has the interface of FlatModule, but its buffers [height, k] have one row for each submodel. The shapes in the
-    computation never change, even if some rows are unused. Therefore the result of a row does not depend on other rows.
+    It has the interface of FlatModule, but its buffers [height, k] have one row per submodel. The result of a row does
+    not depend on other rows.
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:
@@ -172,11 +168,11 @@ class BatchedModule:
         self._forward = vmap(lambda parameters, x: functional_call(self.module, parameters, (x,)))
 
     def load(self, params: Vector) -> None:
-        """Copy the weights from a buffer [height, k]."""
+        """Copy the weights [height, k] into the module."""
         self.weights.copy_(view_as_tensor(params))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits [height, b, classes] of a batch [height, b, ...]."""
+        """Return the logits [height, b, classes] of the inputs [height, b, ...]."""
         result: Tensor = self._forward(self._parameters, inputs)
         return result
 
@@ -185,9 +181,9 @@ class BatchedModule:
         return result
 
     def loss(self, result: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy [height] of each row, over the labels that are not PADDING.
+        """Return the mean cross-entropy [height] of each row.
 
-        The loss of a row with only PADDING is 0.
+        Labels equal to PADDING do not count. The loss of a row with only PADDING is 0.
 
         Args:
             result: Unused. FlatModule has the same argument.
@@ -198,15 +194,14 @@ class BatchedModule:
         return losses.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of the losses [height], and store each in its row of `gradient`."""
+        """Store the gradient of each loss in `loss` [height] in the same row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
-        # `detach` is for PyTorch 2.9: if a parameter has no influence on the loss, its zero gradient is itself part of
-        # an autograd graph.
+        # In PyTorch 2.9, the zero gradient of a parameter without influence on the loss is part of an autograd graph.
         torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1, out=self.gradient)
 
 
 def _flat_gradient(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient of a parameter as a vector, or zeros if the loss does not depend on the parameter."""
+    """Return the parameter's gradient as a vector; zeros if it has none."""
     if parameter.grad is None:
         return torch.zeros_like(parameter).detach().view(-1)
     return parameter.grad.detach().reshape(-1)

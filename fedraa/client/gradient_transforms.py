@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedraa.components.registry import ComponentRegistry
 
-# This number is added to a norm before a division, because the norm of a gradient may be 0.
+# Added to a norm before a division, because the norm of a gradient may be 0.
 EPSILON = 1e-12
 
 
 class StepContext(NamedTuple):
-    """The weights at which a local step computes its gradient.
+    """The weights at which a local step computed its gradient.
 
     Attributes:
         weights: Weights before the step, in the shape of the gradient.
@@ -38,13 +38,13 @@ class GradientTransform(ABC):
             def apply(self, grad, context):
                 grad.add_(context.weights.sign(), alpha=1e-4)
 
-    The result must depend only on the arguments. Each element must be changed independently of all other elements,
-    because `grad` may be a whole gradient [k], a chunk of one, or the gradients of several clients [clients, k].
+    `apply` must change each element independently, because `grad` may be a whole gradient [k], a chunk of it, or the
+    gradients of several clients [clients, k].
 
     Attributes:
         whole: True if `apply` needs the whole gradient, for example its norm. Then `apply` never gets a chunk.
-        masked: True if `apply` may change elements outside of a submodel's mask. These changes are then undone. To save
-            time, set `masked` to False if the result of `apply` is 0 wherever gradient and weights are 0.
+        masked: True if `apply` may change elements outside of a submodel's mask. These changes are then undone. False
+            saves time, but then `apply` must return 0 wherever gradient and weights are 0.
     """
 
     whole: ClassVar[bool] = False
@@ -52,10 +52,19 @@ class GradientTransform(ABC):
 
     @abstractmethod
     def apply(self, grad: Tensor, context: StepContext) -> None:
-        """Change the gradient `grad` in place. `context` has the weights at which it was computed."""
+        """Change the gradient `grad` in place.
+
+        Args:
+            grad: The gradient.
+            context: The weights at which it was computed.
+        """
 
     def begin(self, extras: Mapping[str, Tensor]) -> "GradientTransform":
-        """Return the transform to use for one task. `extras` are the buffers [k] that the server sent with the task."""
+        """Return the transform to use for one task.
+
+        Args:
+            extras: The buffers [k] that the server sent with the task, by name.
+        """
         return self
 
 
@@ -75,7 +84,7 @@ class Proximal(GradientTransform):
 
 @dataclass(frozen=True)
 class ControlVariate(GradientTransform):
-    """SCAFFOLD's correction: add c - c_i, which the server sends as the buffer `control`."""
+    """SCAFFOLD's correction: add c - c_i to the gradient. The server sends it as the buffer `control`."""
 
     control: Tensor | None = None
 
@@ -89,7 +98,7 @@ class ControlVariate(GradientTransform):
 
 @dataclass(frozen=True)
 class ServerMomentum(GradientTransform):
-    """Replace the gradient g by m * g + (1 - m) * (momentum of the server), as in FedCM, MoFedSAM and MimeLite.
+    """Momentum of the server: the gradient g becomes m * g + (1 - m) * momentum (FedCM, MoFedSAM, MimeLite).
 
     Attributes:
         grad_mix: The weight m of the gradient.
@@ -109,7 +118,7 @@ class ServerMomentum(GradientTransform):
 
 @dataclass(frozen=True)
 class Clipping(GradientTransform):
-    """Gradient clipping: scale a gradient whose norm exceeds `bound` to the norm `bound`."""
+    """Gradient clipping: scale a gradient with a norm above `bound` to the norm `bound`."""
 
     bound: float
     whole: ClassVar[bool] = True

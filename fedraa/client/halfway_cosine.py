@@ -1,4 +1,4 @@
-"""The cosine between the first and the second half of a task's path, from which the server adapts the learning rate."""
+"""The cosine between the weight changes of both halves of a task. An adaptive learning rate depends on it."""
 
 import math
 from collections.abc import Sequence
@@ -8,31 +8,26 @@ from torch import Tensor, nn
 
 from fedraa.submodels.flat import locate_parameters
 
-# The rate falls if a task changes a weight matrix by more than its own norm.
+# The learning rate falls if a task changes a weight matrix by more than this multiple of its norm.
 LARGEST_CHANGE = 1.0
-# The rate does not fall because of cosines if a task changes every weight matrix by less than this share of its norm.
+# A cosine does not lower the learning rate if a task changes every weight matrix by less than this share of its norm.
 SMALLEST_CHANGE = 0.05
 
 
 class HalfwayCosine:
-    """The cosine between the changes of the weights in the first and in the second half of a task's local steps.
+    """The cosine between the weight changes in the first and in the second half of a task's local steps.
 
-    If steps are short, both changes have similar directions, and the cosine is near 1. If steps are so long that they
-    jump over the minimum, the directions are opposite, and the cosine is negative.
+    It is near 1 for short steps, and negative for steps that jump over the minimum. Two limits correct it. r is the
+    largest relative change of a weight matrix: the norm of its change divided by the norm of its received weights.
 
-    Two limits correct the cosine if it is misleading. r is the largest relative change of a weight matrix, which is the
-    norm of its change divided by the norm of its received weights:
-
-    - The cosine is at most log(LARGEST_CHANGE / r), the change of the logarithm of the rate that makes r smaller again.
-      A model may be destroyed before the cosine of its biases falls.
-    - If r is below SMALLEST_CHANGE, the cosine is at least the target. If gradients are noisy, the directions may be
-      opposite although steps are short.
+    - The cosine is at most log(LARGEST_CHANGE / r), because long steps may destroy a model before its cosine falls.
+    - If r is below SMALLEST_CHANGE, the cosine is at least the target, because noisy gradients lower it.
 
     Args:
         steps: Number of local steps of each task. There are several tasks if they are trained as rows of one stack.
-        target: The cosine at which the server does not change the rate.
+        target: The cosine at which the server does not change the learning rate.
         module: The module that is trained.
-        embeddings: The slices of embeddings that do not depend on the learning rate. They do not count.
+        embeddings: Slices of embeddings that do not depend on the learning rate. They do not count.
     """
 
     def __init__(
@@ -47,7 +42,7 @@ class HalfwayCosine:
         ]
 
     def record(self, steps: int, weights: Tensor) -> None:
-        """Store the weights of each task that has now finished half of its steps.
+        """Store the weights of each task that has finished half of its steps.
 
         Args:
             steps: Number of finished local steps.
@@ -58,7 +53,7 @@ class HalfwayCosine:
                 self._halfway[row] = _row_of(weights, row).clone()
 
     def compute(self, received: Tensor, weights: Tensor, row: int = 0) -> float | None:
-        """Return the cosine of a task, within its limits.
+        """Return the cosine of one task, within its limits.
 
         Return None for a task of one step, or if one half did not change the weights.
 
@@ -87,7 +82,7 @@ class HalfwayCosine:
         return min(cosine, math.log(LARGEST_CHANGE / change))
 
     def _relative_change(self, received: Tensor, delta: Tensor) -> float:
-        """Return the largest relative change of a weight matrix; 0 if there is none with weights other than 0."""
+        """Return the largest relative change of a weight matrix; 0 if all received matrices are 0."""
         changes = [0.0]
         for piece in self._matrices:
             norm = float(received[piece].norm())

@@ -1,8 +1,8 @@
 """The input adversary of FedRobust (Reisizadeh et al. 2020): x' = L * x + d, element by element.
 
-Each client has an adversary (L, d), which changes the client's inputs to increase the loss. In the paper, L is a full
-matrix, which on CIFAR would need 3072^2 numbers per client. Here L is diagonal, so that L and d have the size of one
-sample. The constants come from the paper's code, in which the loss of a batch is a sum over samples.
+Each client has an adversary (L, d), which changes the client's inputs to increase the loss. The paper's L is a full
+matrix with 3072^2 numbers per client on CIFAR. This L is diagonal, so that L and d have the size of one sample. The
+constants come from the paper's code, in which the loss of a batch is a sum over samples.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ ADVERSARY_KEY = KEPT_PREFIX + "adversary"
 def declare_adversary(inputs: int) -> KeptBuffer:
     """Return the declaration of the adversary (L, d) that each client keeps between tasks.
 
-    It starts as the identity: L = 1 and d = 0.
+    At first L = 1 and d = 0.
 
     Args:
         inputs: Number of values of one sample.
@@ -32,7 +32,7 @@ def declare_adversary(inputs: int) -> KeptBuffer:
 
 
 class Adversary:
-    """The adversary (L, d) of one client. It takes one step of gradient ascent per minibatch.
+    """The adversary (L, d) of one client. It takes one gradient ascent step per minibatch.
 
     Args:
         state: L and d as a flat tensor [2 m], for samples of m values.
@@ -50,12 +50,10 @@ class Adversary:
         return perturbed
 
     def ascend_loss(self, loss: Tensor) -> None:
-        """Take one ascent step on f - l1 ||L - 1||^2 - l2 ||d||^2, where f is the summed loss of the batch.
-
-        l1 and l2 are `SCALE_PENALTY` and `SHIFT_PENALTY`.
+        """Take one ascent step on f - `SCALE_PENALTY` ||L - 1||^2 - `SHIFT_PENALTY` ||d||^2.
 
         Args:
-            loss: f at the current weights. It must depend on `state`.
+            loss: f, the loss summed over the batch, at the current weights. It must depend on `state`.
         """
         (gradient,) = torch.autograd.grad(loss, self.state)
         with torch.no_grad():

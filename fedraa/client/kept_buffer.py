@@ -10,15 +10,14 @@ from fedraa.messages import KEPT_PREFIX, Index, Vector
 class KeptBuffer:
     """Values that each client keeps from one task to the next.
 
-    The server stores these values. A task carries them to the worker, and the task's update carries them back.
+    The server stores them, and tasks and updates carry them.
 
     Attributes:
         name: The name of the buffer.
-        start: The initial values, for coordinates that the client has never trained: a number, `model` for the initial
-            model, or `received` for the weights that the client receives with the task. A buffer with a `size` may also
-            start from an array [size].
-        size: The number of values. None means one value for each parameter of the model (d), or for each of
-            `coordinates`. A task then carries and changes only the values of the coordinates that it trains.
+        start: The initial values: a number, `model` for the initial model, or `received` for the weights that the
+            client receives. A buffer with a `size` may also start from an array [size].
+        size: The number of values. None means one value per parameter of the model, or per entry of `coordinates`. A
+            task then carries only the values of the coordinates that it trains.
         coordinates: The coordinates of the model, ascending, that have a value; None for all.
     """
 
@@ -33,7 +32,11 @@ class KeptBuffer:
         return KEPT_PREFIX + self.name
 
     def count(self, parameters: int) -> int:
-        """Return the number of values that each client keeps if the model has `parameters` parameters."""
+        """Return the number of values that each client keeps.
+
+        Args:
+            parameters: Number of parameters of the model.
+        """
         if self.size is not None:
             return self.size
         if self.coordinates is not None:

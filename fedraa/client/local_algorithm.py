@@ -1,7 +1,4 @@
-"""The interface of a local algorithm, which defines how a client trains a task.
-
-A local algorithm can train a personal model, or keep values at the client between tasks.
-"""
+"""The interface of a local algorithm, which defines how a client trains a task."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -18,11 +15,11 @@ from fedraa.messages import Vector
 
 
 class LocalRun(Protocol):
-    """The task that a LocalAlgorithm trains. Buffers are [k]: one number per coordinate of the task's submodel."""
+    """One task in training. Its buffers are [k]: one number per coordinate of the task's submodel."""
 
     @property
     def weights(self) -> Tensor:
-        """The weights in training, which are changed in place. After training the client sends them to the server."""
+        """The weights in training, changed in place. The client sends them to the server after training."""
 
     @property
     def received(self) -> Tensor:
@@ -30,19 +27,19 @@ class LocalRun(Protocol):
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The kept buffers of the client by name. Change them in place; the client keeps them after the task."""
+        """The kept buffers of the client by name. Change them in place."""
 
     @property
     def sent(self) -> Mapping[str, Tensor]:
-        """The buffers by name that the server has sent with the task. They are 0 outside of the task's mask."""
+        """The buffers that the server sent with the task, by name. They are 0 outside of the task's mask."""
 
     @property
     def reply(self) -> dict[str, Tensor]:
-        """The buffers [k] that the client sends together with the weights. The algorithm fills this dict."""
+        """The buffers [k] that the client sends with the weights. The algorithm fills this dict."""
 
     @property
     def personal(self) -> Tensor:
-        """A mask [k]: True for coordinates of personal layers."""
+        """A mask [k] of the coordinates of personal layers."""
 
     @property
     def module(self) -> nn.Module:
@@ -50,7 +47,7 @@ class LocalRun(Protocol):
 
     @property
     def server_step(self) -> int:
-        """The number of server steps (or rounds) before the task was sent."""
+        """The number of server steps (or rounds) before the server sent the task."""
 
     @property
     def prox_mu(self) -> float:
@@ -64,8 +61,8 @@ class LocalRun(Protocol):
         """Yield the inputs and labels of each minibatch.
 
         Args:
-            stream: The name of a random order of the samples. Orders of different names are independent. Only
-                minibatches of the stream "" count as local steps.
+            stream: The name of a random order of the samples. Different names give independent orders. Only minibatches
+                of the stream "" count as local steps.
             epochs: Number of passes over the data; None for the number of local steps of the task.
         """
 
@@ -84,17 +81,16 @@ class LocalRun(Protocol):
             inputs: The inputs of the minibatch.
             labels: The labels of the minibatch.
             only: A mask [k] of the coordinates that the step may change; None for all.
-            penalty: A function that is called after each forward pass and returns a term to add to the loss; None for
-                no term.
+            penalty: A function without arguments that returns a term of the loss. It is called after each forward pass.
         """
 
     def forward(self, weights: Tensor, inputs: Any) -> None:
-        """Run the module with other weights, without gradients and dropout. Use hooks to read the values of layers."""
+        """Run the module with other weights, without gradients and dropout. Use hooks to read its values."""
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss and the gradient [k] after all gradient transforms, at the current weights.
+        """Return the loss and the gradient [k] at the current weights, after all gradient transforms.
 
-        The next call overwrites the gradient. An algorithm that calls this method must set `needs_whole_gradient`.
+        The next call overwrites the gradient. An algorithm that calls this method sets `needs_whole_gradient`.
         """
 
     def record_loss(self, loss: Tensor) -> None:
@@ -103,7 +99,7 @@ class LocalRun(Protocol):
     def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> AbstractContextManager[None]:
         """Train a second model in a `with` block.
 
-        Its steps use a new optimizer, and neither SAM nor the server's control variate or momentum.
+        Its steps use a new optimizer. They use neither SAM nor the server's control variate or momentum.
 
         Args:
             weights: The weights that these steps train in place; None for `self.weights`.
@@ -111,14 +107,14 @@ class LocalRun(Protocol):
         """
 
     def add_term(self, term: GradientTransform) -> None:
-        """Add a gradient transform, which is applied to the gradient of every step before all others."""
+        """Add a gradient transform. It is applied to the gradient of every step before all others."""
 
 
 @dataclass(frozen=True)
 class LocalAlgorithm:
-    """The local training of one task: this base class takes the configured local steps.
+    """The local training of one task. This base class takes the configured local steps.
 
-    A subclass overrides `train`, and declares in `kept` the values that a client keeps between its tasks:
+    A subclass overrides `train`. It declares in `kept` the values that a client keeps between its tasks:
 
         @dataclass(frozen=True)
         class Momentum(LocalAlgorithm):
@@ -155,19 +151,19 @@ class LocalAlgorithm:
 
     @property
     def passes(self) -> float:
-        """Number of additional forward and backward passes per minibatch. The cost of a task includes them."""
+        """Additional forward and backward passes per minibatch. They count in the cost of a task."""
         return 0
 
     @property
     def epochs(self) -> int:
-        """Number of additional passes over the client's data per task. The cost of a task includes them."""
+        """Additional passes over the client's data per task. They count in the cost of a task."""
         return 0
 
     def check_model(self, module: nn.Module) -> None:
-        """Raise InputError if the algorithm cannot train this model. A run calls the method before it starts."""
+        """Raise InputError if the algorithm cannot train this model. A run calls this method before it starts."""
 
     def train(self, run: LocalRun) -> None:
-        """Train the task `run`: change `run.weights` in place."""
+        """Train one task: change `run.weights` in place."""
         for inputs, labels in run.minibatches():
             run.step(inputs, labels)
 
@@ -175,12 +171,15 @@ class LocalAlgorithm:
         """Return the personal model [d] of a client.
 
         Args:
-            kept: The values of the client's kept buffers by name, with NaN at coordinates that it has never trained.
+            kept: The client's kept buffers by name, with NaN at coordinates that the client has never trained.
             params: The global model [d], but with the personal layers of this client.
         """
         return params
 
 
 def trained_or_global(values: Vector, params: Vector) -> Vector:
-    """Return `values` [d] with NaN, the mark of coordinates that the client never trained, replaced by `params` [d]."""
+    """Return `values` [d] with each NaN replaced by the number in `params` [d].
+
+    NaN marks a coordinate that the client has never trained.
+    """
     return np.where(np.isnan(values), params, values)

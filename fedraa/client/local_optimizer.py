@@ -1,7 +1,7 @@
 """Local optimizers: the step that a client takes along a gradient, with the same arithmetic as torch.optim.
 
-The optimizers of torch.optim cannot be used, because a step must also work on a chunk of a buffer, on the rows of
-several clients together, and with a separate count of steps for each coordinate.
+torch.optim itself cannot be used. A step must also work on a chunk of a buffer, on the rows of several clients, and
+with a separate count of steps for each coordinate.
 """
 
 import math
@@ -19,7 +19,7 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.messages import KEPT_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
-# The prefix of the names of optimizer buffers that a client keeps between its tasks.
+# Prefix of the names of optimizer buffers that a client keeps between its tasks.
 OPTIMIZER = "optimizer_"
 OPTIMIZER_PREFIX = KEPT_PREFIX + OPTIMIZER
 # Name of the buffer that holds the number of steps of each coordinate.
@@ -38,11 +38,10 @@ class LocalOptimizer(ABC):
                 weights.sub_(gradient.sign_(), alpha=lr)
 
     A step must treat every coordinate independently, because the tensors are a whole buffer [k], a chunk of it, or the
-    buffers of several clients [clients, k]. Outside of a submodel's mask, weights, state and gradient are 0, and a step
-    must leave them 0. An optimizer that sets `needs_whole_gradient` may use norms over the last dimension.
+    buffers of several clients [clients, k]. It must leave zeros at 0, because coordinates outside of a submodel's mask
+    are 0 in all tensors.
 
-    The fields `lr`, `momentum` and `weight_decay` override the experiment's options of the same name, unless they are
-    None.
+    If one of the fields `lr`, `momentum` and `weight_decay` is not None, it overrides the experiment's option.
     """
 
     lr: Positive | None = None
@@ -61,15 +60,16 @@ class LocalOptimizer(ABC):
     """The steps of a task in which the experiment's option `lr` has an effect."""
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
-        """Return the names of the optimizer's state buffers. Each has one value per trained coordinate, at first 0.
+        """Return the names of the optimizer's state buffers, which start at 0 for each trained coordinate.
 
-        The buffer `STEP` holds the number of steps, including the current one, which the caller updates. If it is equal
-        for all coordinates, the buffer has only one value.
+        The caller sets the buffer `STEP` to the number of steps, including the current one.
         """
         return ()
 
     def kept(self, momentum: float, tensors: int) -> tuple[KeptBuffer, ...]:
-        """Return the declarations of the state that a client keeps between tasks if `local_optimizer_state` is keep.
+        """Return the declarations of the state that a client keeps between tasks.
+
+        Only `local_optimizer_state=keep` uses them.
 
         Args:
             momentum: The experiment's momentum.
@@ -80,11 +80,11 @@ class LocalOptimizer(ABC):
     def start(
         self, weights: Tensor, kept: Mapping[str, Tensor], *, momentum: float, sizes: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Return the state at the start of a task, which `descend` changes in place.
+        """Return the state at the start of a task. `descend` changes it in place.
 
         Args:
             weights: The weights that the task will train.
-            kept: The state that the client has kept from its last task, by buffer name; empty if there is none.
+            kept: The state that the client kept from its last task, by buffer name; empty if there is none.
             momentum: The experiment's momentum.
             sizes: Number of coordinates of each trained tensor, in the order of the buffer.
         """
@@ -101,7 +101,7 @@ class LocalOptimizer(ABC):
         return state
 
     def check(self, momentum: float) -> str | None:
-        """Return the reason why this optimizer cannot use the experiment's momentum, or None if it can."""
+        """Return why this optimizer cannot use the experiment's momentum, or None if it can."""
         return None
 
     @abstractmethod
@@ -115,7 +115,7 @@ class LocalOptimizer(ABC):
         momentum: float,
         weight_decay: float,
     ) -> None:
-        """Take one step: change `weights` and `state` in place. The method may overwrite the gradient.
+        """Take one step: change `weights` and `state` in place. `gradient` may be overwritten.
 
         Args:
             weights: The weights.
@@ -129,7 +129,7 @@ class LocalOptimizer(ABC):
 
 @dataclass(frozen=True)
 class SGD(LocalOptimizer):
-    """Stochastic gradient descent with the same steps as torch.optim.SGD."""
+    """Stochastic gradient descent, equal to torch.optim.SGD."""
 
     lr: Positive | None = None
     momentum: Decay | None = None
@@ -179,7 +179,7 @@ class SGD(LocalOptimizer):
 
 @dataclass(frozen=True)
 class Adam(LocalOptimizer):
-    """Adam with the same steps as torch.optim.Adam: the weight decay is part of the gradient."""
+    """Adam, equal to torch.optim.Adam. The weight decay is part of the gradient."""
 
     lr: Positive | None = None
     betas: tuple[Decay, Decay] = (0.9, 0.999)
@@ -215,7 +215,7 @@ class Adam(LocalOptimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay, as torch.optim.AdamW: a step first multiplies weights by 1 - lr * decay."""
+    """Adam with decoupled weight decay, equal to torch.optim.AdamW: weights are first multiplied by 1 - lr * decay."""
 
     decoupled: ClassVar[bool] = True
 
@@ -226,12 +226,12 @@ def _bias_correction(beta: float, steps: Tensor) -> Tensor:
 
 
 class OptimizerSteps:
-    """A local optimizer with its state in one task. The buffers are [k], or [clients, k] for several clients.
+    """A local optimizer with its state in one task. Buffers are [k], or [clients, k] for several clients.
 
     Args:
         optimizer: The local optimizer.
         weights: The buffer that the task trains.
-        received: The state that the client has kept from its last task, by buffer name; empty if there is none.
+        received: The state that the client kept from its last task, by buffer name; empty if there is none.
         momentum: The experiment's momentum.
         weight_decay: The experiment's weight decay.
         sizes: Number of coordinates of each trained tensor, in the order of the buffer.
@@ -255,7 +255,7 @@ class OptimizerSteps:
         self._state = optimizer.start(weights, received, momentum=momentum, sizes=sizes)
 
     def begin_step(self) -> None:
-        """Increase the number of steps by one. The caller then calls `descend` once for each chunk of the buffer."""
+        """Count a new step. Call `descend` afterwards for each chunk of the buffer."""
         if STEP in self._state:
             self._state[STEP] += 1
 
@@ -265,7 +265,7 @@ class OptimizerSteps:
         Args:
             weights: The weights of the chunk.
             gradient: The gradient at these weights.
-            piece: Position of the chunk in the buffer.
+            piece: The chunk as a slice of the buffer; `...` for the whole buffer.
             lr: Learning rate of this step.
         """
         self._optimizer.descend(
@@ -293,7 +293,7 @@ class OptimizerSteps:
 
 
 def _collapse_uniform(steps: Tensor) -> Tensor:
-    """Return the numbers of steps [..., k]. If they are equal for all coordinates, return [..., 1] to save time."""
+    """Return the numbers of steps [..., k], or [..., 1] if they are all equal, to save time."""
     first = steps[..., :1]
     if bool((steps == first).all()):
         return first.clone()
@@ -301,7 +301,6 @@ def _collapse_uniform(steps: Tensor) -> Tensor:
 
 
 def _cut_buffer(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
-    """Return a chunk of a buffer. If the buffer is one number for all coordinates, return it unchanged."""
     if buffer.shape[-1] == 1 or isinstance(piece, EllipsisType):
         return buffer
     return buffer[..., piece]

@@ -41,13 +41,13 @@ from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
-# Names of the buffers that the server sends with a task and that gradient transforms read.
+# Names of buffers that the server sends with a task for gradient transforms.
 BLENDED = ("control", "momentum")
 
 
 @dataclass(frozen=True)
 class StepComponents:
-    """The components that local steps use. They are created once for all tasks of a trainer.
+    """The components of local steps, created once for all tasks of a trainer.
 
     Attributes:
         compressor: The compressor of the delta.
@@ -77,10 +77,10 @@ class StepComponents:
 
 
 class LocalStep:
-    """The local steps of one task. The docstring of LocalTraining lists the parts of a step in their order.
+    """The local steps of one task. The docstring of LocalTraining lists the parts of a step in order.
 
-    With a BatchedModule, these are the steps of a stack of several tasks. `task` then stands for all of them, its
-    buffers are [rows, k] with one row per task, and the losses are [rows].
+    With a BatchedModule, `task` stands for several tasks. Buffers are then [rows, k], and losses [rows], with one row
+    per task.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LocalStep:
         steps: int = 1,
         bf16: bool = False,
     ) -> None:
-        """Load the task into the model, and create the task's gradient transforms and optimizer.
+        """Load the task's weights into the model, and create its gradient transforms and optimizer.
 
         Args:
             solver: The settings of local training.
@@ -104,7 +104,7 @@ class LocalStep:
             task: The task, or one task that stands for several.
             labels: The labels of each client: one array for a single task.
             device: Device of the model.
-            steps: Number of local steps of the task, on which the learning rate may depend.
+            steps: Number of local steps of the task. The learning rate may depend on it.
             bf16: True to compute the forward pass in bfloat16.
         """
         tensor = partial(torch.tensor, device=device)
@@ -128,7 +128,7 @@ class LocalStep:
             self._apply_mask(model.weights)
         self._anchor = model.weights
         if solver.prox_mu or solver.transforms or not self._compressor.lossless:
-            # Without a mask, the anchor is a view of the task's buffer, so that nothing is copied on a CPU.
+            # Without a mask, the anchor is a view of the task's buffer. On a CPU this copies nothing.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
         self.embeddings = find_adam_embeddings(solver, components.optimizer, model.module)
@@ -141,15 +141,15 @@ class LocalStep:
         self._prior: Tensor | None = None
 
     def received_buffer(self, buffer: Vector) -> Tensor:
-        """Return a copy of a task's buffer [k] on the model's device, with 0 outside of the task's mask.
+        """Return a copy of a task's buffer [k] on the model's device.
 
-        If the task keeps the weights outside of its mask, all values are copied.
+        The values outside of the task's mask are 0. A task with `keeps_rest` keeps all values.
         """
         received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
-        """Return local steps on the same module with a new optimizer.
+        """Return local steps on the same module with a new optimizer for a second model.
 
         They use neither SAM nor the server's control variate or momentum.
 
@@ -168,7 +168,6 @@ class LocalStep:
         return again
 
     def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps | EmbeddingSteps:
-        """Return the optimizer, with the state in `kept` if the client has kept it."""
         kept = {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()}
         model, optimizer = self.model, self._components.optimizer
         momentum, decay = self.settings.momentum, self.settings.weight_decay
@@ -176,12 +175,12 @@ class LocalStep:
         return EmbeddingSteps(steps, model.weights, self.embeddings) if self.embeddings else steps
 
     def add_term(self, term: GradientTransform) -> None:
-        """Add a gradient transform, which is applied to the gradient of every step before all others."""
+        """Add a gradient transform. It is applied to the gradient of every step before all others."""
         self._terms.insert(0, term)
 
     @contextmanager
     def limit_to(self, only: Tensor) -> Iterator[None]:
-        """Train only the coordinates in the mask `only` [k] in the `with` block. All other gradients are set to 0."""
+        """Train only the coordinates in the mask `only` [k] in the `with` block."""
         mask = self._mask
         self._mask = only.to(torch.float32)
         if mask is not None:
@@ -190,7 +189,7 @@ class LocalStep:
         self._mask = mask
 
     def rate(self, steps_taken: int) -> float:
-        """Return the learning rate of the step that follows this number of steps."""
+        """Return the learning rate of the step after `steps_taken` steps."""
         return self._lr * self._factor(steps_taken)
 
     def compress(
@@ -200,7 +199,7 @@ class LocalStep:
         personal: Tensor | None = None,
         kept: Tensor | None = None,
     ) -> None:
-        """Compress the delta. Replace the trained weights by the weights that the server computes from the result.
+        """Replace the trained weights by the weights that the server computes from the compressed delta.
 
         Args:
             rng: The random generator of the compressor for this client and task.
@@ -224,7 +223,6 @@ class LocalStep:
         w[sent] = anchor[sent] + arrived
 
     def _compress_delta(self, delta: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return the delta after compression and decompression. Raise InputError if a custom compressor fails."""
         with convert_errors("compress", self._compressor):
             arrived = self._compressor.apply(delta, rng)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
@@ -233,19 +231,18 @@ class LocalStep:
         return arrived
 
     def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
-        """Return the optimizer's state of one task by buffer name; empty if the client does not keep it."""
+        """Return the optimizer's state of one task by buffer name. It is empty if the client does not keep it."""
         if self.settings.optimizer_state != "keep":
             return {}
         return self._optimizer.state(row)
 
     def step(self, inputs: Any, labels: Tensor, penalty: Penalty | None = None) -> Tensor:
-        """Take one step on a minibatch. Return the loss of the minibatch at the weights before the step.
+        """Take one step on a minibatch. Return its loss at the weights before the step.
 
         Args:
             inputs: The inputs.
             labels: The labels.
-            penalty: A function that is called after each forward pass and returns a term to add to the loss; None for
-                no term.
+            penalty: A function without arguments that returns a term of the loss. It is called after each forward pass.
         """
         self._penalty = penalty
         self._rate = self.rate(self._steps_taken)
@@ -265,27 +262,27 @@ class LocalStep:
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of a minibatch, and its masked gradient [k] after all gradient transforms.
 
-        The gradient is the module's buffer, which the next backward pass overwrites.
+        The next backward pass overwrites the gradient.
         """
         loss = self._plain_gradient(inputs, labels)
         self._apply_terms(..., self.model.gradient)
         return loss.detach(), self.model.gradient
 
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Take the step on the chunk `piece` of the buffer. Its masked gradient `g` is overwritten."""
+        """Take the step on one chunk of the buffer. Its masked gradient `g` is overwritten."""
         self._apply_terms(piece, g)
         weights = self.model.weights[piece]
         if not self._keeps_rest:
             self._optimizer.descend(weights, g, piece, self._rate)
             return
         assert self._mask is not None
-        # The weights outside of the mask are not 0 here, so weight decay would change them. They are restored.
+        # Weight decay would change the weights outside of the mask, which are not 0 in this branch.
         before = weights.clone()
         self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
         weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
     def _apply_terms(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Apply all gradient transforms to one chunk of the masked gradient, in place."""
+        """Apply all gradient transforms in place to the masked gradient of one chunk."""
         if not self._terms:
             return
         at = StepContext(self.model.weights[piece], self._anchor[piece], piece)
@@ -296,11 +293,7 @@ class LocalStep:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Return the mean loss of a minibatch.
-
-        With `label_masked`, the logits of labels that the client's data lack are set to 0. With `logit_calibration`,
-        the logits are shifted as the docstring of LocalTraining describes.
-        """
+        """Return the mean loss of a minibatch, with the changes of the logits that LocalTraining describes."""
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
                 result = self.model.forward(inputs)
@@ -325,18 +318,17 @@ class LocalStep:
         return loss
 
     def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Compute the masked gradient into the module's buffer, with SAM if it is on. Return the loss at w.
+        """Store the masked gradient, with SAM if it is on, in the module's buffer. Return the loss at w.
 
-        SAM uses the gradient at w + rho g/||g||, where the norm is over all trained coordinates (FedSAM, eq. 4). The
-        factor sign() in the paper's eq. 3 is omitted, because no later equation has it. Both passes use the same
-        minibatch and the same dropout.
+        SAM uses the gradient at w + rho g/||g||, with the norm over all trained coordinates (FedSAM, eq. 4). The sign()
+        in the paper's eq. 3 is omitted, because no later equation has it.
         """
         w, g = self.model.weights, self.model.gradient
         if not self.settings.sam_rho:
             return self._plain_gradient(inputs, labels)
         unperturbed = w.clone()
         drawn = random_state(w.device)
-        # The inputs are copied, because a module may change them in place and the second pass needs them again.
+        # A module may change its inputs in place, and the second pass needs them again.
         loss = self._plain_gradient(map_tree(Tensor.clone, inputs), labels)
         w.add_(g.mul_(self.settings.sam_rho / (gradient_norm(g) + EPSILON)))
         set_random_state(w.device, drawn)
@@ -346,7 +338,7 @@ class LocalStep:
         return loss
 
     def _plain_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Compute the masked gradient at the current weights into the module's buffer. Return the loss."""
+        """Store the masked gradient at the current weights in the module's buffer. Return the loss."""
         loss = self.loss(inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
@@ -355,21 +347,21 @@ class LocalStep:
         return loss
 
     def _apply_mask(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
-        """Set the values outside of the mask to 0 in place, and return the tensor."""
+        """Set values outside of the mask to 0 in place, and return the tensor."""
         if self._mask is None:
             return g
         return g.mul_(self._mask[piece])
 
 
 def random_state(device: torch.device) -> Tensor:
-    """Return the state of the random generator that dropout uses on this device."""
+    """Return the state of the random generator that dropout uses on the device."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.default_generator.get_state()
 
 
 def set_random_state(device: torch.device, state: Tensor) -> None:
-    """Set the state of the random generator that dropout uses on this device, so that its numbers repeat."""
+    """Set the state of the random generator that dropout uses on the device."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
@@ -377,7 +369,7 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 def make_terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
-    """Return the gradient transforms of a step, in the order that the docstring of LocalTraining lists.
+    """Return the gradient transforms of a step, in the order of LocalTraining's docstring.
 
     Args:
         solver: The settings of local training.

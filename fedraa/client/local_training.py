@@ -23,10 +23,9 @@ class LocalTraining:
     """The settings of a client's local training. All optional terms are off by default.
 
     A local step computes in this order: gradient (with `sam_rho`, at perturbed weights), mask of the submodel, proximal
-    term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local optimizer. If the submodel has
-    a mask, the gradient is set to 0 outside of the mask after every part. Clipping does not change the weight decay, as
-    in HeteroFL's code. With `grad_mix` m, the decay is multiplied by m, as if it were added to the gradient before the
-    mix. AdamW applies the decay directly to the weights.
+    term, custom `transforms`, control variate, `grad_mix`, clipping, weight decay, local optimizer. With a mask, the
+    gradient is set to 0 outside of the mask after every part. Clipping does not change the weight decay, as in
+    HeteroFL's code. With `grad_mix` m, the decay is multiplied by m. AdamW applies the decay directly to the weights.
 
     Attributes:
         lr: Learning rate.
@@ -50,10 +49,9 @@ class LocalTraining:
         adversary: True to train on inputs that an adversary of each client has changed (FedRobust).
         label_masked: True to set the logits of labels that the client's data lack to 0 (HeteroFL).
         logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
-            label in the client's data, and q its share in the data of all clients (logit adjustment, Menon et al. 2021,
-            and FedLC, Zhang et al. 2022, with q in place of equal shares). Training then does not unlearn labels that
-            are rarer at the client than at all clients. With 1, labels that the client's data lack have no influence.
-            The field needs the objective classification.
+            label in the client's data, and q its share in the data of all clients (Menon et al. 2021; FedLC, Zhang et
+            al. 2022, has equal shares q). Training then does not unlearn labels that are rare at the client. With 1,
+            labels that the client's data lack have no influence. The field needs the objective classification.
         compressor: Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit,
             qsgd:LEVELS, scaled-sign, sign, or a custom Compressor.
         error_feedback: Correction of the compressor's errors in later tasks: none, ef or ef21.
@@ -103,17 +101,17 @@ class LocalTraining:
 
     @property
     def auto(self) -> AutoSteps | None:
-        """Return the rule that computes the number of local steps from costs; None if the number is fixed."""
+        """The rule that computes the number of local steps from costs; None if the number is fixed."""
         return AutoSteps.of(self.steps)
 
     @property
     def passes(self) -> float:
-        """Return the number of forward and backward passes per local step. SAM and the adversary add one each."""
+        """Forward and backward passes per local step. SAM and the adversary add one each."""
         return 1 + bool(self.sam_rho) + self.adversary + self.algorithm.passes
 
     @property
     def needs_whole_gradient(self) -> bool:
-        """Return True if a step needs the gradients of all parameters together, for example their norm."""
+        """True if a step needs the gradients of all parameters together, for example their norm."""
         if self.sam_rho or self.clip or self.full_gradient or self.squares or self.algorithm.needs_whole_gradient:
             return True
         if LOCAL_OPTIMIZER.resolve(self.local_optimizer).needs_whole_gradient:
@@ -121,18 +119,21 @@ class LocalTraining:
         return any(GRADIENT_TRANSFORM.resolve(term).whole for term in self.transforms)
 
     def count_minibatches(self, shard: Sizes) -> Sizes:
-        """Return the number of minibatches in a pass over `shard` samples, for one client or an array of clients."""
+        """Return the number of minibatches in a pass over `shard` samples.
+
+        `shard` and the result are numbers for one client, or arrays for several.
+        """
         whole = shard // self.batch_size
         count: Sizes = whole + ((shard % self.batch_size >= self.min_batch) | (whole == 0))
         return count
 
     def spans(self, shard: int) -> list[slice]:
-        """Return the slice of the shuffled samples for each minibatch of a pass."""
+        """Return, for each minibatch of a pass, its slice of the shuffled samples."""
         starts = [number * self.batch_size for number in range(self.count_minibatches(shard))]
         return [slice(start, end) for start, end in zip(starts, [*starts[1:], shard], strict=True)]
 
     def samples(self, shard: int) -> int:
-        """Return the number of samples in one task of a client with `shard` samples; a repeated sample counts again."""
+        """Return the number of samples that a task draws from `shard` samples. Repeated samples count again."""
         if self.steps is None:
             return self.epochs * shard
         assert isinstance(self.steps, int), "these follow from costs"
@@ -141,28 +142,37 @@ class LocalTraining:
 
     @property
     def extra_epochs(self) -> int:
-        """Return the number of passes over the client's data that a task needs in addition to its local steps."""
+        """Passes over the client's data that a task needs besides its local steps."""
         return self.full_gradient + self.algorithm.epochs
 
     def passed_samples(self, shard: int) -> float:
-        """Return the number of samples for which a task computes a forward and backward pass, with all repetitions."""
+        """Return the number of samples that go through a forward and backward pass in a task.
+
+        A sample counts once for each of its passes.
+
+        Args:
+            shard: Number of samples of the client.
+        """
         return self.samples(shard) * self.passes + shard * self.extra_epochs
 
     def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the number of samples in `steps` local steps. Each step counts with the mean minibatch size of a pass.
+        """Return the number of samples in `steps` local steps, at the mean minibatch size of a pass.
 
         The arguments are numbers for one client, or arrays for all clients.
         """
         return np.asarray(steps * shard / self.count_minibatches(shard))
 
     def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the number of samples for which `steps` local steps compute passes, with all repetitions."""
+        """Return the number of samples that go through a forward and backward pass in `steps` local steps.
+
+        A sample counts once per pass. The arguments are numbers for one client, or arrays for all clients.
+        """
         return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
 
     def path_length(self, lr: float, steps: int) -> float:
         """Return the length of the path of SGD steps if every gradient had length 1 (lr * ||a||_1 in FedNova).
 
-        With momentum m and the proximal weight mu, the length x of the path follows v <- m v + 1 - mu x, x <- x + lr v.
+        With momentum m and proximal weight mu, the length x follows v <- m v + 1 - mu x, x <- x + lr v.
 
         Args:
             lr: Mean learning rate of the steps.
@@ -176,7 +186,7 @@ class LocalTraining:
         return length
 
     def count_steps(self, shard: int) -> int:
-        """Return the number of local steps of one task of a client with `shard` samples."""
+        """Return the number of local steps of a task of a client with `shard` samples."""
         if self.steps is None:
             return self.epochs * self.count_minibatches(shard)
         assert isinstance(self.steps, int), "these follow from costs"

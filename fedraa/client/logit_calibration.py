@@ -13,8 +13,7 @@ def log_prior(
 ) -> Tensor:
     """Return log((share * p + (1 - share) * q) / q) for each client and label, float32 [shards, classes].
 
-    A numerator or denominator of 0 is replaced by the frequency of a thousandth of a sample. With a share of 1, the
-    logit of a label that the client lacks then has a gradient near 0.
+    A frequency of 0 is replaced by that of a thousandth of a sample.
 
     Args:
         shards: The labels of each client's samples.

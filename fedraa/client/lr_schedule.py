@@ -1,26 +1,24 @@
-"""Learning-rate schedules: the factor of the local learning rate as a function of the progress of a run or a task."""
+"""Learning-rate schedules: the factor of the local learning rate during a run or a task."""
 
 import math
 from collections.abc import Callable
 from functools import cache
 
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 
 LOCAL = "local"
 STEP_UNITS = ("steps", LOCAL)
 UNITS = (*STEP_UNITS, "time", "passes")
 AUTO = "auto"
 ADAPTIVE = "adaptive"
-# The default of COSINE in `adaptive:COSINE`. If the cosine between the two halves of tasks (`HalfwayCosine`) has this
-# value, the adaptive learning rate stays constant.
-TARGET = -0.05
+# If the cosine of tasks (`HalfwayCosine`) has this value, the learning rate of `adaptive` stays constant.
+DEFAULT_COSINE = -0.05
 EXPECTED = (
     "constant, adaptive, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes "
     "or @local by the run's clock, by passes over the training data or by the local steps of each task, as in "
     "cosine:auto@local"
 )
-# Names of schedules in other libraries, with the corresponding values of `lr_schedule`. If a user passes such a name as
-# `scheduler`, the error message suggests this value.
+# Schedules of other libraries, with the value of `lr_schedule` that the error message suggests for them.
 USUAL_SCHEDULES = {
     "constant": "constant",
     "cosine": "cosine:100",
@@ -28,16 +26,20 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# A cosine over time or passes stays constant after this share of its length, so that the factor stays above 0.
-LAST = 0.99
+# The last step of a cosine schedule over time or passes counts as at this fraction of the schedule. The factor thus
+# stays above 0.
+COSINE_END = 0.99
 
 
 def lr_unit(spec: str) -> str:
     """Return the unit of a schedule's progress: `steps`, `local`, `time` or `passes`.
 
-    `steps` are server steps; different methods take different numbers of them in the same time. `local` are local
-    steps, which count from 0 in each task. `time` is the time on the run's clock. `passes` are the samples of all
-    applied updates divided by the training samples of all clients. Raises InputError for an unknown unit.
+    - `steps`: server steps. Methods differ in the number of server steps that they take in the same time.
+    - `local`: local steps, from 0 in each task.
+    - `time`: the time on the run's clock.
+    - `passes`: samples of all applied updates, divided by the training samples of all clients.
+
+    Raises InputError for an unknown unit.
     """
     _, at, unit = spec.partition("@")
     if not at:
@@ -48,15 +50,15 @@ def lr_unit(spec: str) -> str:
 
 
 def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
-    """Return the factor of the learning rate as a function of the progress in the unit of `lr_unit`.
+    """Return the learning-rate factor as a function of the progress, in the unit of `lr_unit`.
 
     - `constant`: The factor is 1.
-    - `adaptive` or `adaptive:COSINE`: The factor is 1 here. The server multiplies it by a factor that it adapts.
+    - `adaptive` or `adaptive:COSINE`: The factor is 1. The server multiplies it by a factor that it adapts.
     - `exponential:D`: The factor is D^step (FedCM has 0.998).
     - `steps:A,B,...:F`: The factor is multiplied by F at each of the steps A, B, ... (HeteroFL has 150,250:0.1).
     - `cosine:T`: The factor falls from 1 towards 0 over T steps. With `cosine:auto`, T is the length of a task.
 
-    After the end of a cosine, the factor keeps its last value above 0, because methods divide by the learning rate.
+    After a cosine, the factor stays above 0, because methods divide by the learning rate.
 
     Args:
         spec: The text of the schedule, with the unit after an @ if it is not `steps`.
@@ -82,7 +84,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
             case "cosine", [text]:
                 total = length if text == AUTO and unit == LOCAL else number(text)
                 if 0 < total < math.inf:
-                    last = total - 1 if unit in STEP_UNITS else LAST * total
+                    last = total - 1 if unit in STEP_UNITS else COSINE_END * total
                     return lambda at: 0.5 * (1 + math.cos(math.pi * min(at, last) / total))
     except ValueError:
         pass
@@ -91,9 +93,9 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 
 @cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
-    """Return the factor of the learning rate as a function of the local step, for a task of `length` local steps.
+    """Return the learning-rate factor as a function of the local step in a task of `length` steps.
 
-    The factor is always 1 if the schedule `spec` does not count local steps.
+    It is always 1 if the schedule `spec` does not count local steps.
     """
     if lr_unit(spec) != LOCAL:
         spec = "constant"
@@ -102,15 +104,15 @@ def local_factor(spec: str, length: int) -> Callable[[float], float]:
 
 @cache
 def mean_local_factor(spec: str, length: int) -> float:
-    """Return the factor of the learning rate, averaged over the local steps of a task of `length` steps."""
+    """Return the mean learning-rate factor over the local steps of a task of `length` steps."""
     factor = local_factor(spec, length)
     return math.fsum(map(factor, range(length))) / length
 
 
 def run_factor(spec: str) -> Callable[[float], float]:
-    """Return the factor of the learning rate as a function of the run's progress in the unit of `lr_unit`.
+    """Return the learning-rate factor as a function of the run's progress, in the unit of `lr_unit`.
 
-    The factor is always 1 if the schedule `spec` counts local steps, because `local_factor` then gives the factor.
+    It is always 1 if the schedule `spec` counts local steps.
     """
     factor = lr_schedule(spec)
     if lr_unit(spec) == LOCAL:
@@ -119,7 +121,7 @@ def run_factor(spec: str) -> Callable[[float], float]:
 
 
 def target_cosine(spec: str) -> float | None:
-    """Return the cosine at which an adaptive learning rate stays constant, or None if the schedule is not adaptive.
+    """Return the cosine at which an adaptive learning rate stays constant; None for other schedules.
 
     Raises InputError if the text is not a schedule.
     """
@@ -127,16 +129,16 @@ def target_cosine(spec: str) -> float | None:
     name, _, cosine = spec.partition(":")
     if name != ADAPTIVE:
         return None
-    return float(cosine or TARGET)
+    return float(cosine or DEFAULT_COSINE)
 
 
 def follows_length(spec: str) -> bool:
-    """Return True for `cosine:auto@local`, whose factor at a local step depends on the number of steps of the task."""
+    """Return True for `cosine:auto@local`, whose factors depend on the task's number of local steps."""
     return lr_unit(spec) == LOCAL and f":{AUTO}" in spec
 
 
 def check_longest_task(spec: str, steps: int) -> None:
-    """Raise InputError if the schedule has no effect because the longest task has only one local step.
+    """Raise InputError if the schedule has no effect because all tasks have only one local step.
 
     Args:
         spec: The text of the schedule.
@@ -145,5 +147,5 @@ def check_longest_task(spec: str, steps: int) -> None:
     adapts = target_cosine(spec) is not None
     is_local = lr_unit(spec) == LOCAL and mean_local_factor(spec, steps) == 1
     if steps == 1 and (adapts or is_local):
-        hint = "give a schedule of updates or rounds, such as cosine:100, or give more local steps"
-        raise without_effect("lr_schedule", spec, "one local step per task", hint)
+        hint = "give a schedule over server steps, such as cosine:100, or more local steps"
+        raise no_effect_error("lr_schedule", spec, "one local step per task", hint)

@@ -15,7 +15,7 @@ Results = tuple[list[Tensor], list[Tensor]]
 
 
 def perturb_parameters(module: nn.Module) -> nn.Module:
-    """Change the parameters slightly, as a training step would. A moving average of parameters then also changes."""
+    """Change the trainable parameters slightly, as a training step would."""
     generator = torch.Generator().manual_seed(0)
     for p in module.parameters():
         if p.requires_grad:
@@ -25,14 +25,14 @@ def perturb_parameters(module: nn.Module) -> nn.Module:
 
 
 def shift_values(part: Tensor) -> Tensor:
-    """Return values of the same type and shape that differ from the values of `part`."""
+    """Return other values of the same type and shape."""
     if part.is_floating_point():
         return part * 1.5 + 0.5
     return part.flip(0)
 
 
 def enlarge_values(part: Tensor) -> Tensor:
-    """Return ten times the values of `part`. Integers stay the same, because they may be indices."""
+    """Return ten times the values. Integers stay the same, because they may be indices."""
     if part.is_floating_point():
         return part * 10
     return part
@@ -40,7 +40,7 @@ def enlarge_values(part: Tensor) -> Tensor:
 
 @contextmanager
 def fixed_generators(module: nn.Module) -> Iterator[None]:
-    """Seed the random generators of Python, NumPy, PyTorch and the module in the block, and restore them after it."""
+    """Seed the random generators of Python, NumPy, PyTorch and the module in the `with` block."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         random.seed(0)

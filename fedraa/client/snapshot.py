@@ -1,4 +1,4 @@
-"""Snapshots of the values that a module has besides its trainable parameters, and comparisons of snapshots."""
+"""Snapshots of a module's values besides its trainable parameters, and comparisons of snapshots."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fedraa.models.statistics import copy_buffers, is_spectral
 
-# Names of the attributes that every nn.Module has. They are not part of a snapshot.
-OF_MODULES = frozenset(vars(nn.Module()))
+# A snapshot does not contain the attributes that every nn.Module has.
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 @dataclass
 class Snapshot:
-    """Copies of the values that a module has besides its trainable parameters.
+    """Copies of a module's values besides its trainable parameters.
 
     Attributes:
         buffers: The buffers by name.
@@ -33,19 +33,24 @@ class Snapshot:
 
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
-        """Return a snapshot of the module's current values. Frozen parameters are copied only if `frozen` is True."""
+        """Return a snapshot of the module's current values.
+
+        Args:
+            module: The module.
+            frozen: True to also copy frozen parameters.
+        """
         fixed: dict[str, Tensor] = {}
         if frozen:
             fixed = {name: p.detach().clone() for name, p in module.named_parameters() if not p.requires_grad}
         attributes: dict[str, Any] = {}
         for prefix, part in module.named_modules():
             if not is_spectral(part):
-                own = {name: value for name, value in vars(part).items() if name not in OF_MODULES}
-                attributes |= _copy_plain(prefix, own)
+                own = {name: value for name, value in vars(part).items() if name not in MODULE_ATTRIBUTES}
+                attributes |= _copy_comparable(prefix, own)
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
-        """Return the names of all values that differ between this snapshot and a later one, by field of Snapshot."""
+        """Return the names of all values that differ in the snapshot `after`, by field of Snapshot."""
         return {
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()
@@ -53,24 +58,23 @@ class Snapshot:
 
 
 def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
-    """Return copies of the tensors and arrays that are attributes of the submodules' classes. Skip torch's classes."""
+    """Return copies of the arrays that are class attributes of the submodules. torch's classes are skipped."""
     arrays: dict[str, Any] = {}
     for prefix, part in module.named_modules():
         for kind in reversed(type(part).__mro__):
             if kind.__module__.startswith("torch."):
                 continue
             own = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
-            arrays |= _copy_plain(prefix, {name: value for name, value in own.items() if _holds_arrays(value)})
+            arrays |= _copy_comparable(prefix, {name: value for name, value in own.items() if _holds_arrays(value)})
     return arrays
 
 
-def _copy_plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the values that can be compared, with the keys `prefix.NAME`."""
-    return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_plain(value)}
+def _copy_comparable(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the comparable values, with the keys `prefix.NAME`."""
+    return {f"{prefix}.{name}".lstrip("."): deepcopy(value) for name, value in values.items() if _is_comparable(value)}
 
 
 def _holds_arrays(value: object) -> bool:
-    """Return True for a tensor, an array, or a list or dict that contains one."""
     if isinstance(value, Mapping):
         return any(map(_holds_arrays, value.values()))
     if isinstance(value, (list, tuple)):
@@ -78,16 +82,16 @@ def _holds_arrays(value: object) -> bool:
     return isinstance(value, (Tensor, np.ndarray))
 
 
-def _is_plain(value: object) -> bool:
-    """Return True for a value that can be compared: a tensor, array, number or text, or a collection of such values."""
+def _is_comparable(value: object) -> bool:
+    """Return True for a comparable value: a tensor, array, number or text, or a collection of them."""
     if isinstance(value, nn.Parameter):
         return False
     if isinstance(value, Tensor):
         return value.is_leaf or not value.requires_grad
     if isinstance(value, Mapping):
-        return all(map(_is_plain, value.values()))
+        return all(map(_is_comparable, value.values()))
     if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_is_plain, value))
+        return all(map(_is_comparable, value))
     return value is None or isinstance(value, (bool, int, float, str, np.ndarray))
 
 

@@ -1,7 +1,4 @@
-"""Split learning (SplitFed V1): the client trains the first layers of a model, and the server the other layers.
-
-Activations and their gradients pass between both parts through a channel.
-"""
+"""Split learning (SplitFed V1): the client trains a model's first layers, and the server the others."""
 
 import copy
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ class SplitCosts:
     Attributes:
         cost: The cost of the client's part.
         activations: Number of values that the client sends to the server for each sample.
-        server_flops: FLOPs of the server's part for the forward and backward pass of one sample; 0 if not measured.
+        server_flops: FLOPs of the server's part per sample, forward and backward; 0 if not measured.
     """
 
     cost: Cost
@@ -33,7 +30,7 @@ class SplitCosts:
 
 
 class Channel:
-    """The channel between both parts of a split model. It copies tensors in float32 and counts the bytes.
+    """The channel between both parts of a split model. It copies tensors as float32 and counts the bytes.
 
     Attributes:
         up: Bytes that the client has sent to the server.
@@ -56,7 +53,7 @@ class Channel:
 
 
 class _Crossing(torch.autograd.Function):
-    """A function that sends activations up in the forward pass, and their gradient down in the backward pass."""
+    """An autograd function: activations pass up in the forward pass, their gradient down in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, activations: Tensor, channel: Channel) -> Tensor:
@@ -69,10 +66,9 @@ class _Crossing(torch.autograd.Function):
 
 
 class SplitBody(nn.Module):
-    """A split model: the client's half, and a copy of the server's half for this client.
+    """A split model: the client's half, and this client's copy of the server's half.
 
-    The halves share no tensor, and exchange data only through the channel. In the flat buffer, the parameters of the
-    client's half come first, as in the whole model.
+    The halves share no tensor, and exchange data only through the channel.
 
     Args:
         module: The whole model, an nn.Sequential.
@@ -87,7 +83,7 @@ class SplitBody(nn.Module):
         self.channel = Channel()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch. The server computes the loss, because the client also sends the labels."""
+        """Return the logits of a batch."""
         # torch leaves this method untyped.
         crossed = _Crossing.apply(self.client_half(x), self.channel)  # type: ignore[no-untyped-call]
         result: Tensor = self.server_half(crossed)
@@ -95,13 +91,13 @@ class SplitBody(nn.Module):
 
 
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
-    """Return the layers of a model. Raise InputError if the model cannot be split after its first `at` layers."""
+    """Return the layers of a model that is split after `at` layers. Raise InputError if it cannot be split."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
         layers = "the model is not an nn.Sequential"
         if isinstance(module, nn.Sequential):
             layers = f"the model has {len(module)} layers"
         expected = f"a model that is an nn.Sequential of more than {at} layers"
-        raise InputError("split", f"{layers}, but the split is after layer {at}", got=module, expected=expected)
+        raise InputError("split", layers, got=module, expected=expected)
     return list(module)
 
 

@@ -35,43 +35,42 @@ from fedraa.models.statistics import (
 from fedraa.submodels.tracing.accept import copy_private
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# Maximum number of samples in one batch on which a copy of the model is run.
-ROWS = 4
-# Values that are tried for step counters, because a model may behave differently after a certain number of steps.
-COUNTS = (1, 10, 100, 1_000, 1_000_000)
-# A model with more than this number of parameters is not copied completely: the copies share its parameters.
-LARGE = 50_000_000
+MAX_PROBE_SAMPLES = 4
+# Values for step counters, because a model may behave differently after a certain number of steps.
+TRIED_STEP_COUNTS = (1, 10, 100, 1_000, 1_000_000)
+# Copies of a model share its parameters if there are more than this number.
+LARGE_MODEL_PARAMETERS = 50_000_000
 
 
 def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
-    """Run copies of a module in training and evaluation mode, and return the state that they change.
+    """Run copies of a module in training and evaluation mode. Return the state that they change.
 
     Args:
         module: The module with its weights. It is not changed.
         example: A batch of at least two samples, tensors [b, ...].
-        outputs: A function that takes the result of the module and returns its output tensor, with a row per sample.
+        outputs: A function that returns the output tensor, with a row per sample, of the module's result.
 
     Raises:
         InputError: Training depends on state that clients do not send to the server, or evaluation depends on state
             that the saved model would lack.
     """
     with warnings.catch_warnings():
-        # Running the model on one sample or with changed buffers can cause warnings that the user's own runs do not.
+        # A model can warn about one sample or about changed buffers. The user's own run would not cause these warnings.
         warnings.simplefilter("ignore")
         return _Probe(module, example, outputs).result()
 
 
 class _Probe:
     def __init__(self, module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> None:
-        self._large = sum(p.numel() for p in module.parameters()) > LARGE
+        self._large = sum(p.numel() for p in module.parameters()) > LARGE_MODEL_PARAMETERS
         self._module = perturb_parameters(copy_private(module, share=self._large))
         self._outputs = outputs
         self._kind = type(module).__name__
         rows = len(list_leaves(example)[0])
-        # With at least four samples, the two batches have different samples. Otherwise both have all samples.
+        # With at least four samples, the batches have different samples. Otherwise both have all samples.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
-            half = min(ROWS, rows // 2)
+            half = min(MAX_PROBE_SAMPLES, rows // 2)
             first, second = slice(half), slice(half, 2 * half)
         self._batch = take_rows(example, first)
         self._other = map_tree(shift_values, take_rows(example, second))
@@ -79,7 +78,7 @@ class _Probe:
         owned = {name: parts[name.rpartition(".")[0]] for name in copy_buffers(module)}
         self._torchs = {name for name, part in owned.items() if is_norm(part)}
         self._spectral = {name for name, part in owned.items() if is_spectral(part)}
-        self._known = self._spectral | {name for name in owned if _is_of_quantiser(parts, name)}
+        self._known = self._spectral | {name for name in owned if _belongs_to_quantiser(parts, name)}
 
     def result(self) -> TrainingState:
         try:
@@ -93,8 +92,7 @@ class _Probe:
         self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # All copies of the module share the attributes of its class. The trials below compare copies, so they could
-            # not detect that a training step reads these attributes.
+            # Copies of the module share its class attributes. Comparing copies cannot show that training reads them.
             raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]
@@ -102,7 +100,7 @@ class _Probe:
             raise self._unsent_state_error("parameter", changed["frozen"][0])
         state = TrainingState()
         if buffers or attributes:
-            self._refuse_memory(buffers, attributes)
+            self._refuse_unsent_state(buffers, attributes)
             estimated, read = self._find_estimated(buffers, attributes)
             state = TrainingState(tuple(estimated), tuple(read), changes=tuple(buffers + attributes))
         warned: list[str] = []
@@ -134,7 +132,7 @@ class _Probe:
         return Snapshot.of(module, frozen=not self._large)
 
     def _run_module(self, module: nn.Module, batch: Tree, *, training: bool = True) -> Results:
-        """Run the module on a batch. Return its outputs and, in training mode, its gradients."""
+        """Return the module's outputs for a batch and, in training mode, its gradients."""
         module.train(training)
         for p in module.parameters():
             p.grad = None
@@ -147,7 +145,7 @@ class _Probe:
                 torch.stack([x.float() for x in learnt]).sum().backward()  # type: ignore[no-untyped-call]
         return [x.detach() for x in outputs], [p.grad for p in module.parameters() if p.grad is not None]
 
-    def _refuse_memory(self, buffers: list[str], attributes: list[str]) -> None:
+    def _refuse_unsent_state(self, buffers: list[str], attributes: list[str]) -> None:
         """Raise InputError if the result of a training step depends on state that earlier steps changed.
 
         Args:
@@ -176,13 +174,13 @@ class _Probe:
             trials = list(self._iter_trial_values([], [name]))
             if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
                 raise self._unsent_state_error("attribute", name)
-        # The result changes only if several values are changed together. The error names the first of them.
+        # Only several changed values together change the result. The error names the first of them.
         if attributes and not tried:
             raise self._unsent_state_error("attribute", attributes[0])
         raise self._unsent_state_error("buffer", [*tried, *buffers][0])
 
     def _find_constants(self, buffers: Iterable[str]) -> set[str]:
-        """Return the buffers that always have the same values after the first step, for any data and parameters."""
+        """Return the buffers that have the same values after every training step, for any data and parameters."""
         other = self._copy_module()
         for p in other.parameters():
             if p.requires_grad:
@@ -198,10 +196,7 @@ class _Probe:
         }
 
     def _iter_trial_values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield values that the given buffers and counters might have after many training steps.
-
-        Each yielded dict maps names of buffers or counters to such values.
-        """
+        """Yield dicts of values that these buffers and counters might have after many training steps."""
         generator = torch.Generator().manual_seed(0)
         moved: dict[str, Any] = {}
         numbers = list(counters)
@@ -217,11 +212,10 @@ class _Probe:
         if moved:
             yield moved
         if numbers:
-            for count in COUNTS:
+            for count in TRIED_STEP_COUNTS:
                 yield {name: self._counter_at(name, count) for name in numbers}
 
     def _counter_at(self, name: str, count: int) -> Any:
-        """Return the number `count` in the type of the counter `name`, which is a buffer or an attribute."""
         value = self._after.buffers.get(name)
         if value is None:
             return type(self._after.attributes[name])(count)
@@ -230,7 +224,7 @@ class _Probe:
         return torch.full_like(value, count)
 
     def _copy_with(self, values: Mapping[str, Any]) -> nn.Module:
-        """Return a copy of the module as it is after training steps, with `values` in these buffers and attributes."""
+        """Return a copy of the module after training steps, with `values` in the named buffers and attributes."""
         module = self._copy_module()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
@@ -241,7 +235,6 @@ class _Probe:
         return module
 
     def _try_module(self, module: nn.Module, *, training: bool = True) -> Results | None:
-        """Return the module's results for the second batch, or None if the module raises an exception."""
         try:
             return self._run_module(module, self._other, training=training)
         # The user's module can raise any exception.
@@ -249,7 +242,7 @@ class _Probe:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that a run must estimate before an evaluation, and which of them evaluation reads."""
+        """Return the buffers that a run estimates before an evaluation, and those of them that evaluation reads."""
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)
@@ -264,8 +257,8 @@ class _Probe:
             if name in read and name not in lasting:
                 raise InputError(
                     "model",
-                    f"training changes the {_name_value('buffer', name, self._module)} and evaluation reads it, but it "
-                    "is not in the state_dict, so model.pt would lack it",
+                    f"training changes and evaluation reads the {_name_value('buffer', name, self._module)}, but the "
+                    "state_dict lacks it",
                     hint="register it with persistent=True",
                 )
         later = self._copy_module()
@@ -275,19 +268,17 @@ class _Probe:
         if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"training changes the {_name_value('attribute', attributes[0], self._module)} and evaluation reads "
-                "it, but it is not in the state_dict, so model.pt would lack it",
+                f"the state_dict lacks the {_name_value('attribute', attributes[0], self._module)}, "
+                "which training changes and evaluation reads",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Estimate buffers by passes over one batch, as a run does before an evaluation with its training samples.
+        """Return the buffers that passes over one batch change, and those of them that evaluation reads.
 
-        Return the buffers that these passes change, and those of them that evaluation reads.
-
-        Raises InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
+        Raise InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
         """
         module = self._copy_module()
         sample = map_tree(lambda part: part.numpy(), self._batch)
@@ -296,10 +287,9 @@ class _Probe:
         except Unsettled as error:
             raise InputError(
                 "model",
-                f"training changes the {_name_value('buffer', str(error), self._module)}, and clients do not send it "
-                "to the server; the server cannot compute it for an evaluation, because it does not converge in "
-                "repeated passes over the same samples",
-                hint="replace its layer by nn.BatchNorm1d or another layer of torch, or remove it",
+                f"the server cannot compute the {_name_value('buffer', str(error), self._module)} for an evaluation, "
+                "because it does not converge in repeated passes over the same samples",
+                hint="replace its layer by a layer of torch, such as nn.BatchNorm1d",
             ) from None
         now = copy_buffers(module)
         moved = [
@@ -309,17 +299,14 @@ class _Probe:
             if name in read and name not in moved:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_name_value('buffer', name, self._module)}; only the backward pass changes "
-                    "it, and clients do not send such state to the server",
-                    hint="make it a parameter, or leave it out",
+                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which only the backward pass "
+                    "changes and clients do not send",
+                    hint="make it a parameter, or remove it",
                 )
         return moved, [name for name in moved if name in read]
 
     def _probe_evaluation(self) -> tuple[list[str], bool]:
-        """Check the module in evaluation mode.
-
-        Return the buffers that evaluation changes, and True if an output depends on other samples of the batch.
-        """
+        """Return the buffers that evaluation changes, and True if outputs depend on other samples of the batch."""
         try:
             module = self._copy_module()
             freeze_ranges(module)
@@ -342,10 +329,9 @@ class _Probe:
         return changed, any(x.shape == y.shape and not are_close(x, y, 1e-3) for x, y in pairs)
 
     def _smallest_batch(self, *, training: bool) -> int:
-        """Return the smallest batch size for which the module works: 1 or 2.
+        """Return the smallest batch size for which the module works, 1 or 2.
 
-        It is 2 if one sample causes an error, does not give exactly one output row, or gives values that are not
-        finite while two samples give finite values.
+        One sample must give one output row, no error, and finite values if two samples do.
         """
         try:
             pair_shape, pair_finite = self._output_shape(2, training=training)
@@ -361,7 +347,7 @@ class _Probe:
         return 1 if same and (finite or not pair_finite) else 2
 
     def _output_shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
-        """Return the shape of the output for `rows` samples, and True if outputs and gradients are finite."""
+        """Return the output's shape for `rows` samples, and True if outputs and gradients are finite."""
         module = self._copy_module()
         module.train(training)
         with fixed_generators(module), torch.set_grad_enabled(training):
@@ -377,9 +363,8 @@ class _Probe:
     def _unsent_state_error(self, what: str, name: str) -> InputError:
         return InputError(
             "model",
-            f"training reads and changes the {_name_value(what, name, self._module)}, and clients do not send such "
-            "state to the server",
-            hint="make it a parameter that the optimizer trains, use only values of the batch, or leave it out",
+            f"training reads and changes the {_name_value(what, name, self._module)}, which clients do not send",
+            hint="make it a parameter, or use only values of the batch",
         )
 
 
@@ -390,8 +375,7 @@ def _name_value(what: str, name: str, module: nn.Module) -> str:
     return f"{named} ({prefix})" if prefix else named
 
 
-def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
-    """Return True if the buffer is in an observer or fake quantisation module, or in one of its submodules."""
+def _belongs_to_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
     prefix = buffer
     while prefix:
         prefix = prefix.rpartition(".")[0]

@@ -19,12 +19,12 @@ Minibatches = Callable[[str, int | None], Iterator[tuple[Any, Tensor]]]
 
 
 class TaskRun:
-    """The implementation of LocalRun: one task in training on a worker.
+    """One task in training on a worker, with the interface LocalRun.
 
     Args:
         local_step: The local steps, with the weights of the task loaded.
         minibatches: A function that returns the minibatches of a stream for a number of epochs.
-        kept: The values of the client's kept buffers by name. NaN stands for the received weight of a coordinate.
+        kept: The client's kept buffers by name. NaN stands for the received weight of a coordinate.
         personal: A mask [k] of the coordinates of personal layers; None without personal layers.
 
     Attributes:
@@ -106,7 +106,7 @@ class TaskRun:
             self.record_loss(loss)
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        # The inputs are copied, because a module may change them in place and the caller may need them again.
+        # A module may change its inputs in place, and the caller may need them again.
         return self._step.gradient(map_tree(Tensor.clone, inputs), labels)
 
     def forward(self, weights: Tensor, inputs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The interface of a trainer, which trains the tasks of a worker."""
+"""The interface of a worker's trainer."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from fedraa.messages import Task, Update
 
 
 class TaskTrainer(Protocol):
-    """The interface of a trainer. `Trainer` documents the methods.
+    """The interface of `Trainer`, which documents the methods.
 
     In a run with local privacy or an attack, another trainer wraps `Trainer`.
     """

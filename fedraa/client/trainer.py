@@ -1,4 +1,4 @@
-"""The trainer of a worker: it trains the tasks of clients on dense submodels."""
+"""The trainer of a worker, which trains the tasks of clients on dense submodels."""
 
 import time
 from collections import OrderedDict
@@ -40,9 +40,9 @@ from fedraa.submodels.flat import copy_to_numpy, is_by_piece
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.tracing.modes import WithoutDropout
 
-# Number of samples per forward pass when the gradient over all samples is computed. Fewer samples need less memory.
+# Samples per forward pass for the gradient over all samples. Fewer samples need less memory.
 FULL_BATCH = 1024
-# Maximum number of bytes of clients' data that a trainer keeps on a GPU.
+# Maximum bytes of clients' data that a trainer keeps on a GPU.
 RESIDENT_BYTES = 2 * 2**30
 
 Shard = tuple[Any, Tensor]
@@ -56,8 +56,8 @@ class Work(NamedTuple):
         task: The task.
         x: Inputs [n, ...].
         y: Targets [n, ...].
-        read_epoch: A function that returns the samples of an epoch, if every epoch has new samples.
-            Then `x` and `y` belong to the first epoch. None if all epochs have the same samples.
+        read_epoch: A function from the epoch's number to its inputs and targets; None if all epochs have the same
+            samples. `x` and `y` belong to epoch 0.
     """
 
     task: Task
@@ -70,13 +70,10 @@ class Trainer:
     """A trainer of tasks, one after another.
 
     A result depends only on the task, the data and the seed, never on earlier tasks. The trainer stores no state of
-    clients. At the start of each task, the optimizer's state is zero or comes with the task. The random numbers of
-    minibatches and dropout depend on (seed, client, turn). If a task continues the client's pass over its data, the
-    order of the samples depends on (seed, client, pass).
+    clients: the optimizer's state starts at zero or comes with the task. Random numbers depend on the seed, the client,
+    and the number of the client's task or of its pass over the data.
 
-    The trainer keeps one module per submodel shape. The weights of all modules share one buffer, and their gradients
-    share another. A model that changes other state in training is created again for each task from the initial model,
-    so that a task does not affect later tasks.
+    The trainer keeps one module per submodel shape. All modules share one buffer of weights and one of gradients.
 
     Args:
         traced: The traced model.
@@ -85,9 +82,8 @@ class Trainer:
         device: The device, such as `cpu` or `cuda`.
         bf16: True to compute the forward pass in bfloat16 where PyTorch's autocast allows it. Weights, gradients and
             updates stay float32.
-        resident_bytes: Maximum number of bytes of clients' data that stay on the device, the most recently used data
-            first. The data of a client must not change during the run. None means `RESIDENT_BYTES` on a GPU, otherwise
-            0.
+        resident_bytes: Maximum bytes of clients' data that stay on the device. None means `RESIDENT_BYTES` on a GPU,
+            otherwise 0. The data of a client must not change during the run.
         transforms: The random changes of samples before training.
         model: The settings of the modules.
     """
@@ -127,7 +123,7 @@ class Trainer:
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
         """Train the task's submodel on the client's data. `Work` documents the arguments."""
         started = time.perf_counter()
-        self._refuse_small(len(y))
+        self._refuse_too_few_samples(len(y))
         if self._state.changes:
             self._models.clear()
         model = self._model(task.widths)
@@ -139,7 +135,7 @@ class Trainer:
             own[personal] = task.extra_values(PERSONAL_LAYERS.key)
             task = replace(task, buffer=own)
         self._seed_dropout(task)
-        length = self._steps(task, len(y))
+        length = self._count_steps(task, len(y))
         local_step = LocalStep(
             self._solver, self._components, model, task, [y], self._device, steps=length, bf16=self._bf16
         )
@@ -175,7 +171,7 @@ class Trainer:
         params = copy_to_numpy(model.weights)
         arrays = {name: tensor.cpu().numpy() for name, tensor in extras.items()}
         if personal is not None:
-            # The server gets back the received values of personal layers, so that its global model does not change.
+            # The update returns the received values of personal layers, so that the global model keeps them.
             arrays[PERSONAL_LAYERS.key] = params[personal]
             params[personal] = received[personal]
         return Update(
@@ -198,7 +194,7 @@ class Trainer:
     def _compress_update(
         self, local_step: LocalStep, task: Task, row: int | EllipsisType = ..., personal: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Compress the delta. Replace the trained weights by the weights that the server computes from the result.
+        """Replace the trained weights by the weights that the server computes from the compressed delta.
 
         Return the client's new values of error feedback by buffer name; empty without error feedback.
 
@@ -222,16 +218,15 @@ class Trainer:
         self._models.clear()
         self._weights = self._gradient = torch.empty(0, device=self._device)
 
-    def _refuse_small(self, samples: int) -> None:
-        """Raise InputError if a client has fewer samples than the smallest batch on which the model can be trained."""
+    def _refuse_too_few_samples(self, samples: int) -> None:
         if samples < self._solver.min_batch:
             problem = f"it has {samples} sample, but the model needs batches of at least {self._solver.min_batch}"
             raise InputError("client", problem)
 
     def _seed_dropout(self, task: Task) -> None:
-        """Seed the random generator of the trainer's device for dropout.
+        """Seed dropout on the trainer's device.
 
-        torch.manual_seed is not used, because it is slow: it creates a traceback for every kind of device.
+        torch.manual_seed would be slow: it creates a traceback for every kind of device.
         """
         seed = torch_seed(self._seed, "dropout", task.client, task.turn)
         if self._device.type == "cuda":
@@ -240,10 +235,7 @@ class Trainer:
             torch.default_generator.manual_seed(seed)
 
     def _full_gradient(self, local_step: LocalStep, x: Tree, y: npt.NDArray[Any]) -> Tensor:
-        """Return the gradient [k] of the mean loss over all samples, with weight decay, at the received weights.
-
-        Dropout is off, so that the gradient depends only on the weights and the data.
-        """
+        """Return the gradient [k] of the mean loss over all samples at the received weights, with weight decay."""
         total = torch.zeros_like(local_step.model.weights)
         for rows in self._split_full_batch(len(y)):
             inputs, labels = self._make_batch(x, y, rows)
@@ -254,12 +246,11 @@ class Trainer:
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
 
     def _split_full_batch(self, samples: int) -> list[npt.NDArray[np.int64]]:
-        """Return the positions of the samples in batches of `FULL_BATCH`. The last batch may have another size."""
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
     def _iter_minibatches(self, work: Work, stream: str = "", epochs: int | None = None) -> Iterator[Shard]:
-        """Yield the minibatches of a task after the random transforms.
+        """Yield the minibatches of a task after the random transforms of samples.
 
         Args:
             work: The task and its data.
@@ -271,12 +262,15 @@ class Trainer:
             yield augment(inputs), labels
 
     def _iter_samples(self, work: Work, stream: str, epochs: int | None) -> Iterator[Shard]:
-        """Yield the minibatches of a task before the random transforms. `_iter_minibatches` documents the arguments."""
+        """Yield the minibatches of a task before the random transforms of samples.
+
+        `_iter_minibatches` documents the arguments.
+        """
         task, x, y, read_epoch = work
         shard = None
         if read_epoch is None:
-            shard = self._on_device(task.client, x, y)
-        for epoch, batches in enumerate(self._epochs(task, len(y), stream, epochs)):
+            shard = self._cache_on_device(task.client, x, y)
+        for epoch, batches in enumerate(self._iter_epochs(task, len(y), stream, epochs)):
             if epoch and read_epoch is not None:
                 x, y = read_epoch(epoch)
             if shard is None:
@@ -286,14 +280,14 @@ class Trainer:
                 for chosen in torch.split(rows, [len(order) for order in batches]):
                     yield _select_rows(shard[0], chosen), _select_rows(shard[1], chosen)
 
-    def _epochs(
+    def _iter_epochs(
         self, task: Task, samples: int, stream: str = "", epochs: int | None = None
     ) -> Iterator[list[npt.NDArray[np.int64]]]:
         """Yield, for each epoch, the positions of the samples of every minibatch, in a new random order.
 
-        `_iter_minibatches` documents the arguments `stream` and `epochs`.
+        `_iter_minibatches` documents `stream` and `epochs`.
         """
-        left = self._steps(task, samples)
+        left = self._count_steps(task, samples)
         orders, skipped = self._iter_orders(task, samples, stream)
         if epochs is not None:
             left, skipped = epochs * self._solver.count_minibatches(samples), 0
@@ -303,8 +297,7 @@ class Trainer:
             yield [order[span] for span in spans]
             left, skipped = left - len(spans), 0
 
-    def _steps(self, task: Task, samples: int) -> int:
-        """Return the number of local steps of a task of a client with `samples` samples."""
+    def _count_steps(self, task: Task, samples: int) -> int:
         if task.cut_at is not None:
             return task.cut_at
         if task.steps is not None:
@@ -312,9 +305,9 @@ class Trainer:
         return self._solver.count_steps(samples)
 
     def _iter_orders(self, task: Task, samples: int, stream: str = "") -> tuple[Iterator[npt.NDArray[np.int64]], int]:
-        """Return an iterator over the order of the samples in each pass, and a number of minibatches to skip.
+        """Return an iterator over the order of the samples in each pass, and the first minibatch of the task.
 
-        Minibatches are skipped in the first pass if the task continues a pass of the client's previous task.
+        The first minibatch is not 0 if the task continues a pass of the client's previous task.
         """
         name = f" of {stream}" if stream else ""
         if task.steps is None:
@@ -324,10 +317,10 @@ class Trainer:
         passes = (generator(self._seed, f"passes{name}", task.client, at) for at in count(number))
         return (rng.permutation(samples) for rng in passes), skipped
 
-    def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
-        """Return the client's data on the device, or None if the data of one client exceed `resident_bytes`.
+    def _cache_on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
+        """Return the client's data on the device, or None if they exceed `resident_bytes`.
 
-        To stay within the limit, the least recently used data of other clients are removed.
+        The least recently used data of other clients make room for them.
         """
         taken = count_bytes(x) + y.nbytes
         if client in self._resident:
@@ -338,7 +331,7 @@ class Trainer:
             while self._held + taken > self._resident_bytes:
                 _, dropped = self._resident.popitem(last=False)
                 self._held -= count_bytes(dropped)
-            # torch.tensor makes a copy. On a CPU, a view would keep the memory of Ray's object store in use.
+            # torch.tensor copies. On a CPU, a view would keep memory of Ray's object store in use.
             inputs = map_tree(lambda array: torch.tensor(array, device=self._device), x)
             self._resident[client] = (inputs, torch.tensor(y, device=self._device))
             self._held += taken
@@ -352,8 +345,8 @@ class Trainer:
     def _to_tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
-    def _module(self, widths: tuple[int, ...]) -> nn.Module:
-        """Return a module for submodels of this shape. Its weights are not allocated yet."""
+    def _make_module(self, widths: tuple[int, ...]) -> nn.Module:
+        """Return a module for submodels of this shape, with weights that are not allocated yet."""
         module = self._traced.make_skeleton(widths)
         drop_weights(module)
         set_scaler_rate(module, self._traced.mean_width_share(widths))
@@ -365,7 +358,7 @@ class Trainer:
 
     def _model(self, widths: tuple[int, ...]) -> FlatModule:
         if widths not in self._models:
-            module = self._module(widths)
+            module = self._make_module(widths)
             length = sum(parameter.numel() for parameter in trainable_parameters(module))
             by_piece = (
                 is_by_piece(length, self._device) and self._traced.by_piece and not self._solver.needs_whole_gradient
@@ -376,7 +369,7 @@ class Trainer:
         return self._models[widths]
 
     def _personal_mask(self, widths: tuple[int, ...]) -> Mask | None:
-        """Return the mask [k] of the coordinates of personal layers in a submodel, or None without personal layers."""
+        """Return the mask [k] of the coordinates of personal layers, or None without personal layers."""
         if not self._personal_names:
             return None
         if widths not in self._personal_masks:
@@ -385,11 +378,11 @@ class Trainer:
         return self._personal_masks[widths]
 
     def _reserve_buffers(self, weights: int, gradient: int) -> None:
-        """Make sure that the shared buffers have at least these lengths. If they must grow, all modules are deleted."""
+        """Make the shared buffers at least this long. If one grows, delete all modules."""
         weights = max(weights, len(self._weights))
         gradient = max(gradient, len(self._gradient))
         if (weights, gradient) != (len(self._weights), len(self._gradient)):
-            # The old buffers are freed first, so that old and new buffers are never in memory at the same time.
+            # Free the old buffers first, so that old and new buffers are never in memory at the same time.
             self._models.clear()
             self._weights = self._gradient = torch.empty(0)
             self._weights = torch.empty(weights, device=self._device)

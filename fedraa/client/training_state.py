@@ -1,4 +1,4 @@
-"""A description of the state that a model changes in training or evaluation, besides its trained parameters."""
+"""The state that a model changes in training or evaluation, besides its trained parameters."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class TrainingState:
         read: Names of those buffers in `estimated` that evaluation reads.
         changes: Names of all buffers and attributes that training changes. If there are any, each task gets a new
             module.
-        restored: True if evaluation changes buffers. The changed buffers are then restored after every batch.
+        restored: True if evaluation changes buffers. They are restored after every batch.
         min_batch: The smallest batch on which the model can be trained, 1 or 2.
         min_eval_batch: The smallest batch on which the model can be evaluated, 1 or 2.
         warnings: Sentences about the model for the user.
@@ -30,7 +30,7 @@ class TrainingState:
 
 
 def is_quantiser(part: nn.Module) -> bool:
-    """Return True for an observer or a fake quantisation module of `torch.ao`. `torch.ao` is not imported."""
+    """Return True for an observer or a fake quantisation module of `torch.ao`, without importing `torch.ao`."""
     return any(
         kind.__module__.startswith("torch.ao.quantization") and kind.__name__ in ("ObserverBase", "FakeQuantizeBase")
         for kind in type(part).__mro__
@@ -38,7 +38,7 @@ def is_quantiser(part: nn.Module) -> bool:
 
 
 def freeze_ranges(module: nn.Module) -> None:
-    """Fix the ranges of fake quantisation modules, which would otherwise change with the test data in evaluation."""
+    """Fix the ranges of fake quantisation modules, so that evaluation data do not change them."""
     for part in module.modules():
         if is_quantiser(part) and hasattr(part, "disable_observer"):
             # torch's type hints declare all attributes of a module as tensors.

@@ -1,1 +1,1 @@
-"""Components: the exchangeable parts of a run, which a user can choose by name, import or create."""
+"""The exchangeable parts of a run, which a user can choose by name, import or create."""

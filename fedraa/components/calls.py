@@ -1,4 +1,4 @@
-"""Conversion of the exceptions of custom components into errors that name the component's field."""
+"""Convert the exceptions of custom components to errors that name the component's field."""
 
 import re
 from collections.abc import Iterator
@@ -11,16 +11,14 @@ _MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
 
 @contextmanager
 def convert_errors(where: str, part: object) -> Iterator[None]:
-    """Convert any exception that a component raises in the `with` block to an InputError.
+    """Convert any exception of a component in the `with` block to an InputError.
 
-    Args:
-        where: The field of the error, such as `aggregator`.
-        part: The component.
+    `where` is the field of the error, such as `aggregator`.
     """
     try:
         yield
     except (Exception, SystemExit) as error:
-        known = as_structured(error)
+        known = to_structured_error(error)
         if known is error:
             raise
         name = getattr(part, "__qualname__", type(part).__qualname__)
@@ -28,11 +26,11 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
         raise known or InputError(where, problem, hint=f"correct {name}") from error
 
 
-def as_structured(error: BaseException) -> StructuredError | None:
-    """Return an exception as a structured error, or None if it has no field.
+def to_structured_error(error: BaseException) -> StructuredError | None:
+    """Return an exception as a structured error; None if it has no field.
 
-    A ValueError with a message of the form `field: problem` becomes an InputError. The package schedulers raises
-    such errors, because it does not import fedraa.
+    A ValueError of the form `field: problem` becomes an InputError. The package schedulers raises such errors, because
+    it does not import fedraa.
     """
     if isinstance(error, StructuredError):
         return error

@@ -7,20 +7,20 @@ from typing import Any
 from fedraa.errors import InputError, suggest_closest
 
 
-def unknown_component(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
+def unknown_component_error(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
     """Return the error about an unknown name of a component.
 
     Args:
         field: The field that takes the component.
         name: The unknown name.
         names: The names of all components of this field.
-        hint: The next step for the user. If it is empty, the error suggests the closest name.
+        hint: The next step for the user; empty to suggest the closest name.
     """
     return InputError(field, got=name, expected=names_text(names), hint=hint or suggest_closest(name, names))
 
 
 def names_text(names: Collection[str]) -> str:
-    """Return a text that lists the values that a field accepts: the names, and custom components."""
+    """Return a text with the values that a field accepts: the names, and custom components."""
     custom = "a custom one as package.module:Name"
     return f"{', '.join(names)}, or {custom}" if names else custom
 
@@ -28,7 +28,7 @@ def names_text(names: Collection[str]) -> str:
 def argument_error(
     field: str, make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], source: object
 ) -> InputError | None:
-    """Return the error about the arguments of a component, or None if the component accepts them.
+    """Return the error about the arguments of a component; None if the component accepts them.
 
     Args:
         field: The field that takes the component.

@@ -1,4 +1,4 @@
-"""Import of a user's objects by path, `package.module:Name`, and a limit on the paths that may be imported."""
+"""Import a user's objects by path, `package.module:Name`, and limit the paths that may be imported."""
 
 import re
 import sys
@@ -18,13 +18,13 @@ _importable: ContextVar[Collection[str] | None] = ContextVar("_importable", defa
 
 
 def is_path(text: str) -> bool:
-    """Return True if the text has the form of an import path, `package.module:Name`."""
+    """Return True for an import path, `package.module:Name`."""
     return _PATH.fullmatch(text) is not None
 
 
 @contextmanager
 def importing_only(paths: Collection[str]) -> Iterator[None]:
-    """Allow only the import of these paths in the `with` block. The import of another path raises InputError.
+    """Allow only the import of these paths in the `with` block; other imports raise InputError.
 
     Otherwise a run directory from another person could run any code.
     """

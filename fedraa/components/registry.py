@@ -1,4 +1,4 @@
-"""Registries of components: each maps the names of one kind of component to classes.
+"""Registries that map the names of one kind of component to classes.
 
 Plug-in packages register more components when they are imported.
 """
@@ -12,9 +12,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Generic, TypeVar
 
-from fedraa.components.calls import as_structured, one_line
-from fedraa.components.component_errors import argument_error, names_text, unknown_component
-from fedraa.components.field_checks import check_arguments, check_part
+from fedraa.components.calls import one_line, to_structured_error
+from fedraa.components.component_errors import argument_error, names_text, unknown_component_error
+from fedraa.components.field_checks import check_arguments, check_component_fields
 from fedraa.components.imports import import_object, is_path
 from fedraa.components.text import COMPONENT_TEXT, KIND, parse_arguments
 from fedraa.errors import InputError
@@ -38,9 +38,9 @@ class ComponentRegistry(Generic[T]):
     Attributes:
         name: The field of an experiment that takes the component.
         needs: The methods that a component must have. `__call__` means that the component itself is called.
-        registered: The registered components by name. Plug-in packages may add more; `names` returns all.
-        short: A function that creates a component from text that is neither a name nor an import path, such as
-            `sample:10`. It raises InputError for other text. None if there is no such text.
+        registered: The registered components by name, without those of plug-ins that are not yet imported.
+        short: Creates a component from text such as `sample:10`, and raises InputError for other text; None if there is
+            no such text.
         example: An example of a component, for help texts.
         hints: Names that belong to another field, each with the hint for the user's error.
     """
@@ -53,7 +53,7 @@ class ComponentRegistry(Generic[T]):
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def register(self, name: str) -> Callable[[Made], Made]:
-        """Return a decorator that registers a class or function under a name. The name must be new."""
+        """Return a decorator that registers a class or function under a new name."""
 
         def register_component(component: Made) -> Made:
             assert name not in self.registered, f"{self.name}: the name {name} is registered twice"
@@ -63,7 +63,7 @@ class ComponentRegistry(Generic[T]):
         return register_component
 
     def names(self) -> Mapping[str, Callable[..., T]]:
-        """Return all registered components by name, including the components of the plug-in packages."""
+        """Return all registered components by name, with those of the plug-in packages."""
         load_plugins()
         return self.registered
 
@@ -84,12 +84,15 @@ class ComponentRegistry(Generic[T]):
             return self._check_component(self._make_component(source, (), {}, source), source)
         return self._check_component(source, source)
 
-    def own(self, source: object) -> T:
-        """Return a copy of the component, which one run may change. Raise InputError if it cannot be copied."""
+    def copy_for_run(self, source: object) -> T:
+        """Return a copy of the component, which one run may change.
+
+        Raises InputError if the component cannot be copied.
+        """
         component = self.resolve(source)
         try:
             return deepcopy(component)
-        # For example, a component with a lock, a file or a generator cannot be copied. The type of the error varies.
+        # A component with a lock, a file or a generator cannot be copied. The type of the error varies.
         except Exception as error:
             problem = f"a part of it cannot be copied for a run: {one_line(error)}"
             raise InputError(
@@ -107,17 +110,17 @@ class ComponentRegistry(Generic[T]):
             return self.short(text)
         component = self._find_component(name)
         if values is None and not inspect.isclass(component) and name not in self.registered:
-            # The object at the import path is a function or an instance, so it is the component itself.
+            # The object at the import path is the component itself.
             return component
         return self._make_component(component, *parse_arguments(self.name, text, values or ""), text)
 
     def _is_short(self, text: str) -> bool:
-        """Return True if the text must be converted by `short`, because it is neither a name nor an import path."""
+        """Return True if `short` must convert the text."""
         if text in self.registered:
             parameters = inspect.signature(self.registered[text]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
         if any(getattr(component, "__name__", "") == text for component in self.registered.values()):
-            # The text is the name of a class, by which a configuration file names a component.
+            # A configuration file names a component by its class.
             return False
         return text.partition(":")[0] in self.registered or not is_path(text)
 
@@ -127,18 +130,11 @@ class ComponentRegistry(Generic[T]):
         # Plug-ins are only imported if needed, because server shards must not import torch.
         component = _find_by_name(self.registered, name) or _find_by_name(self.names(), name)
         if component is None:
-            raise unknown_component(self.name, name, self.registered, hint=self.hints.get(name.lower(), ""))
+            raise unknown_component_error(self.name, name, self.registered, hint=self.hints.get(name.lower(), ""))
         return component
 
     def _make_component(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], source: object) -> Any:
-        """Create a component by calling a class or a function.
-
-        Args:
-            make: The class or the function.
-            arguments: The positional arguments.
-            values: The keyword arguments.
-            source: The component as the user wrote it, for errors.
-        """
+        """Create a component by calling a class or a function. Errors contain the user's `source`."""
         if arguments or values:
             check_arguments(make, arguments, values, self.name)
         try:
@@ -151,7 +147,7 @@ class ComponentRegistry(Generic[T]):
             raise mismatch from None
         # The user's class can raise any exception.
         except (Exception, SystemExit) as error:
-            known = as_structured(error)
+            known = to_structured_error(error)
             if known is error:
                 raise
             problem = f"it cannot be created: {type(error).__name__}: {one_line(error)}"
@@ -159,20 +155,20 @@ class ComponentRegistry(Generic[T]):
             raise known or InputError(self.name, problem, got=source, hint=hint) from error
 
     def _check_component(self, component: Any, source: object) -> T:
-        """Check the methods and the fields of a component, and return it. Errors contain `source`, the user's value."""
+        """Check the methods and fields of a component, and return it. Errors contain the user's `source`."""
         missing = [name for name in self.needs if not callable(getattr(component, name, None))]
         if missing:
             problem = f"it has no method {' or '.join(missing)}"
             if missing == ["__call__"]:
                 problem = "it is not callable"
             raise InputError(self.name, problem, got=source, expected=names_text(self.names()))
-        check_part(component, self.name)
+        check_component_fields(component, self.name)
         result: T = component
         return result
 
 
 def _find_by_name(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..., T] | None:
-    """Return the component that is registered under `name`, or the registered class with the name `name`, or None.
+    """Return the component with a registered name or class name; None if there is none.
 
     Configuration files use the names of classes.
     """
@@ -182,7 +178,7 @@ def _find_by_name(registered: Mapping[str, Callable[..., T]], name: str) -> Call
 
 @cache
 def load_plugins() -> None:
-    """Import all modules of the plug-in packages, in alphabetical order. Each module registers its components."""
+    """Import all modules of the plug-in packages, which register their components."""
     for package in PLUGIN_PACKAGES:
         paths = import_module(package).__path__
         for module in sorted(info.name for info in iter_modules(paths, f"{package}.")):

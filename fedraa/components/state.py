@@ -24,8 +24,8 @@ class Stateful:
 
     An array must always have the same shape. It is restored in place, so that views of it stay valid.
 
-    If a class does not declare `state_fields`, all its attributes are saved. They must then be numbers, text, lists,
-    dicts with text keys or NumPy arrays. For attributes of other types, override `state` and `restore`.
+    Without `state_fields`, all attributes are saved. They must be numbers, text, lists, dicts with text keys or NumPy
+    arrays. For attributes of other types, override `state` and `restore`.
     """
 
     state_fields: ClassVar[tuple[str, ...]]
@@ -49,7 +49,10 @@ class Stateful:
 
 
 def save_state(component: Any) -> dict[str, Any]:
-    """Return the state of a component for a checkpoint. Raise InputError if a checkpoint cannot store it."""
+    """Return the state of a component for a checkpoint.
+
+    Raises InputError if a checkpoint cannot store it.
+    """
     name = type(component).__name__
     with convert_errors("state", component):
         state: dict[str, Any] = component.state()
@@ -66,7 +69,7 @@ def save_state(component: Any) -> dict[str, Any]:
 
 
 def _declared_fields(kind: type) -> list[str] | None:
-    """Return the `state_fields` of the base classes and of the class, in this order; None if none declares them."""
+    """Return the `state_fields` of the base classes and the class; None if none declares them."""
     declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
     if not declarations:
         return None
@@ -77,8 +80,7 @@ def _field_key(field: str) -> str:
     return field.removeprefix("_")
 
 
-def _is_key(value: object) -> bool:
-    """Return True for a number or text. A checkpoint restores these unchanged, so a dict can have them as keys."""
+def _is_number_or_text(value: object) -> bool:
     return isinstance(value, int | float | str | np.integer)
 
 
@@ -93,11 +95,11 @@ def _plain_value(value: Any) -> Any:
     """
     if _is_component(value):
         return save_state(value)
-    if isinstance(value, set) and all(map(_is_key, value)):
+    if isinstance(value, set) and all(map(_is_number_or_text, value)):
         return sorted(value)
     if isinstance(value, list | tuple | deque):
         return list(map(_plain_item, value))
-    if not isinstance(value, dict) or not all(map(_is_key, value)):
+    if not isinstance(value, dict) or not all(map(_is_number_or_text, value)):
         return value
     items = {key: _plain_item(item) for key, item in value.items()}
     if all(isinstance(key, str) for key in value):
@@ -112,7 +114,7 @@ def _plain_item(item: Any) -> Any:
 
 
 def _restore_value(place: str, current: Any, value: Any) -> Any:
-    """Return the new value of an attribute from its saved value, in the type of its current value.
+    """Return the saved value of an attribute in the type of its current value.
 
     Args:
         place: The class and the attribute, for errors.
@@ -135,7 +137,7 @@ def _restore_value(place: str, current: Any, value: Any) -> Any:
         return deque(deepcopy(value), current.maxlen)
     if isinstance(current, set):
         return set(value)
-    # The saved value is copied, so that two components never share an array.
+    # Two components must never have the same array.
     return deepcopy(value)
 
 
@@ -156,7 +158,10 @@ def _restored_item(current: Any, item: Any) -> Any:
 
 
 def _copy_into(place: str, array: npt.NDArray[Any], value: Any) -> None:
-    """Copy a saved array into the array of an attribute. Raise InputError if the shapes or types differ."""
+    """Copy a saved array into the array of an attribute.
+
+    Raises InputError if the shapes or types differ.
+    """
     if not isinstance(value, np.ndarray) or value.shape != array.shape or value.dtype != array.dtype:
         raise _misfit_error(place, value, f"an array of {array.dtype} {list(array.shape)}")
     array[...] = value
@@ -169,7 +174,7 @@ def _misfit_error(place: str, value: object, expected: str) -> InputError:
 
 
 def _describe_unfit(value: object) -> str | None:
-    """Return a description of the first value that a checkpoint cannot store, or None if it can store all."""
+    """Describe the first value that a checkpoint cannot store; None if there is none."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""Conversion of components to text or JSON, and back.
+"""Convert components to text or JSON, and back.
 
 A user or a file can give a component in these forms:
 
@@ -26,35 +26,35 @@ from fedraa.components.imports import import_object, is_path
 from fedraa.errors import InputError
 
 KIND = "kind"
-# If the class of a component is in one of these packages, the description has only the class's name, not a path.
+# The description of a class in these packages has only its name, not a path.
 BUILT_IN_PACKAGES = ("fedraa", "schedulers")
 COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
 
 def is_foreign(described: Any) -> bool:
-    """Return True if the description is of a custom component, which means that it has an import path."""
+    """Return True if the description has an import path, so that the component is custom."""
     kind = described
     if isinstance(described, Mapping):
         kind = described.get(KIND, "")
     return isinstance(kind, str) and is_path(kind.partition("(")[0].strip())
 
 
-def is_ours(value: object) -> bool:
-    """Return True if a class, a function, or the class of an object is in a package of fedraa."""
+def is_built_in(value: object) -> bool:
+    """Return True for a class, a function, or an object of a class of fedraa."""
     module: str = getattr(value, "__module__", type(value).__module__)
     return module.partition(".")[0] in BUILT_IN_PACKAGES
 
 
-def path_of(value: object) -> str:
-    """Return the import path of a class or a function. For a built-in class, return only the name."""
+def import_path_of(value: object) -> str:
+    """Return the import path of a class or a function. A built-in class has only its name."""
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
-    if is_ours(value) and inspect.isclass(value):
+    if is_built_in(value) and inspect.isclass(value):
         return name
     return f"{getattr(value, '__module__', type(value).__module__)}:{name}"
 
 
 def paths_in(described: object) -> list[str]:
-    """Return all import paths in the description of a component and of the components inside it."""
+    """Return all import paths in the description of a component and of its parts."""
     if isinstance(described, Mapping):
         return paths_in(list(described.values()))
     if isinstance(described, list | tuple):
@@ -72,10 +72,10 @@ def paths_in(described: object) -> list[str]:
 
 
 def describe_component(part: object) -> Any:
-    """Return the description of a component for JSON: its kind and its values. Numbers and text stay unchanged.
+    """Return a component as JSON: its kind and its values. Numbers and text stay unchanged.
 
-    The values are the fields of a dataclass. For other classes, they are the attributes with the names of the arguments
-    of `__init__`. `ComponentRegistry.resolve` creates an equal component from the description.
+    The values are a dataclass's fields, or the attributes that are named like the arguments of `__init__`.
+    `ComponentRegistry.resolve` creates an equal component from the result.
     """
     if isinstance(part, Enum):
         part = part.value
@@ -88,14 +88,16 @@ def describe_component(part: object) -> Any:
     if isinstance(part, Mapping):
         return {str(key): describe_component(value) for key, value in part.items()}
     if isinstance(part, FunctionType) or inspect.isclass(part):
-        return path_of(part)
-    return {KIND: path_of(type(part))} | {name: describe_component(value) for name, value in values_of(part).items()}
+        return import_path_of(part)
+    return {KIND: import_path_of(type(part))} | {
+        name: describe_component(value) for name, value in values_of(part).items()
+    }
 
 
 def text_of(part: object) -> Any:
-    """Return a component as text, `Name(field=value)`. If it contains other components, return its description.
+    """Return a component as text, `Name(field=value)`, without values that equal the defaults.
 
-    Values that equal the defaults are omitted.
+    If the component contains other components, the result is its description.
     """
     described = describe_component(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
@@ -109,7 +111,7 @@ def text_of(part: object) -> Any:
 
 
 def matches_description(text: str, described: Mapping[str, Any]) -> bool:
-    """Return True if the description has the same kind and all values of a text `Name(field=value)`."""
+    """Return True if the description has the kind and all values of a text `Name(field=value)`."""
     match = COMPONENT_TEXT.fullmatch(text)
     if match is None:
         return described.get(KIND) == text
@@ -123,7 +125,7 @@ def matches_description(text: str, described: Mapping[str, Any]) -> bool:
 
 
 def values_of(part: object) -> dict[str, Any]:
-    """Return the arguments from which a component was created, if it has stored them under their names."""
+    """Return the attributes of a component that have the names of its class's arguments."""
     if is_dataclass(part):
         return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
     parameters = inspect.signature(type(part).__init__).parameters
@@ -131,7 +133,7 @@ def values_of(part: object) -> dict[str, Any]:
 
 
 def _default_value(part: object, name: str) -> object:
-    """Return the default of an argument of the component's class, or `Parameter.empty` if it has no default."""
+    """Return the default of an argument of the component's class; `Parameter.empty` for none."""
     parameters = inspect.signature(type(part)).parameters
     if name not in parameters:
         return inspect.Parameter.empty

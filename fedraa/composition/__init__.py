@@ -1,1 +1,1 @@
-"""Methods, each a combination of four choices, and checks that reject choices that do not work together."""
+"""Methods, each a combination of four choices, and checks that the choices fit together."""

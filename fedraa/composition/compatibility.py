@@ -1,6 +1,6 @@
-"""Checks that reject choices of a method that do not work together.
+"""Checks that the choices of a method fit together.
 
-The argument `name` of these checks is the name of the method, which the errors contain.
+The argument `name` of these checks is the name of the method in error messages.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.sections import MethodOptions
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Objective
 from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
@@ -32,8 +32,7 @@ from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
 STALENESS_CLOCK = "schedule.staleness_clock"
-# If one of these values of a method is set, the activations or the learning rate of a submodel depend on the share of
-# units that the submodel has.
+# With these settings, a submodel's activations or learning rate depend on its fraction of the units.
 RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 
 
@@ -45,7 +44,7 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
-        problem = f"auto computes the number of local steps from a fixed sending time, but {name} sends at every step"
+        problem = f"auto needs a fixed number of bytes per task, but {name} sends bytes at every step"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if local.split and getattr(method.schedule, "late", "drop") == "partial":
         problem = f"{name} sends activations at every step, so the bytes of a task cut at the deadline are unknown"
@@ -69,7 +68,7 @@ def _check_compression(name: str, method: Method) -> None:
     if local.error_feedback == "none":
         return
     if compressor.lossless:
-        raise without_effect("error_feedback", local.error_feedback, "compress none")
+        raise no_effect_error("error_feedback", local.error_feedback, "compress none")
     if compressor.for_feedback() is None:
         problem = f"its error can be larger than the delta, so that errors would grow with {local.error_feedback}"
         hint = "use topk, randomk, scaled-sign or 8bit, or set error_feedback to none"
@@ -77,9 +76,9 @@ def _check_compression(name: str, method: Method) -> None:
 
 
 def _check_refused(name: str, method: Method) -> None:
-    """Raise InputError if the user has set an option that breaks the mathematics of the method.
+    """Raise InputError for an option that breaks the mathematics of the method.
 
-    The attribute `refuses` of the method's components maps such options to the reasons.
+    The attribute `refuses` of the method's components lists such options with the reasons.
     """
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
@@ -93,15 +92,13 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # A server that refuses compression computes its state from the delta after compression, which is wrong only if
-    # entries are dropped. A local algorithm that refuses it uses the delta before compression, which differs from the
-    # server's delta with any lossy compressor.
+    # A server refuses compressors that drop entries. A local algorithm refuses all lossy compressors, because it uses
+    # the delta before compression.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    # Maps each option to three entries: a value that is true if the option is on, the value of the option, and the text
-    # that turns it off.
+    # By option: a value that is true if the option is on, the value of the option, and the text that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -117,7 +114,6 @@ def _check_refused(name: str, method: Method) -> None:
 
 
 def _accepts_signs(method: Method) -> bool:
-    """Return True if the method's aggregator uses only the signs of deltas."""
     aggregator = getattr(method.update, "aggregator", None)
     return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
 
@@ -125,8 +121,7 @@ def _accepts_signs(method: Method) -> bool:
 def check_votes(options: MethodOptions, method: Method) -> None:
     """Raise InputError if the user sets an aggregator of signs without a suitable server learning rate.
 
-    The aggregated signs are -1 or 1. The default rate suits deltas, which are much smaller, so a server step with this
-    rate is far too long.
+    The aggregated signs are -1 or 1. With the default rate, which suits deltas, a server step would be far too long.
     """
     aggregator = chosen_value(options, "aggregator")
     if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
@@ -142,7 +137,7 @@ def check_votes(options: MethodOptions, method: Method) -> None:
 
 
 def check_personal(name: str, method: Method, *, server_shards: int) -> None:
-    """Raise InputError if the method needs personal layers but has none, or has some but does not support them."""
+    """Raise InputError if the method's personal layers are missing or not supported."""
     local = method.local
     layers = local.personal_layers
     for field in local.algorithm.needs:
@@ -169,10 +164,10 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
-    """Raise InputError if a choice needs one class label per sample, but the objective has no such labels."""
+    """Raise InputError if a choice needs class labels that the objective does not have."""
     if objective.classifies:
         if vmap_batch > 1 and objective.auxiliary:
-            problem = "a model with auxiliary outputs cannot be trained in stacks of tasks"
+            problem = "tasks of a model with auxiliary outputs cannot be trained in one batched computation"
             raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
     for is_on, problem in (
@@ -187,7 +182,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Raise InputError if a transform moves parts of a sample, but the targets cannot move with them."""
+    """Raise InputError if the transforms move parts of samples but not of the targets."""
     moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, but the targets of {objective.name} do not move with them"
@@ -195,7 +190,7 @@ def check_transforms(transforms: Transforms, objective: Objective) -> None:
 
 
 def can_be_spread(method: Method) -> bool:
-    """Return True if the server's parameters can be divided among server shards, which each apply updates."""
+    """Return True if the server's parameters can be divided among server shards."""
     return method.asynchronous and method.update.is_convex_mix and method.submodel.scheduled
 
 
@@ -210,11 +205,11 @@ def check_shards(name: str, method: Method, shards: int) -> None:
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return the options that the user has set although they have no effect, each with the reason.
+    """Return the options that the user set although they have no effect, with the reasons.
 
     Args:
         experiment: The experiment. A field counts as set if it differs from its default.
-        method: The method of the experiment, after the experiment's values were set in it.
+        method: The method of the experiment, with the experiment's values.
     """
     trains_whole = not method.submodel.scheduled and method.submodel.whole
     whole = f"{experiment.method}, in which clients train the whole model"
@@ -269,7 +264,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
 
 
 def _trains_full_width(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy masks coordinates of the whole model, and never cuts units."""
+    """Return True if the policy only masks coordinates of the whole model."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return policy.full_width

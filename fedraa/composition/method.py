@@ -1,4 +1,4 @@
-"""The class of a method. A method is a combination of four choices, and each choice is an object."""
+"""A method, which is a combination of four choices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.text import describe_component
-from fedraa.composition.overrides import path_of, set_values
+from fedraa.composition.overrides import find_path, set_values
 from fedraa.errors import InputError
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.round_update import Mean
@@ -24,14 +24,13 @@ AXES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PaperSettings:
-    """The settings with which a paper runs its method, for comparisons with `--terms paper`.
+    """The settings with which a paper runs its method, for `--terms paper`.
 
     Attributes:
         source: The section, table or code that states the settings.
-        values: A value for each setting. The key is an option of an experiment, such as `lr`, or the path of a field of
-            the method, such as `local.sam_rho`.
-        client_fraction: The share of all clients that take part in a round; None if the paper does not state it.
-        unstated: A text that lists settings which the paper does not state.
+        values: The values by option of an experiment, such as `lr`, or by path, such as `local.sam_rho`.
+        client_fraction: The fraction of clients that take part in a round; None if the paper does not state it.
+        unstated: The settings that the paper does not state, as text.
     """
 
     source: str
@@ -40,13 +39,13 @@ class PaperSettings:
     unstated: str = ""
 
     def fields(self, clients: int) -> dict[str, Any]:
-        """Return the settings as options of an experiment with this number of clients."""
+        """Return the settings as experiment options for this number of clients."""
         if self.client_fraction is None:
             return dict(self.values)
         return {**self.values, "participation": f"sample:{max(1, round(self.client_fraction * clients))}"}
 
 
-# Settings that the files of several methods use.
+# Settings of several methods.
 PLAIN_SGD = LocalTraining(momentum=0.0)
 ONE_STEP_THEORY = PaperSettings(
     source="one local step, as in the paper's theory", values={"local_steps": 1, "momentum": 0.0}, unstated="rate"
@@ -67,7 +66,7 @@ class Method:
         variant_of: The name of the method of which this method is a variant; empty for none.
         submodel: The part of the model that a client trains.
         local: The local training of a client.
-        update: The way in which the server applies a client update, or the updates of a round.
+        update: The way in which the server applies client updates.
         schedule: The order in which clients train.
         paper_settings: The settings of the paper; None if there is no paper.
 
@@ -104,7 +103,7 @@ class Method:
             problem = f"{self.name} has {policy}, which needs a scheduler, but {schedule} has none"
             raise InputError("method", problem, hint="give AsyncSchedule or ScheduledRounds")
         if self.schedule.scheduled and not (self.submodel.scheduled or self.submodel.whole):
-            problem = f"{self.name} has {schedule}, which assigns fragments, but {policy}, which samples submodels"
+            problem = f"{schedule} of {self.name} assigns fragments, but its {policy} samples submodels"
             raise InputError("method", problem, hint="give AsyncSampled or Rounds")
 
     def __str__(self) -> str:
@@ -112,9 +111,9 @@ class Method:
 
     @property
     def keeps(self) -> str:
-        """The state that the server keeps besides the model, as text with sizes.
+        """The server's state besides the model, as text.
 
-        The sizes are d (parameters), N (clients) and M (fragments).
+        The text has the sizes d (parameters), N (clients) and M (fragments).
         """
         components: list[object] = [self.submodel, self.update]
         if is_dataclass(self.update):
@@ -132,21 +131,20 @@ class Method:
         return ", ".join(filter(None, states))
 
     def choices(self) -> dict[str, object]:
-        """Return the four choices by name."""
         return {axis: getattr(self, axis) for axis in AXES}
 
     def described(self) -> dict[str, Any]:
-        """Return the descriptions of the four choices with all their values, as config.json stores them."""
+        """Return the four choices with all their values, as config.json stores them."""
         return {axis: describe_component(choice) for axis, choice in self.choices().items()}
 
     @property
     def cuts(self) -> bool:
-        """True if the method needs the width groups of the model, to cut submodels or to find the output layer."""
+        """True if the method needs the width groups of the model."""
         return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
 
     @property
     def scales_activations(self) -> bool:
-        """True if the activations of a submodel are divided by its share of the units during training."""
+        """True if a submodel's activations are divided by its fraction of the units in training."""
         return self.local.scale_activations or self.local.full_rate or self.submodel.scales
 
     @property
@@ -157,7 +155,7 @@ class Method:
         """Return a copy of the method with other values.
 
         Args:
-            values: The values by option of an experiment, such as `scheduler=...` or `mixing=0.3`, or by path, such as
+            values: The values by option of an experiment, such as `mixing=0.3`, or by path, such as
                 `**{"local.sam_rho": 0.05}`.
 
         Raises:
@@ -166,5 +164,5 @@ class Method:
         return set_values(self, values, self.name)
 
     def path(self, name: str) -> str | None:
-        """Return the path of the value that the option `name` sets, or None if the method has no such value."""
-        return path_of(self, name)
+        """Return the path of the value that an option sets; None if the method has no such value."""
+        return find_path(self, name)

@@ -1,7 +1,6 @@
-"""Setting of a method's values by path, such as `local.momentum`, or by shortcut.
+"""Set a method's values by path, such as `local.momentum`, or by shortcut.
 
-A shortcut is an option of an experiment that sets the value of a path. `mixing=0.3` and
-`override={"update.mixing": 0.3}` are equivalent, because both call `set_values`.
+A shortcut is an option of an experiment. `mixing=0.3` and `override={"update.mixing": 0.3}` are equivalent.
 """
 
 from collections.abc import Mapping
@@ -10,9 +9,9 @@ from inspect import get_annotations, isclass
 from typing import Any, TypeVar, get_type_hints
 
 from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import is_ours, text_of
+from fedraa.components.text import is_built_in, text_of
 from fedraa.errors import InputError, closest_name, suggest_closest
-from fedraa.numbers import convert_numbers, of_python
+from fedraa.numbers import convert_numbers, to_python_value
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
@@ -20,7 +19,7 @@ from fedraa.submodels.policies import SUBMODEL
 
 M = TypeVar("M")
 
-# For each shortcut, the paths that it can set. It sets the first of them that the method has.
+# The paths that each shortcut can set. It sets the first of them that the method has.
 SHORTCUTS: dict[str, tuple[str, ...]] = {
     "submodel": ("submodel",),
     "async_rule": ("update",),
@@ -55,13 +54,13 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
-# The components of a method that can be replaced as a whole: the path of each, and the registry that creates it.
+# The registry of each component that can be replaced as a whole, by path.
 REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "submodel": SUBMODEL,
     "update": ASYNC_RULE,
     "update.optimizer": SERVER_OPTIMIZER,
 }
-# Values that must be set by an option of an experiment, not by their path: the path and the name of the option.
+# The option that sets each of these values. Their paths cannot be set.
 SET_BY_FIELDS = {
     "schedule.updates": "updates",
     "schedule.rounds": "rounds",
@@ -71,25 +70,29 @@ SET_BY_FIELDS = {
     "local.epochs": "local_epochs",
     "local.steps": "local_steps",
 }
-# The paths of values that users cannot set, because they follow from other choices of the method or from the model.
+# These values follow from other choices or from the model, so users cannot set them.
 DERIVED = {f"local.{name}" for name in ("control", "full_gradient", "squares", "adversary", "split", "min_batch")}
 
 
-def path_of(method: Any, name: str) -> str | None:
-    """Return the path of the value that a shortcut or a path sets, or None if the method has no such value."""
+def find_path(method: Any, name: str) -> str | None:
+    """Return the path of the value that a shortcut or a path sets; None without this value."""
     if name in SET_BY_FIELDS or name in DERIVED:
         return None
     return next((path for path in SHORTCUTS.get(name, (name,)) if _has_value(method, path)), None)
 
 
-def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
-    """Return those shortcuts and paths in `values` that the method does not have.
+def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[str]:
+    """Return the keys of `values` that name no field of the method.
 
-    Components in `values` are set first, because they may have fields that the method's own component does not have.
+    Components in `values` are set first, because a component may have fields that the method did not have.
+
+    Args:
+        method: The method.
+        values: Values by shortcut, such as `lr`, or by path, such as `local.lr`.
     """
     foreign = set()
     for key in sorted(values, key=_sort_key):
-        path = path_of(method, key)
+        path = find_path(method, key)
         if path is None:
             foreign.add(key)
         elif path in REGISTRIES:
@@ -98,7 +101,7 @@ def foreign_names(method: Any, values: Mapping[str, object]) -> set[str]:
 
 
 def chosen_value(experiment: Any, name: str) -> Any:
-    """Return the value that the experiment sets by a shortcut or by one of its paths, or None if it sets none."""
+    """Return the value that the experiment sets by a shortcut or a path; None for none."""
     value = getattr(experiment, name, None)
     if value is not None:
         return value
@@ -107,11 +110,11 @@ def chosen_value(experiment: Any, name: str) -> Any:
 
 
 def values_by_path(method: Any) -> dict[str, Any]:
-    """Return all values of the method that can be set, keyed by path."""
+    """Return all values of the method that can be set, by path."""
     values: dict[str, Any] = {}
     for choice, value in method.choices().items():
         values |= _values_below(choice, value)
-    return {path: value for path, value in values.items() if path_of(method, path) is not None}
+    return {path: value for path, value in values.items() if find_path(method, path) is not None}
 
 
 def set_values(method: M, values: Mapping[str, object], name: str) -> M:
@@ -123,14 +126,13 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
         name: The name of the method, for errors.
 
     Raises:
-        InputError: The method does not have a value, or does not allow it. The field of the error is the shortcut or
-            the path.
+        InputError: The method does not have or allow a value. The field of the error is the shortcut or the path.
     """
     names: dict[str, str] = {}
     for key in sorted(values, key=_sort_key):
-        path = path_of(method, key)
+        path = find_path(method, key)
         if path is None:
-            raise _no_such_value(method, key, values[key], name)
+            raise _missing_value_error(method, key, values[key], name)
         if path in names:
             problem = f"{names[path]} sets the same value"
             raise InputError(key, problem, got=_shown_value(values[key]), hint="give one of the two")
@@ -140,7 +142,7 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
 
 
 def _sort_key(key: str) -> tuple[int, int]:
-    """Return a key that sorts components before their fields, and shortcuts in the order of `SHORTCUTS`."""
+    """Return a key that sorts components before their fields, and shortcuts by `SHORTCUTS`."""
     place = len(SHORTCUTS)
     if key in SHORTCUTS:
         place = list(SHORTCUTS).index(key)
@@ -148,7 +150,7 @@ def _sort_key(key: str) -> tuple[int, int]:
 
 
 def _has_value(method: Any, path: str) -> bool:
-    """Return True if the method has a value at this path, and if the value can be set."""
+    """Return True if the method has a value at this path that can be set."""
     if path == "submodel":
         return not method.schedule.scheduled
     if path == "update":
@@ -161,7 +163,7 @@ def _has_value(method: Any, path: str) -> bool:
         if name not in _field_names(owner):
             return False
         owner = getattr(owner, name)
-    return names[-1] in _field_names(owner) and _takes_a_value(owner, names[-1])
+    return names[-1] in _field_names(owner) and _can_be_set_whole(owner, names[-1])
 
 
 def _field_names(component: object) -> list[str]:
@@ -170,8 +172,8 @@ def _field_names(component: object) -> list[str]:
     return [field.name for field in fields(component) if field.init]
 
 
-def _takes_a_value(owner: object, name: str) -> bool:
-    """Return True if the field can be set as a whole. If the class of its value is fixed, only fields can be set."""
+def _can_be_set_whole(owner: object, name: str) -> bool:
+    """Return True if the field can be set as a whole, not only its parts."""
     kind = _built_in_class(owner, name)
     if kind is None:
         return True
@@ -180,9 +182,9 @@ def _takes_a_value(owner: object, name: str) -> bool:
 
 
 def _built_in_class(owner: object, name: str) -> Any:
-    """Return the built-in class that declares a field of a component, or None if a custom class declares it."""
+    """Return the built-in class that declares a field; None if a custom class declares it."""
     for kind in type(owner).__mro__:
-        if is_ours(kind) and is_dataclass(kind):
+        if is_built_in(kind) and is_dataclass(kind):
             if name in _names_of(kind):
                 return kind
             return None
@@ -196,7 +198,7 @@ def _names_of(kind: Any) -> list[str]:
 
 
 def _values_below(path: str, value: object) -> dict[str, Any]:
-    """Return a value and all values of its fields, by path."""
+    """Return the value and, if it is a component, the values of all its fields by path."""
     values: dict[str, Any] = {path: value}
     for name in _field_names(value):
         values |= _values_below(f"{path}.{name}", getattr(value, name))
@@ -204,7 +206,7 @@ def _values_below(path: str, value: object) -> dict[str, Any]:
 
 
 def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
-    """Return a copy of the method with another value at a path. Errors name the shortcut or path `key`."""
+    """Return a copy of the method with another value at a path. Errors name the user's `key`."""
     choice, *names = path.split(".")
     try:
         if path in REGISTRIES and not (names and value is None):
@@ -218,9 +220,9 @@ def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
 
 
 def _field_of_error(error: InputError, path: str, key: str) -> str:
-    """Return the field that an error about a value should name.
+    """Return the field of an error for the user, who wrote the shortcut or path `key`.
 
-    It is the shortcut or path `key` that the user wrote, followed by the field of the component if there is one.
+    The component's field follows `key` if the error has one.
     """
     component_name = path.rpartition(".")[2]
     if path in REGISTRIES:
@@ -239,17 +241,20 @@ def _replace_field(owner: Any, names: list[str], value: object) -> Any:
 
 
 def _convert_value(owner: Any, name: str, value: object) -> object:
-    """Return the value in the type of the field `name` of `owner`. A single value of a tuple field becomes a tuple."""
+    """Return the value in the type of the field `name` of `owner`.
+
+    A single value of a tuple field becomes a tuple.
+    """
     if isinstance(getattr(owner, name), tuple) and not isinstance(value, list | tuple):
         value = (value,)
     kind = _built_in_class(owner, name)
     if kind is None:
         return value
-    return convert_numbers({name: value}, kind, "").get(name, of_python(value))
+    return convert_numbers({name: value}, kind, "").get(name, to_python_value(value))
 
 
-def _no_such_value(method: Any, key: str, value: object, name: str) -> InputError:
-    """Return the error about a value that the method does not have, with a hint at a value that the user may mean."""
+def _missing_value_error(method: Any, key: str, value: object, name: str) -> InputError:
+    """Return the error for a missing value, with a hint at a value that the user may mean."""
     got = _shown_value(value)
     if key in SHORTCUTS:
         return InputError(key, f"{name} has no such setting", got=got, hint=_missing_setting_hint(method, key, value))
@@ -271,7 +276,6 @@ def _no_such_value(method: Any, key: str, value: object, name: str) -> InputErro
 
 
 def _missing_setting_hint(method: Any, name: str, value: object) -> str:
-    """Return the hint for the error about a shortcut to a value that the method does not have."""
     if name == "scheduler" and str(value).lower() in SCHEDULER.hints:
         return SCHEDULER.hints[str(value).lower()]
     if name == "rounds" and method.schedule.asynchronous:

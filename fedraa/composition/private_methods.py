@@ -1,6 +1,6 @@
-"""Checks for runs with differential privacy: the method must not use private values of clients without clipping.
+"""Checks that a method with differential privacy uses only clipped values of clients.
 
-Such values are, for example, control variates, losses for a scheduler, and sample counts as weights.
+Unclipped values are, for example, control variates, losses for a scheduler, and numbers of samples as weights.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from fedraa.server.schedule import SCHEDULER
 
 
 def check_privacy(experiment: Experiment, method: Method) -> None:
-    """Raise InputError if clients send more than a clipped update, or if private values weight the updates."""
+    """Raise InputError if a method with privacy uses values of clients that are not clipped."""
     if experiment.privacy is None:
         return
     privacy = PRIVACY.resolve(experiment.privacy)
@@ -49,7 +49,7 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
 
 
 def _check_selection(method: Method) -> None:
-    """Raise InputError if the clients of a round are chosen by losses or by numbers of samples."""
+    """Raise InputError if clients are chosen by losses or by numbers of samples."""
     for field in ("participation", "next_client"):
         source = getattr(method.schedule, field, None)
         if source is not None and not getattr(PARTICIPATION.resolve(source), "is_private", False):
@@ -82,12 +82,9 @@ def _check_sent_values(name: str, method: Method) -> None:
 
 
 def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
-    """Raise InputError unless the server's step in a round is the sum of all updates with weight 1.
+    """Raise InputError unless a round's step is the sum of all updates with weight 1.
 
-    Args:
-        name: The name of the method.
-        method: The method.
-        tasks: The maximum number of tasks of a client; None for no limit.
+    `tasks` is the maximum number of tasks of a client; None means no limit.
     """
     update = method.update
     assert isinstance(update, Mean)
@@ -103,13 +100,13 @@ def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
         problem = "the epsilon of Poisson rounds assumes that each round draws from all clients"
         raise InputError("max_participations", problem, got=tasks, hint="leave it out, or give participation sample:K")
     if participation.expected_size(2) is None:
-        problem = "the expected number of clients, by which the sum is divided, is unknown"
+        problem = "the expected number of clients in a round is unknown, but privacy divides the sum by it"
         got = text_of(participation)
         raise InputError("participation", problem, got=got, expected="all, sample:K, bernoulli:P or poisson:P")
 
 
 def _check_async_rule(name: str, rule: Any) -> None:
-    """Raise InputError if the rule weights updates by private values, or combines them without adding noise."""
+    """Raise InputError if private values weight the updates, or if the rule adds no noise."""
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")

@@ -1,4 +1,4 @@
-"""The registry of methods, with functions that register a method, find it by name, and cross two methods.
+"""Register a method, find it by name, and cross two methods.
 
 The crossing `a+b` has the submodels of method a, and the local training and server step of method b (SubDisMO, Table
 1). An asynchronous method a also keeps its server step.
@@ -17,7 +17,7 @@ from fedraa.client.local_optimizer import LocalOptimizer
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import import_object, is_path
 from fedraa.components.registry import load_plugins
-from fedraa.components.text import is_ours, rebuild_component
+from fedraa.components.text import is_built_in, rebuild_component
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.errors import InputError, short_text, suggest_closest
 from fedraa.server.async_rule import AsyncRule
@@ -29,7 +29,7 @@ from fedraa.submodels.policies.policy import Capacities, SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
 
 _registered: dict[str, Method] = {}
-# The description of a method in a configuration has only objects of these classes and of their subclasses.
+# The classes, with their subclasses, of all objects in a method's description.
 _BASES = (
     *(Method, PaperSettings, LocalTraining, LocalOptimizer, LocalAlgorithm, Capacities, SubmodelPolicy),
     *(AsyncRule, Mean, Aggregator, ServerOptimizer, RoundState, Schedule),
@@ -46,8 +46,8 @@ def register(method: Method) -> Method:
 def list_methods() -> Mapping[str, Method]:
     """Return all registered methods by name, sorted by family.
 
-    Asynchronous methods come first: those with fragments, then those with the whole model, then those with sampled
-    submodels. Methods in rounds follow in the same order. A variant comes after the method of which it is a variant.
+    Asynchronous methods come before methods in rounds. Within both, fragments come first, then the whole model, then
+    sampled submodels. A variant follows its method.
     """
     load_plugins()
     roots = [method for method in _registered.values() if not method.variant_of]
@@ -64,9 +64,9 @@ def _family_rank(method: Method) -> tuple[bool, bool, bool]:
 
 @cache
 def component_classes() -> dict[str, Any]:
-    """Return, by name, the built-in classes of the objects that a method can consist of.
+    """Return, by name, the built-in classes of which a method can consist.
 
-    The description of a method in config.json names these classes.
+    config.json names these classes.
     """
     load_plugins()
     classes: dict[str, Any] = {}
@@ -74,13 +74,16 @@ def component_classes() -> dict[str, Any]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if is_ours(kind):
+        if is_built_in(kind):
             classes[kind.__name__] = kind
     return classes
 
 
 def find_method(source: Any) -> Method:
-    """Return the method that `source` describes: a name, an import path, a crossing `a+b`, a Method or a description.
+    """Return the method that `source` describes.
+
+    Args:
+        source: A name, an import path, a crossing `a+b`, a Method or its description.
 
     Raises InputError if there is no such method.
     """
@@ -101,7 +104,7 @@ def find_method(source: Any) -> Method:
 
 
 def _find_by_name(name: str) -> Method:
-    """Return the method that is registered under a name, or the one at an import path `package.module:NAME`."""
+    """Return the method with a registered name or at an import path `package.module:NAME`."""
     load_plugins()
     if name in _registered:
         return _registered[name]
@@ -120,9 +123,10 @@ def _find_by_name(name: str) -> Method:
 
 
 def cross_methods(name: str, base: Method, other: Method) -> Method:
-    """Return the crossing of two methods: submodels and aggregator of `base`, local training and step of `other`.
+    """Return the crossing of two methods.
 
-    An asynchronous `base` keeps its server, and `other` gives only the local training.
+    It has the submodels and the aggregator of `base`, and the local training and the server step of `other`. An
+    asynchronous `base` keeps its server.
 
     Args:
         name: The name of the crossing, `a+b`.
@@ -160,7 +164,7 @@ def cross_methods(name: str, base: Method, other: Method) -> Method:
 
 
 def _cross_asynchronous(name: str, base: Method, other: Method) -> Method:
-    """Return the crossing of an asynchronous method with the local training of a method in rounds."""
+    """Return an asynchronous method with the local training of a method in rounds."""
     update = other.update
     if not isinstance(update, Mean) or update != Mean(weights=update.weights) or other.submodel != Full():
         expected = "A+B, where A is asynchronous and B is in rounds with the server of fedavg, such as fedasync+ditto"

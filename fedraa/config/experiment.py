@@ -29,7 +29,7 @@ from fedraa.errors import InputError
 
 
 class Experiment(
-    # pydantic takes the fields of the last base class first, so `--help-all` shows the sections from the last one up.
+    # pydantic reverses the base classes, so `--help-all` shows the sections from the last one up.
     OutputOptions,
     ClusterOptions,
     ExecutionOptions,
@@ -46,13 +46,12 @@ class Experiment(
 ):
     """The settings of one run of one method. They are checked when the object is created.
 
-    Every field is also an option of the command line. If a field is None, the run uses the method's value. If the
-    method has no such value, the field has no effect.
+    Every field is also an option of the command line. None means the method's value. A field that the method lacks has
+    no effect.
     """
 
     if TYPE_CHECKING:
-        # Values are converted and checked at run time, so callers may pass any type. Without this signature, a type
-        # checker would demand the exact types of the fields.
+        # Values are converted and checked at run time, so callers may pass any type.
         def __init__(self, **values: object) -> None: ...
 
     @classmethod
@@ -71,7 +70,7 @@ class Experiment(
             raise error.with_field(f"{path}: {error.field}") from None
 
     def replace_fields(self, fields: Mapping[str, object]) -> Self:
-        """Return a copy of the experiment with other values of some fields. The copy is checked like any experiment."""
+        """Return a checked copy of the experiment with other values of some fields."""
         check_names(fields, type(self).model_fields)
         return type(self)(**dict(self) | dict(fields))
 
@@ -83,7 +82,7 @@ class Experiment(
         return self
 
     def _check_resources(self, resources: tuple[str, ...]) -> None:
-        # Imported here, because the import takes seconds.
+        # This import takes seconds.
         from fedraa.devices.worker_groups import group_of_clients, parse_group
 
         groups = [parse_group(text) for text in resources]

@@ -1,15 +1,15 @@
-"""Reading of experiments from TOML files.
+"""Read experiments from TOML files.
 
-The keys of a file are the fields of an experiment. A file can look like this:
+The keys of a file are the fields of an experiment:
 
-method = "fed-raa"
-hidden = [200, 100]
-updates = 400
-scheduler = "my_ext:HighestLoss(patience=3)"
+    method = "fed-raa"
+    hidden = [200, 100]
+    updates = 400
+    scheduler = "my_ext:HighestLoss(patience=3)"
 
-[staleness]            # a component as a table
-kind = "polynomial"
-exponent = 0.3
+    [staleness]            # a component as a table
+    kind = "polynomial"
+    exponent = 0.3
 """
 
 import os
@@ -21,9 +21,9 @@ from typing import Any
 from fedraa.components.text import KIND
 from fedraa.config.usual_names import CALLS, suggest_name
 from fedraa.errors import InputError
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 
-# Callbacks whose names users may mistake for fields of an experiment, each with the text that creates the callback.
+# Users may mistake these names of callbacks for fields of an experiment.
 CALLBACKS = {
     "csv": "csv(path='evals.csv')",
     "tensorboard": "tensorboard",
@@ -52,9 +52,12 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
 
 
 def read_toml(path: Path, field: str) -> dict[str, Any]:
-    """Return the content of a TOML file. Raise an InputError with the field `field` if the file cannot be read."""
+    """Return the content of a TOML file.
+
+    Raises InputError about `field` if the file cannot be read.
+    """
     try:
-        return tomllib.loads(content(path).decode())
+        return tomllib.loads(read_regular_file(path).decode())
     except OSError as error:
         problem = f"it cannot be read: {error.strerror or error}"
         raise InputError(field, problem, got=path, hint="give the path of a TOML file") from None
@@ -69,18 +72,18 @@ def check_names(names: Iterable[str], known: Collection[str], where: str = "") -
     Args:
         names: The names to check.
         known: The names of the experiment's fields.
-        where: The file that contains the names, which the error mentions; empty for no file.
+        where: The file that contains the names; empty for no file.
     """
     for name in names:
         if name not in known:
-            error = unknown_field(name, known)
+            error = unknown_field_error(name, known)
             if where:
                 error = error.with_field(f"{where}: {name}")
             raise error
 
 
-def unknown_field(name: str, known: Collection[str]) -> InputError:
-    """Return the error about a name that is not a field of an experiment, with a hint at the field that is meant."""
+def unknown_field_error(name: str, known: Collection[str]) -> InputError:
+    """Return the error about a name that is not a field of an experiment, with a hint."""
     problem = "an experiment has no such field"
     if name in CALLBACKS:
         return InputError(name, problem, hint=f"give callbacks=[{CALLBACKS[name]!r}]")
@@ -90,7 +93,6 @@ def unknown_field(name: str, known: Collection[str]) -> InputError:
 
 
 def _component_text(field: str, table: Mapping[str, Any]) -> str:
-    """Return a component in a table as text: `kind(name=value, ...)`."""
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):

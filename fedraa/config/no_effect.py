@@ -1,7 +1,4 @@
-"""Errors about fields of an experiment that have no effect because of other fields.
-
-fedraa raises an error for such a field, instead of ignoring it.
-"""
+"""Refuse fields of an experiment that have no effect because of other fields."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +6,9 @@ from typing import Any
 
 from fedraa.components.text import KIND
 from fedraa.config.sections import ClusterOptions
-from fedraa.errors import without_effect
+from fedraa.errors import no_effect_error
 
-# With the engine local, this process is the only worker, so `threads_per_worker` has an effect on it.
+# With the engine local, this process is the only worker, so `threads_per_worker` has an effect.
 _ONLY_ON_RAY = tuple(name for name in ClusterOptions.model_fields if name not in ("engine", "threads_per_worker"))
 
 
@@ -21,8 +18,8 @@ class _Rule:
 
     Attributes:
         field: The name of the field.
-        has_no_effect: A function of the experiment that returns True if the field has no effect.
-        why: A function of the experiment that returns the reason, such as `no attack`.
+        has_no_effect: Returns True if the field of an experiment has no effect.
+        why: Returns the reason, such as `no attack`.
         remedy: The next step for the user.
     """
 
@@ -82,11 +79,11 @@ _RULES = (
 
 
 def refuse_without_effect(experiment: Any) -> None:
-    """Raise InputError for the first field that is set but has no effect because of other fields.
+    """Raise InputError for a field that has no effect because of the value of another field.
 
     Fields that have no effect because of the method, the data or the model are checked later.
     """
     for rule in _RULES:
         value = getattr(experiment, rule.field)
         if value != type(experiment).model_fields[rule.field].default and rule.has_no_effect(experiment):
-            raise without_effect(rule.field, value, rule.why(experiment), rule.remedy)
+            raise no_effect_error(rule.field, value, rule.why(experiment), rule.remedy)

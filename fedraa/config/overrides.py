@@ -1,4 +1,4 @@
-"""The field `override` of an experiment, which sets values of the method by their paths.
+"""The field `override` of an experiment, which sets values of the method by path.
 
 The user gives it as texts PATH=VALUE, or as a mapping.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from fedraa.components.text import KIND, text_of
 from fedraa.errors import InputError
 
-# Paths without a dot. Each of them sets a whole component.
+# Paths without a dot, which set a whole component.
 COMPONENT_PATHS = ("submodel", "update")
 EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
 
@@ -29,7 +29,7 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
     Args:
         source: None, texts PATH=VALUE, or a mapping of paths to values. A value that is a mapping is a component if it
             has the key `kind`; otherwise its keys continue the path.
-        known: The names of an experiment's fields, for a hint.
+        known: The names of an experiment's fields.
 
     Raises:
         InputError: A text has no path, a path is malformed, or a path occurs twice.
@@ -57,7 +57,7 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
 
 
 def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an experiment that set these values. Values with a path are put into the field `override`.
+    """Return the experiment fields that set these values. Values with a path go into `override`.
 
     Args:
         values: The values by name or by path. A path contains a dot.
@@ -71,7 +71,7 @@ def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[
 
 
 def read_literal(text: str) -> Any:
-    """Return the value of a text that is a Python literal, or the text itself if it is not a literal."""
+    """Return the value of a Python literal, or the text itself if it is none."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
@@ -79,9 +79,9 @@ def read_literal(text: str) -> Any:
 
 
 def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each entry of a table, including entries of nested tables.
+    """Yield the path and the value of each entry of a table and its nested tables.
 
-    A nested table with the key `kind` is a component. It is yielded as one value, the text of the component.
+    A nested table with the key `kind` is a component and becomes one text.
 
     Args:
         table: The table.
@@ -98,7 +98,7 @@ def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def override_texts(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the values of `override` in config.json as texts PATH=VALUE, which `read_overrides` can read."""
+    """Return the values of `override` as texts PATH=VALUE for `read_overrides`."""
     return tuple(f"{path}={_value_text(value)}" for path, value in values.items())
 
 
@@ -110,7 +110,7 @@ def _split_pair(text: object) -> tuple[str, Any]:
 
 
 def _value_text(value: Any) -> str:
-    """Return a value as a text from which `read_literal` returns the value."""
+    """Return a value as a text that `read_literal` can read."""
     if isinstance(value, str) and read_literal(value) == value:
         return value
     if isinstance(value, list):

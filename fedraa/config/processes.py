@@ -7,7 +7,7 @@ from fedraa.devices.worker_groups import parse_group
 
 
 def count_workers(options: ClusterOptions, clients: int) -> int:
-    """Return the number of worker processes of a run with this number of clients.
+    """Return the number of worker processes of a run.
 
     By default each core of this machine has a worker, but there are no more workers than clients.
     """
@@ -19,13 +19,13 @@ def count_workers(options: ClusterOptions, clients: int) -> int:
 def count_cores(options: ClusterOptions, clients: int) -> int:
     """Return the number of cores that a new local cluster declares.
 
-    It is the number of cores of this machine, or more if the workers need more.
+    It is the number of this machine's cores, or more if the workers need more.
     """
     return max(os.cpu_count() or 1, count_workers(options, clients) * options.threads_per_worker)
 
 
 def cluster_address(options: ClusterOptions) -> str | None:
-    """Return the address of the existing Ray cluster that the run uses, or None if it starts a new local one.
+    """Return the address of the run's Ray cluster; None for a new local cluster.
 
     In a submitted job, Ray sets the environment variable RAY_ADDRESS.
     """
@@ -35,5 +35,5 @@ def cluster_address(options: ClusterOptions) -> str | None:
 
 
 def address_in_environment() -> str | None:
-    """Return the value of the variable RAY_ADDRESS, or None if it is not set or, as for Ray, if it is empty."""
+    """Return the variable RAY_ADDRESS; None if it is not set or empty."""
     return os.environ.get("RAY_ADDRESS") or None

@@ -1,4 +1,4 @@
-"""The base class of the sections of an experiment, which checks and converts the values of the fields."""
+"""The base class of the sections of an experiment, which checks and converts the values of fields."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +10,12 @@ from pydantic.fields import FieldInfo
 from pydantic_core.core_schema import ValidationInfo
 
 from fedraa.components.text import KIND, text_of
-from fedraa.config.validation_errors import input_error
+from fedraa.config.validation_errors import first_input_error
 
 AUTO_CAPACITIES = "auto"
 
 
 def _written_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping of paths to values in the form of config.json."""
     return {path: text_of(value) for path, value in values.items()}
 
 
@@ -24,17 +23,16 @@ if TYPE_CHECKING:
     Component = Any
     Override = Any
 else:
-    # On the command line, a component is text. Python code may also pass an object, which config.json stores as text.
+    # A component is text on the command line and in config.json. Python code may also pass an object.
     Component = Annotated[str, SkipValidation, PlainSerializer(text_of, when_used="json")]
-    # On the command line, the value is texts PATH=VALUE. Python code and files pass a mapping. The field always holds a
-    # mapping.
+    # The command line takes texts PATH=VALUE, Python code and files take a mapping. The field holds a mapping.
     Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
 
 
 class Section(BaseModel):
-    """Fields of an experiment that belong together. The docstring of a subclass is its heading in `--help-all`."""
+    """Fields of an experiment that belong together. A subclass's docstring is its heading in `--help-all`."""
 
-    # Most commands create no experiment. To save time, pydantic builds the validators when the first one is created.
+    # Most commands create no experiment, so pydantic builds the validators only when one is created.
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, defer_build=True
     )
@@ -44,39 +42,38 @@ class Section(BaseModel):
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
-        """Return the fields of this class and its base classes that the user may change when a run is resumed."""
+        """Return the fields that the user may change when a run is resumed."""
         return frozenset().union(*(vars(base).get("MAY_CHANGE", ()) for base in cls.__mro__))
 
     def __init__(self, **values: object) -> None:
-        """Create the section. Raise InputError for the first field with a value that is not allowed."""
         fields = type(self).model_fields
         try:
             super().__init__(**values)
         except ValidationError as error:
             single = {
-                name: value for name, value in values.items() if name in fields and not _takes_several(fields[name])
+                name: value for name, value in values.items() if name in fields and not _is_tuple_field(fields[name])
             }
-            raise input_error(error, single, fields) from None
+            raise first_input_error(error, single, fields) from None
 
     @field_validator("*", mode="before")
     @classmethod
-    def _one_or_several(cls, value: object, info: ValidationInfo) -> object:
-        """Convert a single value to a tuple if the field has several values. Convert components to text."""
+    def _convert_value(cls, value: object, info: ValidationInfo) -> object:
+        """Convert a single value to a tuple if the field has several values, and components to text."""
         if isinstance(value, np.ndarray):
             value = value.tolist()
         field = cls.model_fields[str(info.field_name)]
         is_table = isinstance(value, Mapping) and KIND not in value
         is_one = not is_table and not isinstance(value, list | tuple | range | set | type(None))
         is_auto = isinstance(value, str) and value == AUTO_CAPACITIES
-        if is_one and _takes_several(field) and not is_auto:
+        if is_one and _is_tuple_field(field) and not is_auto:
             value = (value,)
-        return cls._written(value)
+        return cls._to_config_form(value)
 
     @classmethod
-    def _written(cls, value: object) -> object:
-        """Return the value in the form of config.json: file paths, and components that are mappings, become texts."""
+    def _to_config_form(cls, value: object) -> object:
+        """Return the value in the form of config.json. File paths and components become texts."""
         if isinstance(value, list | tuple):
-            return tuple(cls._written(item) for item in value)
+            return tuple(cls._to_config_form(item) for item in value)
         if isinstance(value, Path):
             return str(value)
         if isinstance(value, Mapping) and isinstance(value.get(KIND), str):
@@ -84,7 +81,6 @@ class Section(BaseModel):
         return value
 
 
-def _takes_several(field: FieldInfo) -> bool:
-    """Return True if the type of the field is a tuple of values."""
+def _is_tuple_field(field: FieldInfo) -> bool:
     hints = (field.annotation, *get_args(field.annotation))
     return any(get_origin(hint) is tuple for hint in hints)

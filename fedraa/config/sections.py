@@ -51,7 +51,7 @@ class ProblemOptions(Section):
     @field_validator("dataset", mode="before")
     @classmethod
     def _dataset_name(cls, value: object) -> object:
-        """Return a name or a path as text. Raise InputError for an object, which an experiment cannot store."""
+        """Return a name or a path as text. Raise InputError for other objects."""
         if not isinstance(value, str | Path):
             hint = "pass an object or a function by run(experiment, dataset=...)"
             raise InputError("dataset", got=value, expected="a name or a path", hint=hint)
@@ -74,7 +74,7 @@ class ClientOptions(Section):
 
     @property
     def client_count(self) -> int:
-        """Return the number of clients. If it is not set, return `DEFAULT_CLIENTS`, even if the data define clients."""
+        """The number of clients, by default `DEFAULT_CLIENTS`, even if the data define clients."""
         return self.clients or DEFAULT_CLIENTS
 
 
@@ -96,7 +96,7 @@ class DeviceOptions(Section):
     """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink; the rows of a
     client repeat after its last row (default: constant bandwidths, from --compute)."""
     duration_jitter: Decay = 0.1
-    """Largest random deviation of a task's duration from its cost, as a share of the cost."""
+    """Largest random deviation of a task's duration from its cost, relative to the cost."""
 
 
 class MethodOptions(Section):
@@ -164,8 +164,8 @@ class MethodOptions(Section):
     """Share of the model that each client can train; a shorter list is repeated for the other clients, and auto sets
     the share by the speed of each device (default: the method's)."""
     polyak_fraction: UpToOne | None = None
-    """Share of the server updates or rounds so far; the evaluated model is the average over the latest ones with this
-    share, and 0 evaluates the current model (default: the method's)."""
+    """Fraction of all server updates or rounds, of which the latest models are averaged for an evaluation; 0 evaluates
+    only the current model (default: the method's)."""
     compress: Component | None = None
     """Compression of the delta that a client sends: none, topk:SHARE, randomk:SHARE, 8bit, qsgd:LEVELS, scaled-sign,
     sign (for signsgd), or a custom Compressor (default: the method's)."""
@@ -177,7 +177,7 @@ class MethodOptions(Section):
     last-layer, all-but-last-layer or batch-norm (default: the method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
     """Custom GradientTransforms, which change the gradient of every local step (default: the method's)."""
-    # A mutable default is safe here, because pydantic copies it.
+    # pydantic copies this mutable default.
     override: Override = {}  # noqa: RUF012
     """Other values of the method as PATH=VALUE, such as local.sam_rho=0.05; `fedraa methods NAME` lists the paths
     (default: none)."""
@@ -193,7 +193,7 @@ class MethodOptions(Section):
             return self
         total = sum(self.ratios)
         if abs(total - 1) > 1e-6:
-            raise InputError("ratios", got=self.ratios, expected=f"shares that sum to 1, not {total:g}")
+            raise InputError("ratios", got=self.ratios, expected=f"fractions that sum to 1, not {total:g}")
         if self.fragments is not None and self.fragments != len(self.ratios):
             problem = f"it does not match the {len(self.ratios)} ratios"
             raise InputError("fragments", problem, got=self.fragments, hint="give one of the two")
@@ -236,8 +236,8 @@ class LocalOptions(Section):
     @field_validator("local_steps")
     @classmethod
     def _check_local_steps(cls, value: int | str | None) -> int | str | None:
-        """Raise InputError if the value is neither a number from 1 nor a text that AutoSteps accepts."""
-        # Imported here, because the import takes seconds.
+        """Raise InputError for a text that AutoSteps does not accept, or a number below 1."""
+        # This import takes seconds.
         if isinstance(value, str):
             from fedraa.client.auto_steps import AutoSteps
 
@@ -250,7 +250,7 @@ class LocalOptions(Section):
 class StopOptions(Section):
     """End of the run."""
 
-    # For each field, the name of the limit that it sets. A resumed run may have a larger limit.
+    # The limit that each field sets. A resumed run may have a larger limit.
     LIMITS: ClassVar[Mapping[str, str]] = {
         "updates": "steps",
         "rounds": "steps",
@@ -267,7 +267,7 @@ class StopOptions(Section):
     time: Positive | None = None
     """End at this time on the run's clock, in s with --clock wall or --units physical (default: no limit)."""
     target_accuracy: Share | None = None
-    """End when the test accuracy reaches this share, or after 1000 rounds without another limit (default: none)."""
+    """End when the test accuracy reaches this value, or after 1000 rounds without another limit (default: none)."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """End when a metric reaches a value, as METRIC:VALUE, such as perplexity:8 or r2:0.5 (default: none)."""
 

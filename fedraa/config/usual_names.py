@@ -1,4 +1,4 @@
-"""Names of options and commands in other libraries. Errors suggest the corresponding name in fedraa."""
+"""Names of options and commands in other libraries, for which errors suggest fedraa's names."""
 
 from collections.abc import Collection
 
@@ -168,13 +168,9 @@ CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 
 
 def suggest_name(word: str, known: Collection[str]) -> str:
-    """Return the question "did you mean NAME?", or an empty text if there is no name to suggest.
+    """Return the question "did you mean NAME?" with a similar name or the name for the same purpose.
 
-    A name is suggested if it is similar to the word, or if the word is its name in other libraries.
-
-    Args:
-        word: The word of the user.
-        known: The names that exist.
+    The result is empty without such a name.
     """
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     plain = word.lstrip("-").replace("-", "_").lower()

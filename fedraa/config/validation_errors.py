@@ -1,19 +1,18 @@
-"""Conversion of pydantic's validation errors about an experiment to an InputError about one field."""
+"""Convert pydantic's validation errors about an experiment to an InputError about one field."""
 
 from collections.abc import Collection, Mapping
 
 from pydantic import ValidationError
 
-from fedraa.config.file import unknown_field
+from fedraa.config.file import unknown_field_error
 from fedraa.errors import InputError
 from fedraa.numbers import expected_text
 
 
-def input_error(error: ValidationError, values: Mapping[str, object], known: Collection[str]) -> ValueError:
+def first_input_error(error: ValidationError, values: Mapping[str, object], known: Collection[str]) -> ValueError:
     """Return the first error of pydantic as an InputError.
 
-    If a validator of the experiment raised the error, it is returned unchanged. If a field allows several types,
-    pydantic reports one error for each type, and the InputError names all types.
+    An InputError of a validator is returned unchanged. If a field allows several types, the error names all of them.
 
     Args:
         error: The error of pydantic.
@@ -28,6 +27,6 @@ def input_error(error: ValidationError, values: Mapping[str, object], known: Col
     field = str(first["loc"][0])
     value = first["input"]
     if first["type"] == "extra_forbidden":
-        return unknown_field(field, known)
+        return unknown_field_error(field, known)
     alternatives = [expected_text(item) for item in details if item["loc"][0] == field and item["input"] is value]
     return InputError(field, got=values.get(field, value), expected=" or ".join(dict.fromkeys(alternatives)))

@@ -13,7 +13,7 @@ from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, ch
 from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError, locate_error
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 
 OWNERS = ("clients_train", "clients_test")
 NPZ_HINT = "write it with numpy.savez"
@@ -71,7 +71,7 @@ def _read_arrays(path: Path, field: str) -> dict[str, Array]:
 
 def _looks_like_numpy(path: Path) -> bool:
     """Return True for a zip archive or a single array. NumPy would unpickle any other file."""
-    with opened(path) as stream:
+    with open_regular_file(path) as stream:
         return stream.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
 
 

@@ -22,7 +22,7 @@ from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, 
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import InputError, locate_error, suggest_closest, without_effect
+from fedraa.errors import InputError, locate_error, no_effect_error, suggest_closest
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {
     "folder": read_folder,
@@ -98,7 +98,7 @@ def _refuse_unused_folder(name: str, data_dir: Path) -> None:
     kind = name.partition("(")[0].partition(":")[0].strip()
     if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
         names = "|".join(dataset for dataset in DATASETS if dataset != DIGITS)
-        raise without_effect("data_dir", data_dir, f"dataset {name}", f"use --dataset {names}, or leave it out")
+        raise no_effect_error("data_dir", data_dir, f"dataset {name}", f"use --dataset {names}, or leave it out")
 
 
 def _load_builtin(name: str, data_dir: Path | None) -> Dataset:
@@ -171,7 +171,7 @@ def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> D
         problem = f"{path} failed with {type(error).__name__}: {one_line(error)}"
         raise InputError("dataset", problem) from error
     if data_dir is not None and not takes_folder:
-        raise without_effect("data_dir", data_dir, f"dataset {path}, which has no parameter data_dir")
+        raise no_effect_error("data_dir", data_dir, f"dataset {path}, which has no parameter data_dir")
     if isinstance(source, FederatedDataset):
         return source
     return as_dataset(source, targets)

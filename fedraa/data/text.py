@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 VOCABULARY = 10_000
 """Number of token ids. Id 0 is padding, id 1 is any rare word, and every other id is one frequent word."""
@@ -69,7 +69,7 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
 
     field = f"dataset 'agnews': {path}"
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         frame = pd.read_csv(path, usecols=["label", "text"], dtype={"text": str}, keep_default_na=False)
     except FileNotFoundError:
         expected = f"AG News with the columns label (0 to {_CLASSES - 1}) and text"

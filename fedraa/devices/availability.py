@@ -1,4 +1,4 @@
-"""The availability of devices over time, and the end times of tasks that follow from it."""
+"""The availability of devices over time, and its effect on the end times of tasks."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 from fedraa.rng import generator
 
 Spans = list[tuple[float, float]]
@@ -17,11 +17,11 @@ Spans = list[tuple[float, float]]
 class Availability:
     """The spans of time in which devices are available.
 
-    A device that becomes unavailable continues its task when it is available again. So work is delayed, but never lost.
+    A device that becomes unavailable continues its task when it is available again. Work is delayed, but never lost.
 
     Attributes:
-        spans: For each client, ascending spans (start, end) on the run's clock. The device is no longer available at
-            the time `end`. A client without an entry is always available.
+        spans: For each client, ascending spans (start, end) on the run's clock, without the time `end`. A client
+            without an entry is always available.
         period: The time after which the spans repeat, such as a day. Without a period, a device is never available
             after its last span.
         periods: For some clients, a period that replaces `period`.
@@ -32,7 +32,7 @@ class Availability:
     periods: dict[int, float] = field(default_factory=dict)
 
     def finish(self, client: int, start: float, work: float) -> float:
-        """Return the end time of a task, or infinity if the device is never available for long enough.
+        """Return the end time of a task; infinity if the device is never available for long enough.
 
         Args:
             client: The client.
@@ -50,7 +50,7 @@ class Availability:
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
             if work > first:
-                # The task continues in later periods. Periods in which it does not end are skipped in one step.
+                # Skip all later periods in which the task does not end in one step.
                 skipped = max(0.0, float(np.ceil((work - first) / whole)) - 1)
                 work -= first + skipped * whole
                 base = (cycle + 1 + skipped) * period
@@ -94,12 +94,12 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """The rule that every device is available once per period, for a share of the period.
+    """The rule that each device is available once per period with the same duration.
 
     Attributes:
         share: The share of each period in which a device is available.
         period: The length of a period, such as a day.
-        seed: The seed from which each device draws the time in the period at which it becomes available.
+        seed: The seed of the random time in the period at which each device becomes available.
     """
 
     share: float
@@ -134,7 +134,7 @@ class Daily:
         return now + self.period - since
 
     def _since_start(self, client: int, now: float) -> float:
-        """Return the time that has passed since the device last became available."""
+        """Return the time since the device last became available."""
         phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
         return (now - phase) % self.period
 
@@ -143,7 +143,7 @@ class Daily:
 
 
 def availability_from(described: dict[str, Any]) -> Availability | Daily:
-    """Return the availability from the dict that its method `described` returned."""
+    """Restore an availability from the dict that its method `described` returned."""
     if "share" in described:
         return Daily(**described)
     return Availability.from_described(described)
@@ -188,7 +188,7 @@ class Timing:
 
 
 def read_availability(path: Path, clients: int, period: float | None, seed: int = 0) -> Availability | Daily:
-    """Return the availability that a CSV file or `daily:SHARE` describes.
+    """Return the availability that a CSV file or the text `daily:SHARE` describes.
 
     Args:
         path: A CSV file with the columns client, start and end and one row per span, or the text `daily:SHARE`.
@@ -201,12 +201,12 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     """
     if str(path).startswith("daily:"):
         return _parse_daily(str(path), period, seed)
-    # pandas is imported only here, because the import is slow and workers do not need it.
+    # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     field = f"availability: {path}"
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(field, f"it cannot be read as CSV: {str(error).splitlines()[0]}") from error
@@ -223,7 +223,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
         limit = period
         expected += f" to the period {period:g}"
     expected += " without overlap"
-    # For each client, the end of its last span so far.
+    # The end of each client's last span.
     ends = dict.fromkeys(range(clients), 0.0)
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):
         if client not in ends or not ends[client] <= start < end <= limit:

@@ -31,17 +31,17 @@ FLEETS: ComponentRegistry[Callable[..., Any]] = ComponentRegistry(
 
 
 def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet:
-    """Return the fleet that `--compute` describes.
+    """Return the fleet that the option `compute` describes.
 
     Args:
         compute: One of these forms:
             `1:0.5,3:0.5` (tiers): pairs SPEED:SHARE; the first clients have the first speed, and so on.
             `lognormal:SIGMA` (with median 1), `uniform:LOW:HIGH` or `zipf:A`: speeds are drawn at random.
-            A CSV file: one row per device, with the column compute. It may also have the columns downlink, uplink,
-            latency, memory and the columns in `WATTS`.
+            A CSV file: one row per device, with the column compute. The columns downlink, uplink, latency, memory and
+                those in `WATTS` are optional.
             `fedscale('FILE', flops=F)` for a FedScaleFleet, or `profiles('NAME:SHARE,...')` for a ProfileFleet.
             A custom function `(clients, rng)`, or its import path. It returns the speeds as an array [clients], or a
-            mapping with the same columns as a CSV file.
+                mapping with the columns of such a CSV file.
         clients: The number of clients.
         units: `relative` or `physical`.
         seed: The seed of the random numbers.
@@ -69,7 +69,7 @@ def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:
 
     Args:
         fleet: The fleet.
-        links: The traces of the bandwidths by client. The mean of a trace replaces the client's constant bandwidth.
+        links: The traces by client. The mean of a trace replaces the client's constant bandwidth.
     """
     downlink = fleet.downlink.copy()
     uplink = fleet.uplink.copy()
@@ -80,7 +80,7 @@ def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:
 
 
 def _names_function(compute: str) -> bool:
-    """Return True if the text describes a function: a name in FLEETS, or an import path."""
+    """Return True if the text names a function: a key of FLEETS, or an import path."""
     name = compute.partition("(")[0].strip()
     if name in FLEETS.registered:
         return True
@@ -88,7 +88,7 @@ def _names_function(compute: str) -> bool:
 
 
 def _call_function(compute: object, clients: int, *, units: str, seed: int) -> dict[str, Floats]:
-    """Call a function that describes the devices, and return its columns after checking them.
+    """Call a function that describes the devices. Check and return its columns.
 
     Args:
         compute: The function, its name in FLEETS, or its import path.
@@ -141,7 +141,7 @@ def _draw_speeds(spec: str, clients: int, seed: int) -> Floats:
 
 
 def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients in each tier, int64 [tiers]. Raise InputError if `compute` does not have tiers."""
+    """Return the number of clients in each tier, int64 [tiers]. Raise InputError without tiers in `compute`."""
     if not isinstance(compute, str) or _names_function(compute) or compute.endswith(".csv"):
         problem = f"compute {text_of(compute)!r} has no tiers"
         raise InputError("resources", problem, hint="give tiers, as in --compute 1:0.5,3:0.5")

@@ -1,4 +1,4 @@
-"""The model of the cost of tasks: their duration, FLOPs, traffic and energy."""
+"""The model of a task's cost: duration, FLOPs, traffic and energy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,14 @@ from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load, TaskTime
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
-# Number of bytes of one float32 parameter.
-BYTES = 4
-# Number of a client's latest observed durations whose median estimates its speed. A median ignores outliers.
-REMEMBERED = 5
-# Maximum number of times that the table of costs is recomputed while the first duration of each client is observed. A
-# computation covers all clients, so it is expensive.
-TABLES = 64
-# The fastest of this number of recent tasks, of all clients together, determines the speed of the workers.
-PACES = 20
+FLOAT32_BYTES = 4
+# Number of a client's last observed durations whose median estimates its speed.
+DURATION_WINDOW = 5
+# Maximum number of new cost tables while the first duration of each client is observed. A table covers all clients, so
+# it is expensive.
+MAX_FIRST_TABLES = 64
+# The fastest of this number of recent tasks of all clients sets the speed of the workers.
+PACE_WINDOW = 20
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,9 @@ class CostSettings:
     """The properties of a run that change its costs.
 
     Attributes:
-        unit: The length of one time unit on the run's clock: seconds on the wall clock, 1 on the virtual clock.
-        stem: The client's part of a split model; None without a split. The client trains and sends only this part,
-            and also exchanges activations and their gradients with the server.
+        unit: Seconds of the wall clock per time unit; 1 on the virtual clock.
+        stem: The client's part of a split model; None without a split. The client trains and sends only this part, and
+            also exchanges activations and their gradients with the server.
         frozen: True if the model has frozen layers, which every task computes as a whole. The work of a submodel is
             then measured in FLOPs, not in parameters.
         server: The speed of the server for its part of a split model, as a multiple of the fastest device's speed.
@@ -53,8 +52,7 @@ class CostSettings:
 def training_time(duration: float, cost: float, waited: float) -> float:
     """Return the observed duration of a task on the wall clock, without the time that it waited for a worker.
 
-    The server holds an update back until the modelled duration has passed. Therefore the result is at least the
-    modelled duration, unless the update arrived earlier.
+    It is at least the modelled duration, for which the server holds an update back, unless the update arrived earlier.
 
     Args:
         duration: The time from the dispatch of the task to its update.
@@ -65,7 +63,9 @@ def training_time(duration: float, cost: float, waited: float) -> float:
 
 
 class CostModel(Stateful):
-    """A model of the duration, the FLOPs, the bytes and the energy of any task. It counts only FLOPs of clients.
+    """A model of the duration, the FLOPs, the bytes and the energy of any task. FLOPs of the server do not count.
+
+    A sample pass is a forward and backward pass of one sample. SAM needs two sample passes for each sample.
 
     Args:
         fleet: The devices.
@@ -103,7 +103,7 @@ class CostModel(Stateful):
         self.download = COMPRESSOR.resolve(settings.download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
-        # For each recent task, the seconds that a worker needed for a forward and backward pass of one sample.
+        # For each recent task, the worker's seconds per sample pass.
         self._paces: list[float] = []
 
     def load(
@@ -117,7 +117,7 @@ class CostModel(Stateful):
 
         Args:
             widths: The widths of the submodel.
-            passed: The number of samples times the passes of each sample; SAM needs two passes of a sample.
+            passed: The number of sample passes.
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
         """
@@ -143,17 +143,15 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        In contrast to `table`, it does not depend on observed durations. On the wall clock, the server holds an update
-        back for this duration. If it depended on observed durations, a delay would be simulated and then observed
-        again.
+        Unlike `table`, it does not depend on observed durations: the server would observe its own delays.
 
         Args:
             widths: The widths of the submodel.
             client: The client.
             down: The number of bytes that the client receives.
             up: The number of bytes that the client sends.
-            now: The time on the run's clock at which the server sends the task, for links that change with time. None
-                to use the mean bandwidths.
+            now: The time at which the server sends the task, for links that change with time; None to use the mean
+                bandwidths.
             steps: The number of local steps if the task ends early; None for a whole task.
             work: The FLOPs of the task as a share of the FLOPs of training the whole submodel.
         """
@@ -169,9 +167,9 @@ class CostModel(Stateful):
         steps: int | None = None,
         work: float = 1.0,
     ) -> float | None:
-        """Return the modelled energy of one task in joules, before jitter. Return None if no power is known.
+        """Return the modelled energy of one task in joules, before jitter; None if no power is known.
 
-        `cost` documents the arguments. Even on the wall clock, the result is the energy of the modelled device.
+        `cost` documents the arguments. Even on the wall clock, this is the energy of the modelled device.
         """
         if not self.fleet.watts:
             return None
@@ -199,8 +197,8 @@ class CostModel(Stateful):
     def _work_share(self, cost: Cost) -> float:
         """Return the work of training a submodel as a share of the work of training the full model.
 
-        It is the submodel's share of the parameters, as in the papers. For a split model or a model with frozen layers
-        it is the share of the FLOPs, because a part with few parameters can need a large share of the FLOPs.
+        It is the share of the parameters, as in the papers. For a split model or a model with frozen layers it is the
+        share of the FLOPs.
         """
         if self._stem is not None and self._stem.server_flops:
             return cost.flops / (cost.flops + self._stem.server_flops)
@@ -209,11 +207,11 @@ class CostModel(Stateful):
         return cost.params / self._full.params
 
     def _reference_share(self, passed: Floats | float) -> Floats | float:
-        """Return `passed` as a share of the reference task, which is 5 epochs on the mean number of samples."""
+        """Return the sample passes as a share of the reference task: 5 epochs on the mean number of samples."""
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
     def _server_time(self, passed: Floats | float) -> Floats | float:
-        """Return the time in time units that the server's part of a split model needs for `passed` sample passes."""
+        """Return the time units that the server's part of a split model needs for `passed` sample passes."""
         if self._stem is None or not self._stem.server_flops:
             return 0.0
         flops = self._stem.server_flops * passed
@@ -226,7 +224,7 @@ class CostModel(Stateful):
         return flops / self._server
 
     def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the FLOPs of one task on the client. `steps` is the number of local steps if the task ends early."""
+        """Return the client's FLOPs for one task, or for its first `steps` local steps."""
         return self._trained_cost(widths).flops * self._sample_passes(widths, client, steps)
 
     def count_steps(self, widths: Widths, client: int) -> int:
@@ -241,7 +239,7 @@ class CostModel(Stateful):
         return self._solver.path_length(lr, steps)
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of training samples in one task. `steps` is its number of local steps if it ends early."""
+        """Return the number of training samples in one task, or in its first `steps` local steps."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -257,7 +255,7 @@ class CostModel(Stateful):
         return int(self._auto_steps(auto, widths, np.array([client]))[0])
 
     def step_rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
-        """Return the local steps per time unit of each client [N], as the mean over the submodels that fit its memory.
+        """Return each client's local steps per time unit [N], as the mean over the submodels that fit its memory.
 
         Args:
             shapes: The widths of the M submodels.
@@ -270,14 +268,14 @@ class CostModel(Stateful):
         """Return the number of local steps of one task for every client and submodel, [N, M]."""
         auto = self._solver.auto
         if auto is None:
-            return np.repeat(self._by_size(self._solver.count_steps)[:, None], len(shapes), axis=1)
+            return np.repeat(self._map_sizes(self._solver.count_steps)[:, None], len(shapes), axis=1)
         clients = np.arange(len(self._sizes))
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
-        """Return the bytes of one transfer of a submodel, without compression and without its personal layers."""
+        """Return the bytes of one transfer of a submodel, without compression and personal layers."""
         cost = self._trained_cost(widths)
-        return cost.bytes - BYTES * cost.personal
+        return cost.bytes - FLOAT32_BYTES * cost.personal
 
     def activation_bytes(self, client: int) -> int:
         """Return the bytes of activations that the client of a split model sends in one task.
@@ -286,17 +284,17 @@ class CostModel(Stateful):
         """
         if self._stem is None:
             return 0
-        return BYTES * self._stem.activations * int(self._solver.passed_samples(int(self._sizes[client])))
+        return FLOAT32_BYTES * self._stem.activations * int(self._solver.passed_samples(int(self._sizes[client])))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return the table c[n, j] [N, M]: the expected duration of one task of client n on submodel j.
 
-        It is the modelled duration, scaled by the client's observed durations if there are any. It is infinite if the
-        submodel does not fit in the client's memory. Links that change with time count with their mean bandwidths.
+        It is the modelled duration, scaled by the client's observed durations; infinite if the submodel does not fit in
+        the client's memory.
         """
         columns = []
         for widths in shapes:
-            passed = self._all_passed(widths)
+            passed = self._all_sample_passes(widths)
             load = self.load(widths, passed, *self.moved_bytes(widths))
             columns.append(
                 np.where(self.fleet.fits_memory(load), self.fleet.cost(load) + self._server_time(passed), np.inf)
@@ -310,7 +308,7 @@ class CostModel(Stateful):
         """Return the expected duration of one task of every client [N].
 
         It is the mean over the submodels that fit in the client's memory. A client without such a submodel gets the
-        longest duration of the other clients.
+        longest duration of the others.
 
         Args:
             shapes: The widths of the submodels from which a scheduler chooses; empty for the full model.
@@ -324,11 +322,10 @@ class CostModel(Stateful):
     def observe(self, widths: Widths, client: int, real: float, seconds: float = 0.0) -> bool:
         """Record the observed duration of a task. Return True if the table of costs has changed.
 
-        The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of observed to modelled
-        durations. A worker may need longer for a task than the modelled duration of a fast device. This does not show
-        that the device is slow. Therefore the modelled duration in a ratio is at least the duration of the task at the
-        pace of the fastest recent task of any client. With more than `TABLES` clients, the table changes only after
-        several observations.
+        The client's row in the table is scaled by the median of its last `DURATION_WINDOW` ratios of observed to
+        modelled durations. The modelled duration counts at least the time of the task at the pace of the fastest recent
+        task, so that a slow worker does not count as a slow device. With more than `MAX_FIRST_TABLES` clients, the
+        table changes only after several observations.
 
         Args:
             widths: The widths of the submodel.
@@ -338,20 +335,20 @@ class CostModel(Stateful):
         """
         passes = self._sample_passes(widths, client)
         self._paces.append(seconds / passes)
-        del self._paces[:-PACES]
+        del self._paces[:-PACE_WINDOW]
         modelled = max(self.cost(widths, client, *self.moved_bytes(widths)), passes * min(self._paces))
         self._fresh.append((client, real / modelled))
-        if len(self._fresh) < -(-len(self._sizes) // TABLES):
+        if len(self._fresh) < -(-len(self._sizes) // MAX_FIRST_TABLES):
             return False
         for observed, ratio in self._fresh:
             ratios = self._ratios.setdefault(observed, [])
             ratios.append(ratio)
-            del ratios[:-REMEMBERED]
+            del ratios[:-DURATION_WINDOW]
         self._fresh.clear()
         return True
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return (samples) * (passes per sample) in one task. `steps` is its number of local steps if it ends early."""
+        """Return the number of sample passes in one task, or in its first `steps` local steps."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -359,23 +356,20 @@ class CostModel(Stateful):
             return self._solver.passed_samples(shard)
         return float(self._solver.passed_in(steps, shard))
 
-    def _all_passed(self, widths: Widths) -> Floats:
-        """Return the number of samples times the passes per sample in one task of every client, [N]."""
+    def _all_sample_passes(self, widths: Widths) -> Floats:
+        """Return the number of sample passes in one task of every client, [N]."""
         auto = self._solver.auto
         if auto is None:
-            return self._by_size(self._solver.passed_samples)
+            return self._map_sizes(self._solver.passed_samples)
         return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
-    def _by_size(self, of: Callable[[int], float]) -> Floats:
-        """Call a function with the number of samples of every client, and return the results [N].
-
-        The function is called only once for equal numbers.
-        """
+    def _map_sizes(self, function: Callable[[int], float]) -> Floats:
+        """Return `function(number of samples)` of every client, [N]. Equal numbers need only one call."""
         sizes, shard = np.unique(self._sizes, return_inverse=True)
-        return np.array([of(int(size)) for size in sizes], np.float64)[shard]
+        return np.array([function(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps of one task of each client [n], which `auto` computes from the costs."""
+        """Return the number of local steps in one task of each client [n] that `auto` computes from the costs."""
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
@@ -384,7 +378,7 @@ class CostModel(Stateful):
         return auto.count(move, step, self._solver.count_minibatches(shards), self._label_overlap)
 
     def _trained_cost(self, widths: Widths) -> Cost:
-        """Return the cost of the part of a submodel that the client trains."""
+        """Return the cost of the client's part of a submodel."""
         if self._stem is not None:
             return self._stem.cost
         return self._measure(widths)
@@ -392,8 +386,8 @@ class CostModel(Stateful):
     def moved_bytes(self, widths: Widths) -> tuple[int, int]:
         """Return the bytes that a client receives and sends for a dense submodel, after compression."""
         sent = self.sent(widths)
-        return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
+        return wire_bytes(self.download, sent // FLOAT32_BYTES), wire_bytes(self.compressor, sent // FLOAT32_BYTES)
 
     def _duration_ratio(self, client: int) -> float:
-        """Return the median ratio of the client's observed durations to the modelled durations; at first 1."""
+        """Return the median ratio of the client's observed to modelled durations; 1 without observations."""
         return float(np.median(self._ratios.get(client, [1.0])))

@@ -1,4 +1,4 @@
-"""Functions that read and check a table of devices, which has one row per client."""
+"""Reading and checks of a table of devices, which has one row per client."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,16 +8,16 @@ import numpy.typing as npt
 
 from fedraa.devices.fleet import COLUMNS, WATTS, Floats
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 
 def read_csv(path: Path, clients: int) -> dict[str, Floats]:
-    """Return the columns of a CSV file with one row per device. Raise InputError if the file is malformed."""
-    # pandas is imported only here, because the import is slow and workers do not need it.
+    """Return the columns of a CSV file with one row per device. Raise InputError if it is malformed."""
+    # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"compute: {path}", f"it cannot be read as CSV: {_first_line(error)}") from error
@@ -42,13 +42,13 @@ def check_columns(source: str, columns: list[str]) -> None:
 
 
 def check_values(source: str, column: str, values: Floats, where: Callable[[int], str], raw: list[object]) -> None:
-    """Raise InputError about the first device with a wrong value.
+    """Raise InputError for the first device with a wrong value.
 
     Args:
         source: The file or the function, for errors.
         column: The name of the column.
-        values: The values of the column. NaN stands for a value that is not a number.
-        where: A function that returns the name of a device from its index.
+        values: The values of the column, NaN for a value that is not a number.
+        where: A function from a device's index to its name.
         raw: The values before conversion to numbers, for errors.
     """
     too_low = values <= 0
@@ -64,7 +64,7 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
 
 
 def split_clients(shares: Floats, clients: int) -> npt.NDArray[np.int64]:
-    """Divide the clients in shares that sum to 1. Return the number of clients of each share, int64 [shares]."""
+    """Return the number of clients of each share, int64 [shares]. The shares sum to 1."""
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(np.int64)
     ends[-1] = clients
     return np.diff(ends, prepend=0)

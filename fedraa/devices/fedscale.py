@@ -19,11 +19,11 @@ import numpy.typing as npt
 from fedraa.devices.availability import Availability, Spans
 from fedraa.errors import InputError
 from fedraa.numbers import Positive
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 from fedraa.rng import generator
 
 Floats = npt.NDArray[np.float64]
-# Unpickling numbers of NumPy needs these functions. For safety, a pickle may not call any other function.
+# Unpickling NumPy's numbers needs these functions. All others are forbidden for safety.
 _ALLOWED = {
     ("numpy", "dtype"),
     ("numpy.core.multiarray", "scalar"),
@@ -33,12 +33,11 @@ _ALLOWED = {
 
 @dataclass(frozen=True)
 class FedScaleFleet:
-    """Devices that are drawn from FedScale's file `client_device_capacity`, in physical units.
+    """Random devices from FedScale's file `client_device_capacity`, in physical units.
 
-    A device with an inference time of c milliseconds has the compute speed `flops` / c * 1000 FLOP/s. Training on a
-    sample costs three inferences. So a task with s samples takes 3 * s * c / 1000 seconds on the model that was timed,
-    as in FedScale. A link of k kbit/s moves k * 1000 / 8 bytes/s in each direction. Clients get different devices,
-    unless there are more clients than devices.
+    An inference time of c milliseconds becomes the compute speed `flops` / c * 1000 FLOP/s. Training on a sample costs
+    three inferences, as in FedScale. A link of k kbit/s moves k * 1000 / 8 bytes/s in each direction. Clients get
+    different devices if there are enough.
 
     Args:
         path: The file.
@@ -58,9 +57,9 @@ class FedScaleFleet:
 
 
 def read_fedscale_availability(path: Path, clients: int, seed: int) -> Availability:
-    """Return the availability of devices that are drawn from FedScale's file `client_behave_trace`, in seconds.
+    """Return the availability of random devices from FedScale's file `client_behave_trace`, in seconds.
 
-    Clients get different devices, unless there are more clients than devices.
+    Clients get different devices if there are enough.
 
     Args:
         path: The file.
@@ -80,7 +79,7 @@ def read_fedscale_availability(path: Path, clients: int, seed: int) -> Availabil
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that reads only plain values and numbers of NumPy, and raises an error for any other object."""
+    """An unpickler that refuses all objects but plain values and numbers of NumPy."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -90,7 +89,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _read_devices(path: Path) -> dict[Any, Any]:
     try:
-        with opened(path) as stream:
+        with open_regular_file(path) as stream:
             devices = _Unpickler(stream).load()
     # A damaged pickle can raise any exception.
     except Exception as error:
@@ -101,13 +100,13 @@ def _read_devices(path: Path) -> dict[Any, Any]:
 
 
 def _draw_devices(devices: list[Any], clients: int, rng: np.random.Generator) -> list[Any]:
-    """Return a random device for each client. If there are enough devices, all are different."""
+    """Return a random device for each client. All are different if there are enough."""
     places = rng.choice(len(devices), clients, replace=clients > len(devices))
     return [devices[place] for place in places.tolist()]
 
 
 def _read_number(path: Path, device: object, entry: Any, name: str) -> float:
-    """Return a positive number from the entry of a device. Raise InputError if there is no such number.
+    """Return a positive number from a device's entry. Raise InputError without such a number.
 
     Args:
         path: The file, for errors.
@@ -141,8 +140,7 @@ def _read_spans(path: Path, device: object, entry: Any) -> tuple[Spans, float]:
     times = np.column_stack((starts, ends)).ravel()
     if not (np.diff(times) >= 0).all() or times[0] < 0 or not times[-1] <= period:
         raise InputError(field, "its times are not ascending", expected=f"spans from 0 to finish_time, {period:g}")
-    # A span includes its last second, so its end is one second later. Spans must not overlap, and must end within the
-    # period.
+    # A span includes its last second, but must not overlap the next span or the period's end.
     ends = np.minimum(ends + 1, np.append(starts[1:], period))
     spans = [(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if start < end]
     if not spans:

@@ -2,9 +2,9 @@
 
 A fleet has one of two systems of units:
 
-- Relative units (the default): take a client with the mean number of samples. With compute speed 1, its device trains
-  the full model for 5 epochs in one time unit. With bandwidth 1, a link transfers the full model in one time unit.
-  A memory of 1 holds the training state of the full model.
+- Relative units (the default) refer to a client with the mean number of samples. A device of compute speed 1 trains
+  the full model for 5 epochs in one time unit. A link of bandwidth 1 transfers the full model in one time unit. A
+  memory of 1 holds the training state of the full model.
 - Physical units: FLOP/s, bytes/s, seconds and bytes. Only devices in physical units can have a power in watts.
 """
 
@@ -19,7 +19,7 @@ from fedraa.devices.link_traces import LinkTrace
 
 Floats = npt.NDArray[np.float64]
 
-# In relative units, a task of cost 1 has this number of local epochs, as in the Fed-RAA paper.
+# Local epochs of a task of cost 1 in relative units, as in the Fed-RAA paper.
 REFERENCE_EPOCHS = 5
 COLUMNS = {"compute": None, "downlink": np.inf, "uplink": np.inf, "latency": 0.0, "memory": np.inf}
 # Optional columns: the power in watts while a device trains, receives, sends, and waits during a task.
@@ -52,13 +52,15 @@ class TaskTimes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """The load of tasks on devices, in the fleet's units. The fields are numbers, or arrays that broadcast to [N, M].
+    """The load of tasks on devices, in the fleet's units, as numbers or as arrays that broadcast to [N, M].
+
+    In relative units, `down` and `up` are shares of the full model, and `memory` is a share of its training state.
 
     Attributes:
         work: The FLOPs; in relative units, the share of the reference task (the full model, 5 epochs, mean samples).
-        down: The bytes that the client receives; in relative units, the share of the full model.
-        up: The bytes that the client sends; in relative units, the share of the full model.
-        memory: The bytes of the training state; in relative units, the share of the full model's training state.
+        down: The bytes that the client receives.
+        up: The bytes that the client sends.
+        memory: The bytes of the training state.
     """
 
     work: Floats | float
@@ -69,13 +71,13 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """The devices of all clients. Arrays are float64 [N], in the units that the module describes.
+    """The devices of all clients. Arrays are float64 [N], in relative or physical units.
 
     Attributes:
         compute: Compute speed.
         downlink: Bandwidth from the server to the client. If it changes with time, it is the mean.
         uplink: Bandwidth from the client to the server. If it changes with time, it is the mean.
-        latency: Time that every task needs in addition to its transfers and its training.
+        latency: Time that every task needs besides its transfers and its training.
         memory: Memory for the training state.
         relative: True for relative units, False for physical units.
         watts: The known columns of `WATTS`, by name.
@@ -114,8 +116,8 @@ class Fleet:
         Args:
             load: The load of the task, as numbers.
             client: The client.
-            start: The time at which the server sends the task, for bandwidths that change with time. None to use the
-                mean bandwidths.
+            start: The time at which the server sends the task, for bandwidths that change with time; None for the
+                means.
             server: The time that the server's part of a split model needs.
         """
         latency = float(self.latency[client])
@@ -132,8 +134,8 @@ class Fleet:
     def energy(self, times: TaskTimes, client: int) -> float | None:
         """Return the energy of a task in joules: the sum of power times duration of its phases.
 
-        A phase without a known power counts as 0. During the latency and the server's computation, the device has the
-        power `watts_idle`. Return None if no power is known at all.
+        A phase without a known power counts as 0. During the latency and the server's computation, the power is
+        `watts_idle`. Return None if no power is known.
 
         Args:
             times: The duration of each phase, in seconds.

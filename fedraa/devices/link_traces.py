@@ -1,4 +1,4 @@
-"""Bandwidths that change with time: some clients have a trace of bandwidths, from a CSV file."""
+"""Bandwidths that change with time, as traces from a CSV file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 COLUMNS = ["client", "end", "downlink", "uplink"]
 Row = tuple[float, float, float]
@@ -17,31 +17,31 @@ DescribedRow = tuple[int, float, float | None, float | None]
 
 @dataclass(frozen=True)
 class LinkTrace:
-    """The bandwidths of a client over time, in the fleet's units. The trace repeats after its last row.
+    """The bandwidths of a client over time, in the fleet's units. They repeat after the last row.
 
     Attributes:
-        rows: For each span of time, its end, the bandwidth to the client, and the bandwidth to the server. The first
-            span starts at 0, and every other span starts at the end of the previous one.
+        rows: For each span of time: its end, the bandwidth to the client, and the bandwidth to the server. A span
+            starts at the end of the previous one, the first at 0.
     """
 
     rows: tuple[Row, ...]
 
     def download_time(self, start: float, amount: float) -> float:
-        """Return the duration of a download of `amount` (in the fleet's units) that begins at the time `start`."""
+        """Return the duration of a download of `amount`, in the fleet's units, from the time `start`."""
         return self._transfer_time(1, start, amount)
 
     def upload_time(self, start: float, amount: float) -> float:
-        """Return the duration of an upload of `amount` (in the fleet's units) that begins at the time `start`."""
+        """Return the duration of an upload of `amount`, in the fleet's units, from the time `start`."""
         return self._transfer_time(2, start, amount)
 
     @property
     def mean_downlink(self) -> float:
-        """The mean bandwidth to the client over the whole trace."""
+        """The mean bandwidth to the client."""
         return self._moved_per_period(1) / self._period
 
     @property
     def mean_uplink(self) -> float:
-        """The mean bandwidth to the server over the whole trace."""
+        """The mean bandwidth to the server."""
         return self._moved_per_period(2) / self._period
 
     @property
@@ -49,12 +49,12 @@ class LinkTrace:
         return self.rows[-1][0]
 
     def _moved_per_period(self, direction: int) -> float:
-        """Return the amount that the whole trace transfers: to the client (`direction` 1) or to the server (2)."""
+        """Return the amount that the whole trace transfers to the client (`direction` 1) or to the server (2)."""
         begins = (0.0, *(row[0] for row in self.rows[:-1]))
         return sum(row[direction] * (row[0] - begin) for row, begin in zip(self.rows, begins, strict=True))
 
     def _transfer_time(self, direction: int, start: float, amount: float) -> float:
-        # The whole trace transfers the same amount from any start, so whole repetitions are skipped in one step.
+        # The whole trace transfers the same amount from any start, so its repetitions are skipped in one step.
         periods, left = divmod(amount, self._moved_per_period(direction))
         duration = periods * self._period
         now = start % self._period
@@ -73,21 +73,21 @@ class LinkTrace:
 
 
 def read_links(path: Path, clients: int) -> dict[int, LinkTrace]:
-    """Return the traces in a CSV file with the columns client, end, downlink and uplink, by client.
+    """Return the traces by client from a CSV file with the columns client, end, downlink and uplink.
 
     Args:
-        path: The file. It has a row for each span of time of some clients.
+        path: The file, with a row for each span of time of some clients.
         clients: The number of clients.
 
     Raises:
         InputError: The file is malformed.
     """
-    # pandas is imported only here, because the import is slow and workers do not need it.
+    # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     field = f"links: {path}"
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(field, f"it cannot be read as CSV: {str(error).strip().splitlines()[0]}") from error
@@ -110,14 +110,14 @@ def describe_links(links: Mapping[int, LinkTrace]) -> list[DescribedRow]:
 
 
 def restore_links(field: str, described: Sequence[DescribedRow], clients: int) -> dict[int, LinkTrace]:
-    """Return the traces by client from rows that `describe_links` returned. Raise InputError if a row is damaged.
+    """Return the traces by client from rows of `describe_links`. Raise InputError if a row is damaged.
 
     Args:
         field: The name of the rows in errors.
         described: The rows.
         clients: The number of clients.
     """
-    # In the file, None stands for an infinite bandwidth. The conversion to float gives NaN, which becomes infinity.
+    # None in the file stands for an infinite bandwidth. The conversion to float makes it NaN.
     numbers = np.array(described, np.float64).reshape(-1, 4)
     numbers[:, 2:][np.isnan(numbers[:, 2:])] = np.inf
     return _make_traces(field, numbers, clients, described)
@@ -126,7 +126,7 @@ def restore_links(field: str, described: Sequence[DescribedRow], clients: int) -
 def _make_traces(
     field: str, numbers: npt.NDArray[np.float64], clients: int, raw: Sequence[object]
 ) -> dict[int, LinkTrace]:
-    """Return the traces by client. Raise InputError about the first row with a wrong value.
+    """Return the traces by client. Raise InputError for the first row with a wrong value.
 
     Args:
         field: The name of the rows in errors.
@@ -135,7 +135,7 @@ def _make_traces(
         raw: The rows before conversion to numbers, for errors.
     """
     rows: dict[int, list[Row]] = {}
-    # For each client, the end of its last span so far.
+    # The end of each client's last span.
     ends = dict.fromkeys(range(clients), 0.0)
     for number, (client, end, down, up) in enumerate(numbers.tolist(), 1):
         if client not in ends or not ends[client] < end < np.inf or not (down > 0 and up > 0):

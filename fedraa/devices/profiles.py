@@ -1,6 +1,6 @@
 """Profiles of sixteen real devices, with the source of each number.
 
-If no source states a number, it is None. The compute speed is the result of a benchmark; real training is slower. The
+A number that no source states is None. The compute speed is a benchmark's result; real training is slower. The
 benchmark HPL computes in double precision, and training in single precision can be up to twice as fast.
 """
 

@@ -1,4 +1,4 @@
-"""Worker groups. All workers of a group have the same Ray resources, and train the clients of one tier of devices."""
+"""Worker groups: workers with the same Ray resources, which train the clients of one tier of devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class WorkerGroup:
 
 
 def parse_group(text: str) -> WorkerGroup:
-    """Return the worker group that a text describes. Raise InputError if the text is malformed.
+    """Return the worker group that a text describes. Raise InputError if it is malformed.
 
     For example, `2:CPU=1,GPU=0.5` describes two workers, each with one core and half a GPU.
     """
@@ -38,7 +38,7 @@ def parse_group(text: str) -> WorkerGroup:
 
 
 def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: int) -> Index:
-    """Return the index of the group that trains each client, int64 [clients].
+    """Return the index of the worker group that trains each client, int64 [clients].
 
     Args:
         groups: The worker groups, in the order of the tiers.

@@ -1,4 +1,4 @@
-"""Build a run from an experiment, and raise an error for every mistake in the experiment before the run starts."""
+"""Build a run from an experiment, and refuse every mistake in it before the run starts."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import nn
 
 from fedraa.aggregation.label_owners import labels_held
 from fedraa.attacks.attack import check_attack, make_attack_plan
-from fedraa.client.state_probe import ROWS, probe_state
+from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
 from fedraa.config.section import Section
@@ -40,9 +40,7 @@ from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import (
     check_runnable,
     warn_of_many_attackers,
-    warn_of_no_adapters,
     warn_of_no_evaluation,
-    warn_of_no_exits,
     warn_of_small_shards,
 )
 from fedraa.engine.process_guard import exclusive_process
@@ -55,7 +53,7 @@ from fedraa.engine.run_warnings import (
     find_unused_labels,
     issue_warnings,
 )
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
@@ -65,15 +63,15 @@ from fedraa.settings.resolve import resolve_method, with_capacities
 from fedraa.submodels import drop_weights, flatten_parameters
 from fedraa.submodels.indices import count_owners
 
-# The fields that have no effect if the user passes the model or the dataset as an object instead of a name.
+# Fields without effect if the user passes the model or the dataset as an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
-# Number of test samples on which metrics are tried before the start.
+# Number of test samples for a trial of the metrics before the start.
 TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
 
 def report_nothing(doing: str) -> None:
-    """Report nothing about the progress of the build."""
+    """Ignore the texts about the steps of the build."""
 
 
 @exclusive_process()
@@ -93,7 +91,7 @@ def build_run(
     """
     object_fields = objects_of(dict(experiment), model, dataset)
     if dataset is not None and experiment.data_on_nodes:
-        raise without_effect("data_on_nodes", True, "a dataset that is given as an object")
+        raise no_effect_error("data_on_nodes", True, "a dataset that is given as an object")
     if model is not None:
         _refuse_options_of_names(experiment, "model")
     if dataset is not None:
@@ -126,7 +124,7 @@ def build_run(
     _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
-    # The example is a real minibatch, because memory is measured on it. The tracer needs at least two samples.
+    # The example is a real minibatch, because memory is measured on it. The tracer needs two samples or more.
     batch = take_rows(dataset.x_train, slice(max(2, experiment.batch_size)))
     if transforms:
         transforms = transforms.fitted(batch)
@@ -160,11 +158,13 @@ def build_run(
         traced = trace_model(method, model, pair, tell, experiment.cut_layers)
         sets = method.submodel.submodels(traced)
     doing("looking for buffers that training changes")
-    state = probe_state(traced.module, map_tree(lambda part: part[: 2 * ROWS], example), objective.outputs)
+    state = probe_state(traced.module, map_tree(lambda part: part[: 2 * MAX_PROBE_SAMPLES], example), objective.outputs)
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
     if not has_statistics(traced.module) and not state.estimated:
-        _refuse_set(experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate")
+        _refuse_unless_default(
+            experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate"
+        )
     params = flatten_parameters(traced.module)
     if not np.isfinite(params).all():
         raise InputError("model", "it has initial values that are not finite", got=traced.module)
@@ -226,8 +226,6 @@ def build_run(
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
-            *warn_of_no_adapters(spec),
-            *warn_of_no_exits(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),
         )
@@ -236,37 +234,24 @@ def build_run(
 
 
 def _refuse_options_of_names(options: Section, component: str) -> None:
-    """Raise InputError if the user sets a field of `_ONLY_BY_NAME`, and passes the component as an object.
+    """Raise InputError if the user sets a field of `_ONLY_BY_NAME` for a component that is an object.
 
     Args:
         options: The options that have these fields.
         component: `model` or `dataset`. The user passes this component as an object.
     """
     for field in _ONLY_BY_NAME[component]:
-        _refuse_set(options, field, f"a {component} that is given as an object")
+        _refuse_unless_default(options, field, f"a {component} that is given as an object")
 
 
-def _refuse_set(options: Section, field: str, beside: str) -> None:
-    """Raise InputError if the field is not at its default.
-
-    Args:
-        options: The options that have the field.
-        field: The field, which has no effect here.
-        beside: The setting or the object that makes the field useless.
-    """
+def _refuse_unless_default(options: Section, field: str, beside: str) -> None:
     value = getattr(options, field)
     if value != type(options).model_fields[field].default:
-        raise without_effect(field, value, beside)
+        raise no_effect_error(field, value, beside)
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if the options request evaluations of more clients than have test samples.
-
-    Args:
-        options: The options of evaluations.
-        clients: The number of clients.
-        able: The number of clients with test samples.
-    """
+    """Raise InputError if the options request evaluations of more clients than have test samples."""
     for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
         if getattr(options, switch) is None:
             continue
@@ -283,10 +268,10 @@ def _write_line(text: str) -> None:
 
 
 def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
-    """Return the options, with defaults for the partition and the number of clients if these are not set.
+    """Return the options, with defaults for an unset partition and an unset number of clients.
 
-    If `dirichlet` is set, the partition is `dirichlet`. Otherwise the partition is `natural` if the dataset assigns its
-    samples to clients, and `iid` if not.
+    By default the partition is `dirichlet` if `dirichlet` is set, else `natural` if the dataset assigns its samples to
+    clients, else `iid`.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition = options.partition
@@ -303,12 +288,12 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
-    """Load the dataset that the options name. If the targets are not class labels, the objective checks them."""
+    """Load the dataset that the options name. The objective checks targets that are not class labels."""
     return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
 
 
 def target_check(objective: Objective) -> Targets | None:
-    """Return the objective's function that checks and converts targets, or None if the targets are class labels."""
+    """Return the function that checks and converts targets, or None if they are class labels."""
     if objective.classifies:
         return None
     return objective.targets
@@ -342,24 +327,17 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
 
 
 def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
-    """Return the timing model, which gives the duration of each task.
-
-    Args:
-        options: The options of the devices.
-        clients: The number of clients.
-        seed: Seed of the run.
-    """
     period = options.availability_period
     spans: Availability | Daily | None = None
     kind, _, trace = str(options.availability or "").partition(":")
     if kind == "fedscale":
         if period is not None:
-            raise without_effect("availability_period", period, "fedscale, because each trace has a period of its own")
+            raise no_effect_error("availability_period", period, "fedscale, whose traces have periods")
         if options.units == "relative":
             raise InputError("units", got=options.units, expected="physical, because FedScale's times are in seconds")
         spans = read_fedscale_availability(Path(trace), clients, seed)
     elif options.availability is not None:
         spans = read_availability(options.availability, clients, period, seed)
     elif period is not None:
-        raise without_effect("availability_period", period, "no availability", "give --availability also")
+        raise no_effect_error("availability_period", period, "no availability", "give --availability also")
     return Timing(seed, options.duration_jitter, spans)

@@ -1,21 +1,21 @@
-"""A timer that decides when the loop writes a checkpoint."""
+"""A timer of the loop's checkpoints."""
 
 import time
 
 from fedraa.messages import State
 
-# Without `checkpoint_every`, the pause after a checkpoint lasts at least CHECKPOINT_INTERVAL_S seconds, and at least
-# CHECKPOINT_PAUSE_FACTOR times as long as the checkpoint took, so that checkpoints take at most 5 % of the time.
+# If `checkpoint_every` is not set, the pause after a checkpoint lasts at least this time, and at least this multiple of
+# the time that the checkpoint took. Checkpoints thus take at most 5 % of the time.
 CHECKPOINT_INTERVAL_S = 10.0
 CHECKPOINT_PAUSE_FACTOR = 20
 
 
 class CheckpointTimer:
-    """A timer of checkpoints. The first is due at the start, each further one after `every` steps or after a pause.
+    """A timer of checkpoints. The first is due at the start, each further one after `every` steps or a pause.
 
     Args:
-        every: The number of server steps between checkpoints. None: a pause in real time separates them. The pause is
-            the larger of `CHECKPOINT_INTERVAL_S` and `CHECKPOINT_PAUSE_FACTOR` times the last checkpoint's duration.
+        every: The number of server steps between checkpoints. None: a pause in real time, the larger of
+            `CHECKPOINT_INTERVAL_S` and `CHECKPOINT_PAUSE_FACTOR` times the last checkpoint's duration.
     """
 
     def __init__(self, every: int | None) -> None:
@@ -25,15 +25,15 @@ class CheckpointTimer:
         self._next_at = 0.0
 
     def due(self, step: int) -> bool:
-        """Return True if a checkpoint of the server step `step` is due now."""
+        """Return True if a checkpoint of this server step is due now."""
         if self.every is None:
             return time.monotonic() >= self._next_at
         return step != self._last_step and step % self.every == 0
 
     def start(self, step: int) -> None:
-        """Record that the checkpoint of a step begins.
+        """Record that the checkpoint of a server step begins.
 
-        Call this before the timer's state is saved, because the checkpoint contains this state.
+        Call this before the timer's state is saved in the checkpoint.
         """
         self._last_step = step
         self._started_at = time.monotonic()
@@ -42,7 +42,7 @@ class CheckpointTimer:
         """Begin the pause until the next checkpoint.
 
         Args:
-            seconds: The time that it took to write the newest checkpoint on the disk.
+            seconds: The time in which the newest checkpoint was written.
         """
         now = time.monotonic()
         longest = max(seconds, now - self._started_at)

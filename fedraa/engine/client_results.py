@@ -1,4 +1,4 @@
-"""The rows of clients.csv: the metrics of single clients in those evaluations that the user selects."""
+"""The rows of clients.csv: metrics of single clients in the evaluations that the user selects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ class Evaluating:
 
 
 class ClientResults(Stateful):
-    """A writer of the results of each client. It writes at every n-th evaluation and at the last.
+    """A writer of the results of each client, at every n-th evaluation and at the last.
 
     Args:
-        data: The clients' data; only the numbers of samples and the names of the clients are used.
-        every: The number n, to write the first evaluation and every n-th one after it. With None, write only the last.
-        write: Called with the step, the time and the columns of one evaluation. With None, nothing is written.
+        data: The clients' data. Only the numbers of samples and the names of the clients are used.
+        every: The number n: the first evaluation and every n-th one after it are written; None for only the last.
+        write: A function of the step, the time and the columns of one evaluation. With None, nothing is written.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_evaluations", "_unwritten")
@@ -67,10 +67,7 @@ class ClientResults(Stateful):
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
     def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
-        """Write the results of an evaluation if it is selected.
-
-        Otherwise keep them, because this evaluation may be the last.
-        """
+        """Write the results of a selected evaluation. Keep others, because they may be the last."""
         if self._write is None or not evaluation.clients:
             return
         self._unwritten = {
@@ -91,7 +88,6 @@ class ClientResults(Stateful):
             self._unwritten = None
 
     def _make_columns(self, results: State) -> Columns:
-        """Return the columns of one evaluation."""
         assert self._data is not None
         counts = results["counts"]
         reasons = dict(map(tuple, counts["quarantined"]))

@@ -10,7 +10,7 @@ from fedraa.objectives import Target
 from fedraa.rundir.event_log import EventLog
 from fedraa.server.server import Server
 
-# The maximum number of evaluations in progress, unless training waits for each evaluation.
+# Maximum number of evaluations in progress, unless training waits for each evaluation.
 MAX_PENDING_EVALS = 4
 
 
@@ -54,12 +54,12 @@ class EvaluationQueue:
         self._client_results = client_results
         self._personal_clients = personal_clients
         self._pending: deque[Evaluating] = deque()
-        # The value of the target's metric in the last finished evaluation.
+        # The target metric's value in the last finished evaluation.
         self._target_value: float | None = None
 
     @property
     def pending(self) -> int:
-        """The number of evaluations in progress."""
+        """Number of evaluations in progress."""
         return len(self._pending)
 
     @property
@@ -73,11 +73,11 @@ class EvaluationQueue:
         return len(self._pending) < max(1, self.max_pending_evals)
 
     def due(self, step: int) -> bool:
-        """Return True if the model after `step` server steps must be evaluated before the next step changes it."""
+        """Return True if the model after `step` server steps must be evaluated before it changes."""
         return step != self.last_step and step % self._every == 0
 
     def start(self, server: Server, now: float) -> None:
-        """Start an evaluation of the server's model. `now` is the time on the run's clock."""
+        """Start an evaluation of the server's model at the time `now` of the run's clock."""
         counts = self._client_results.snapshot_clients(server.task_table)
         kept: State = {}
         if self._personal_clients:
@@ -87,7 +87,7 @@ class EvaluationQueue:
         self.last_step = server.step
 
     def collect(self, timeout: float) -> Evaluation | None:
-        """Record the oldest evaluation and return it, or return None if it is not ready within `timeout` seconds."""
+        """Record and return the oldest evaluation, or return None if it takes longer than `timeout` seconds."""
         evaluation = self._pending[0].result.result(timeout)
         if evaluation is None:
             return None
@@ -124,6 +124,6 @@ class EvaluationQueue:
         for pending in state["pending"]:
             result = self._executor.evaluate(pending["params"], pending["kept"])
             self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
-        # An extended run may have a harder target. The saved time is right only if the last value reaches that target.
+        # An extended run may have a harder target, which the last value need not reach.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):
             self.time_to_target = state["time_to_target"]

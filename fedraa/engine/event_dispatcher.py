@@ -1,14 +1,14 @@
-"""The delivery of a run's events to its callbacks, after each step of the loop, when all state is consistent."""
+"""The delivery of a run's events to its callbacks after each step of the loop."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 
 from fedraa.callbacks.callback_list import CallbackList, EventSink
-from fedraa.callbacks.events import Progress, event_of
+from fedraa.callbacks.events import Progress, to_event
 
 
 class EventDispatcher:
-    """A queue of log lines for the callbacks, which receive the lines in their order."""
+    """A queue of log lines for the callbacks."""
 
     def __init__(self, listeners: EventSink | None = None) -> None:
         if listeners is None:
@@ -17,7 +17,7 @@ class EventDispatcher:
         self._undelivered: deque[Mapping[str, object]] = deque()
 
     def recorded(self, line: Mapping[str, object]) -> None:
-        """Queue a line that was written to the log, if a callback subscribes to its kind."""
+        """Queue a line of the log if a callback subscribes to its kind."""
         if line["kind"] in self._listeners.subscribed:
             self._undelivered.append(line)
 
@@ -25,11 +25,11 @@ class EventDispatcher:
         """Deliver queued events. Return the name of the callback that requested a stop, or None.
 
         Raises:
-            CallbackRaised: A callback failed. The event at which it failed and all later events stay in the queue.
+            CallbackRaised: A callback failed. Its event and all later events stay in the queue.
         """
         asking = None
         while self._undelivered:
-            asking = self._listeners.tell(event_of(self._undelivered[0])) or asking
+            asking = self._listeners.tell(to_event(self._undelivered[0])) or asking
             self._undelivered.popleft()
         return asking
 
@@ -38,7 +38,7 @@ class EventDispatcher:
 
     @property
     def next_undelivered(self) -> int | None:
-        """The number (`seq`) of the first undelivered line, None if all lines were delivered."""
+        """The number (`seq`) of the first undelivered line; None if all lines were delivered."""
         if not self._undelivered:
             return None
         return int(str(self._undelivered[0]["seq"]))
@@ -46,13 +46,13 @@ class EventDispatcher:
     def replay_events(self, lines: Iterable[Mapping[str, object]], next_undelivered: int | None) -> None:
         """Show the callbacks all events in the log of a resumed run.
 
-        Queue those events again that were not delivered before the interruption.
+        Events from `next_undelivered` on are also queued for delivery.
         """
         for line in lines:
             if line["kind"] not in self._listeners.subscribed:
                 continue
             if next_undelivered is None or int(str(line["seq"])) < next_undelivered:
-                self._listeners.tell(event_of(line), past=True)
+                self._listeners.tell(to_event(line), past=True)
             else:
                 self._undelivered.append(line)
 

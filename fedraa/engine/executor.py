@@ -15,17 +15,16 @@ from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
-# Names of torch's error classes for which the worker is the cause, not the client. The classes are compared by name,
-# because their modules differ between versions of torch.
+# torch's error classes that a worker causes, not a client. They are compared by name, because their modules differ
+# between versions of torch.
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",
 )
 
 
-# The local executor trains tasks before the loop waits for them: for at most AHEAD_S seconds at a time, and until their
-# updates take AHEAD_BYTES of memory. This is faster, because training and server updates displace each other's data
-# from the processor's caches if they alternate.
+# The local executor trains ahead for at most AHEAD_S seconds and AHEAD_BYTES of updates at a time. This is faster: if
+# training and server updates alternate, they displace each other's data from the processor's caches.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**23
 
@@ -39,48 +38,45 @@ class PendingEvaluation(Protocol):
 
     @property
     def kept(self) -> State:
-        """The values that clients with personal models kept when the evaluation was started; read-only."""
+        """The values that clients keep between tasks for personal models, when the evaluation started; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
-        """Return the evaluation, or None if it is not ready within `timeout` seconds."""
+        """Return the evaluation, or None if it takes longer than `timeout` seconds."""
 
 
 class Executor(Protocol):
-    """The trainer of tasks. The outcome of each task is an Update, or a Fault, which the loop handles."""
+    """The trainer of tasks. The outcome of each task is an Update or a Fault."""
 
     workers: int
 
     def await_workers(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds until all workers have started, and return True if they have."""
+        """Return True if all workers start within `timeout` seconds."""
 
     def share(self, params: Vector) -> SharedBuffer:
-        """Return a constant buffer for several tasks.
-
-        The executor stores it, and sends it to each worker, only once.
-        """
+        """Return a constant buffer for several tasks, which is stored and sent to each worker only once."""
 
     def submit(self, task: Task, due: float) -> None:
-        """Queue the task for training; tasks due earlier go first."""
+        """Queue the task for training. Tasks due earlier go first."""
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        """Return the outcome of this task, or a fault of a worker that had no task.
+        """Return the outcome of this task, or the fault of a worker that had no task.
 
         Return None if neither arrives within `timeout` seconds.
         """
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
+        """Return the outcomes in order of arrival. Wait up to `timeout` seconds for the first."""
 
     def cancel(self, task: int) -> None:
-        """Cancel a submitted task. Its outcome will not be returned."""
+        """Cancel a submitted task, so that its outcome is never returned."""
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         """Start an evaluation of the full model [d].
 
         Args:
-            params: The model. The caller may change it while the evaluation runs.
-            kept: The values that clients with personal models keep; empty without such models. The caller must not
-                change them while the evaluation runs.
+            params: The model. It may change while the evaluation runs.
+            kept: The values that clients with personal models keep; empty without such models. They must not change
+                while the evaluation runs.
         """
 
     def busy(self) -> tuple[int, int]:
@@ -102,7 +98,7 @@ class Evaluated:
 
 
 def format_error(error: BaseException) -> str:
-    """Return a task's error on one line."""
+    """Return an error of a task as one line."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0].strip()}"
 
 
@@ -117,10 +113,9 @@ class _Dropped(BaseException):
 
 
 class LocalExecutor:
-    """An executor in this process. When the loop waits for a task, it trains this task, or up to `stack` tasks at once.
+    """An executor in this process. It trains a task, or up to `stack` tasks at once, when the loop waits for it.
 
-    On the virtual clock the executor also trains short tasks before the loop waits for them, in the order of their due
-    times.
+    On the virtual clock it also trains short tasks before the loop waits for them.
     """
 
     workers = 1
@@ -131,10 +126,10 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        # A heap of tasks that may be trained before the loop waits for them.
+        # A heap of tasks that may be trained ahead.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # Tasks that failed when they were trained together. Each is then trained alone, which shows the one that fails.
+        # Tasks that failed together. Each is then trained alone to find the one that fails.
         self._alone: set[int] = set()
         self._training = False
 
@@ -171,7 +166,7 @@ class LocalExecutor:
         return outcome
 
     def _train_ahead(self, end: float) -> None:
-        """Train the tasks that are due next, until the time `end` or until their updates take `AHEAD_BYTES` bytes."""
+        """Train the tasks that are due next, until the time `end` or `AHEAD_BYTES` of updates."""
         while self._due:
             number = self._due[0][1]
             is_waiting = number in self._tasks and number not in self._trained
@@ -182,11 +177,11 @@ class LocalExecutor:
                 self._train_stack(number)
 
     def _has_room(self, task: Task) -> bool:
-        """Return True if the memory limit allows one more update, if all updates are as large as this task's."""
+        """Return True if AHEAD_BYTES allow one more update of this task's size."""
         return (len(self._trained) + 1) * task.nbytes <= AHEAD_BYTES
 
     def _train_stack(self, task: int) -> None:
-        """Train this task together with the next tasks that have submodels of the same shape."""
+        """Train this task together with the next tasks of the same submodel shape."""
         first = self._tasks[task]
         apart = self._alone | self._trained.keys() | {task}
         alike = (other for number, other in self._tasks.items() if number not in apart and other.widths == first.widths)
@@ -202,7 +197,7 @@ class LocalExecutor:
             self._trained |= zip(numbers, outcomes, strict=True)
 
     def train_together(self, trainer: TaskTrainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
-        """Train tasks together and return their outcomes. Return None if there are several tasks and one failed."""
+        """Train tasks together and return their outcomes. Return None if one of several tasks failed."""
         try:
             with trap_system_exit():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
@@ -214,7 +209,7 @@ class LocalExecutor:
             return [Fault(tasks[0].id, 0, format_error(error), may_be_client_fault(error))]
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        # On the wall clock, no task is trained before the loop waits for it.
+        # On the wall clock, no task is trained ahead.
         self._due.clear()
         if not self._tasks:
             time.sleep(timeout)
@@ -236,7 +231,7 @@ class LocalExecutor:
         try:
             return Evaluated(params.copy(), kept, self._evaluator.evaluate(params, kept))
         except ValueError:
-            # This error already names the user's component that caused it.
+            # This error already names the user's component.
             raise
         # The user's metrics may raise any exception.
         except Exception as error:

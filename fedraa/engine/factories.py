@@ -1,4 +1,4 @@
-"""Functions that make the server, the cost model and the worker of a run from its RunSpec."""
+"""Functions that make a run's server, cost model and worker from its RunSpec."""
 
 from functools import partial
 
@@ -93,7 +93,7 @@ def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
 
 
 def _count_at_work(spec: RunSpec) -> int:
-    """Return the number of clients that train at the same time. With rounds, this is the expected size of a cohort."""
+    """Return the number of clients that train at the same time; with rounds, the expected size of a cohort."""
     participation = participation_of(spec.method.schedule)
     if participation is None:
         return spec.at_a_time

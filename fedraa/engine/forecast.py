@@ -1,4 +1,4 @@
-"""A forecast of an asynchronous run. The order and the times of its updates follow from the costs, without training."""
+"""A forecast of an asynchronous run: the order and the times of its updates, without training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ def dry_run(
     steps: int,
     time: float | None = None,
 ) -> Forecast:
-    """Simulate an asynchronous run on the virtual clock without training. The random draws are those of the real run.
+    """Simulate an asynchronous run on the virtual clock without training, with the real run's random draws.
 
-    Losses are unknown and stay infinite. A custom rule is not called: the forecast assumes that the model has a new
-    version after every `rule.per_step` updates.
+    Losses are unknown and stay infinite. A custom rule is not called: the forecast assumes a new version of the model
+    after every `rule.per_step` updates.
 
     Args:
         ledger: The state of scheduling decisions at the start of the run.
@@ -55,7 +55,7 @@ def dry_run(
         timing: The timing model, which gives the duration of each task.
         cost: A function of a dispatch and its time. It returns the cost of the task.
         steps: The run ends after this number of server updates.
-        time: The run ends at this time. It also ends when no client is left that may train.
+        time: The run ends at this time, or when no client may train.
     """
     model = model_without_values(ledger)
     applied = None

@@ -2,8 +2,8 @@
 
 A task that is sent at time t is due at t + cost * jitter on the run's clock. On the virtual clock, updates are applied
 in the order in which they are due. The loop waits for a worker only if the next update is missing. On the wall clock,
-an update is applied as soon as it has arrived and is due. Thus the update of a worker that is faster than the simulated
-device waits until it is due. An update that arrives or is due after the deadline of its round is lost.
+an update is applied as soon as it has arrived and is due, so a worker can be faster than the simulated device. An
+update that arrives or is due after the deadline of its round is lost.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from fedraa.rundir.profile import RunTimes
 from fedraa.server.server import Server
 from fedraa.server.update_checks import Bounds
 
-# The longest wait of one step, in seconds. After the wait the loop checks for a request to stop.
+# The longest wait of one step. After it, the loop checks for a request to stop.
 POLL_INTERVAL_S = 0.1
 
 Outcome = Update | Fault
@@ -127,7 +127,7 @@ class Loop:
         self.times.restore(state["times"])
 
     def run(self) -> StopReason | None:
-        """Run to the end. Return the reason of the end, or None if the run was stopped and can be resumed.
+        """Run to the end. Return the reason of the end, or None for a stopped run that can be resumed.
 
         Raises:
             CallbackRaised: A callback failed, between two steps.
@@ -136,27 +136,27 @@ class Loop:
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
             self._take_step()
             self._deliver_events()
-        # Save a run that was stopped while it trained. A run that only finishes evaluations is already saved.
+        # Save only a run that was still training. A run that finishes evaluations is already saved.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
 
     def _take_step(self) -> None:
-        """Take the next step of the run. Between two steps the loop, the server and the log are consistent."""
+        """Take the next step. Between two steps the loop, the server and the log are consistent."""
         reason = self._reason_to_stop()
         if reason is not None and self.phase is LoopState.RUNNING:
             self._begin_draining(reason)
         draining = self.phase is LoopState.DRAINING
         step = self.server.step
 
-        # 1. Evaluations: the model of this step is evaluated before the next update changes it. With a target, or with
-        #    a callback that may stop the run, each result is awaited before training continues.
+        # 1. Evaluations: the model of this step is evaluated before the next update changes it. A run with a target, or
+        # with a callback that may stop it, waits for each result.
         if self.evaluations.due(step) or (draining and self.evaluations.last_step != step):
             self._start_evaluation()
         elif self.evaluations.pending and (draining or self.evaluations.awaits_each):
             self._collect_evaluation(POLL_INTERVAL_S)
 
-        # 2. The end: each step checks again for a reason to stop, because an evaluation may have reached the target.
+        # 2. The end: an evaluation may have reached the target, so each step checks again for a reason to stop.
         elif draining:
             self.evaluations.finish()
             self.stop_reason = reason
@@ -174,16 +174,15 @@ class Loop:
         elif not self._tasks:
             self._waiting_clients.extend(self.server.end_empty_round(self.clock.now))
 
-        # 6. Time moves to the next outcome. On the virtual clock this is the outcome of the task that is due first. On
-        # the wall clock it is the first outcome that has arrived and is due. The result is None if the outcome is
-        # missing, or if the task was sent again after a failure.
+        # 6. Time moves to the outcome that is due next. The result is None if this outcome is missing, or if its task
+        # was sent again after a failure.
         else:
             finished = self._next_finished()
             if finished is not None:
                 self._finish_task(*finished)
 
     def _deliver_events(self) -> None:
-        """Deliver new events to the callbacks. A callback may request the end of a run that is not draining yet."""
+        """Deliver new events to the callbacks, which may request the end of the run."""
         stop_source = self._dispatcher.deliver()
         if self.stop_source is None and self.phase is LoopState.RUNNING:
             self.stop_source = stop_source
@@ -204,20 +203,20 @@ class Loop:
         return None
 
     def _time_is_up(self) -> bool:
-        """Return True if the time limit has passed, or if the next update on the virtual clock is after it."""
+        """Return True if the time limit has passed, or if the virtual clock's next update is after it."""
         limit = self._limits.time
-        # An evaluation that is due comes first, because its model was reached before the limit.
+        # A due evaluation comes first, because its model was reached before the limit.
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:
             return self.clock.elapsed_seconds() > limit
-        # While a client waits for a task, the run cannot end, because this task may be due before the limit.
+        # A waiting client's next task may be due before the limit.
         if self._waiting_clients or not self._tasks:
             return False
         return min(self._tasks.next_due, self.server.closes_at) > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
-        """Save a checkpoint, from which the run can be extended with a larger limit. Then only finish evaluations."""
+        """Save a checkpoint, from which the run can be extended. Then only finish evaluations."""
         with self.times.server.on("save"):
             self._save()
         self.phase = LoopState.DRAINING
@@ -225,7 +224,7 @@ class Loop:
             self.clock.now = max(self.clock.now, self._limits.time)
 
     def _start_evaluation(self) -> None:
-        """Start an evaluation of the current model. If too many evaluations are in progress, first wait for one."""
+        """Start an evaluation of the current model. If too many are in progress, first wait for one."""
         if self.evaluations.has_room or self._collect_evaluation(POLL_INTERVAL_S):
             with self.times.server.on("evaluate"):
                 self.evaluations.start(self.server, self.clock.now)
@@ -251,7 +250,7 @@ class Loop:
         self.executor.submit(task, due)
 
     def _write_checkpoint(self) -> None:
-        """Save a checkpoint. Log it only if its step made it due, because the log must not depend on real time."""
+        """Save a checkpoint. Log it only if its step made it due: the log must not depend on real time."""
         with self.times.server.on("save"):
             if self._checkpoints.every is not None:
                 self.log.record("checkpoint", self.clock.now, step=self.server.step)
@@ -310,13 +309,12 @@ class Loop:
         return self._tasks.pop_outcome()
 
     def _close_round(self) -> None:
-        """End a round at its deadline."""
         with self.times.server.on("mix"):
             self._waiting_clients.extend(self.server.close_late(self.clock.now))
         self._forget_lost_tasks()
 
     def _forget_lost_tasks(self) -> None:
-        """Stop waiting for the tasks that the server has lost."""
+        """Stop waiting for the tasks that the server counts as lost."""
         for number in self.server.task_table.lost:
             self._tasks.discard(number)
             self._failures.forget_task(number)
@@ -324,7 +322,7 @@ class Loop:
         self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the outcome if it is an accepted update or a client's fault. Handle any other outcome and return None.
+        """Return the outcome if it is an accepted update or a client's fault. Handle others and return None.
 
         Args:
             outcome: The outcome that the executor returned.
@@ -348,7 +346,7 @@ class Loop:
         return self._handle_failure(sent, fault)
 
     def _handle_failure(self, sent: SentTask, fault: Fault) -> Fault | None:
-        """Send the task again and return None. If the client is the cause of the fault, return the fault instead."""
+        """Return the fault if the client is its cause. Otherwise send the task again and return None."""
         task = sent.task
         action = self._failures.add(task.id, fault)
         if action is FailureAction.DROP:
@@ -376,7 +374,7 @@ class Loop:
         self._report_progress(self.times.server.seconds["mix"] - before)
 
     def _drop_task(self, task: Task, error: str) -> None:
-        """Record that a task failed. Raise RunFailed if the run cannot continue without its client."""
+        """Drop a failed task. Raise RunFailed if the run cannot continue without its client."""
         self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
         self._forget_lost_tasks()
         check_clients_left(self.server.ledger.bad_clients, task, error, self.server.ledger.clients)

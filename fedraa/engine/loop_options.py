@@ -15,7 +15,7 @@ class LoopOptions:
     Attributes:
         limits: The limits of the run.
         eval_every: The number of server steps between evaluations.
-        checkpoint_every: The number of server steps between checkpoints; None if a pause in real time separates them.
+        checkpoint_every: The number of server steps between checkpoints; None for pauses in real time.
         timing: The timing model, which gives the duration of each task.
         wall: True for the wall clock, False for the virtual clock.
         max_update_norm: The largest norm of an update that is accepted.

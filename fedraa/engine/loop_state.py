@@ -1,10 +1,10 @@
-"""The states of a run, and the reasons for which it ends."""
+"""The states of a run, and the reasons for its end."""
 
 from enum import Enum, auto
 from typing import Final, Literal
 
 StopReason = Literal["steps", "time", "accuracy", "target", "callback", "participations"]
-# The reason if a callback requested the end of the run.
+# The stop reason of a run that a callback ended.
 CALLBACK: Final = "callback"
 
 

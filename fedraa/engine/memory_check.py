@@ -1,4 +1,4 @@
-"""A check before the start: does the memory that a run certainly needs fit into the free memory of the machine?"""
+"""A check before the start: the memory that a run certainly needs must be free on the machine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 from fedraa.privacy.local import LOCAL_NOISE_BYTES
 
-# Bytes of a process with torch and ray, measured on Linux.
+# Bytes of a process with torch and Ray, measured on Linux.
 PROCESS_BYTES = 200e6
 # Bytes of a process on a GPU before it holds any data.
 GPU_CONTEXT_BYTES = 400e6
@@ -26,14 +26,14 @@ MIN_UNLIMITED_BYTES = 2.0**62
 
 @dataclass(frozen=True)
 class Free:
-    """The free bytes of this machine's main memory, and of its GPU's memory (`gpu`, None without a GPU)."""
+    """The free bytes of this machine's main memory, and of its GPU (`gpu`, None without a GPU)."""
 
     memory: float
     gpu: float | None
 
     @classmethod
     def measure_free(cls, device: str) -> "Free":
-        """Return the free memory as reported by the operating system, the control group and the GPU driver."""
+        """Return the free memory that the operating system, the control group and the GPU driver report."""
         gpu = None
         if choose_device(device) == "cuda":
             gpu, _ = torch.cuda.mem_get_info()
@@ -60,7 +60,7 @@ class Need:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Need":
-        """Return lower bounds of the memory that a run needs. The real need may be larger."""
+        """Return lower bounds of the memory that a run needs."""
         experiment = spec.experiment
         update = spec.method.update
         size = spec.params.nbytes
@@ -73,7 +73,7 @@ class Need:
         if spec.attack is not None and spec.attack.attack.colludes:
             per_client += size
             remembered += clients * size
-        # Each task in flight holds its own version of its fragment.
+        # Each task in flight has its own version of its fragment.
         if spec.method.asynchronous and spec.method.schedule.scheduled:
             sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
             per_client += sent
@@ -84,13 +84,12 @@ class Need:
             largest = max(spec.measure(part.widths).params for part in spec.submodels)
             task = max(task, LOCAL_NOISE_BYTES * largest)
         dataset = spec.data.dataset
-        # The server holds the model, a copy for the evaluation, and a copy for a step. With Polyak averaging it also
-        # holds the averaged model.
+        # The model, a copy for the evaluation, and a copy for a step. Polyak averaging adds the averaged model.
         copies = 4 if spec.method.schedule.polyak_fraction else 3
         server = copies * size + remembered
         if experiment.engine != "ray":
             return cls(server=server, per_client=per_client, data=0.0, worker=task, task=task)
-        # All processes share the arrays and files of a data source. Every worker copies the source's other contents.
+        # All processes share the arrays and files of a data source. Every worker copies its other contents.
         source = inspect_contents(spec.data.source)
         stored = sum(count_bytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
@@ -99,7 +98,7 @@ class Need:
 
 
 def check_memory(spec: RunSpec, free: Free | None = None) -> None:
-    """Raise InputError for a run that does not fit into memory. The error suggests the smallest change that fits.
+    """Raise InputError for a run that does not fit into memory, with the smallest change that fits.
 
     The memory of a running Ray cluster is unknown and therefore not checked.
     """
@@ -124,7 +123,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
         if max_clients > 0:
             raise InputError("clients", problem, got=experiment.client_count, expected=f"at most {max_clients}")
         raise InputError("memory", problem, hint="take a smaller model or a larger machine")
-    # It is infinite on a system that does not report its free memory.
+    # `fit` is infinite on a system that does not report its free memory.
     fit = (free.memory - need.server - need.data) / need.worker
     if count > fit:
         problem = (
@@ -144,7 +143,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
 
 
 def free_memory() -> float:
-    """Return the bytes that new processes may take: the minimum of the machine's and the control group's free memory.
+    """Return the free bytes: the minimum of the machine's and the control group's free memory.
 
     Only Linux reports these values. On other systems the result is infinity, so that no run is refused.
     """
@@ -152,7 +151,7 @@ def free_memory() -> float:
 
 
 def _available_bytes() -> float:
-    """Return the memory that new processes may take without swapping, by the kernel's estimate."""
+    """Return the kernel's estimate of the memory that new processes may take without swapping."""
     if MEMORY_INFO.is_file():
         for line in MEMORY_INFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -161,7 +160,7 @@ def _available_bytes() -> float:
 
 
 def _group_left() -> float:
-    """Return the bytes that this process's control group may still use, or infinity if the group has no limit."""
+    """Return the free bytes of this process's control group; infinity without a limit."""
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),

@@ -20,7 +20,7 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 from fedraa.submodels.tracing.trace_cache import trace_once
 from fedraa.submodels.whole import check_updates, take_whole
 
-# Methods that train the whole model. An error message suggests them if a model cannot be cut.
+# Methods that an error message suggests for a model that cannot be cut.
 WELL_KNOWN = ("fedavg", "fedprox", "fedbuff", "fedasync")
 
 
@@ -30,7 +30,7 @@ def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None
     Args:
         module: The user's module.
         batch: Samples.
-        misfit: Returns a clause about outputs that do not fit the objective, or None if they fit.
+        misfit: A function that returns a clause about outputs that do not fit the objective, or None if they fit.
         objective: The objective, which calls the module.
 
     Raises:
@@ -50,7 +50,7 @@ def trace_model(
     tell: Callable[[str], None] | None = None,
     cut_layers: Sequence[str] | None = None,
 ) -> Traced:
-    """Return the model as a Traced. It has width groups (units that can be cut) only if the method cuts models.
+    """Return the model as a Traced, with width groups (units that can be cut) only if the method cuts models.
 
     Args:
         method: The method that trains the model.
@@ -80,7 +80,7 @@ def trace_model(
 
 @contextmanager
 def naming_whole_methods(method: Method) -> Iterator[None]:
-    """Add a hint to an Uncuttable error of the block: the names of methods that train the whole model."""
+    """Add to an Uncuttable error of the block a hint with methods that train the whole model."""
     try:
         yield
     except Uncuttable as error:
@@ -95,7 +95,7 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
 
 @contextmanager
 def _naming_the_model() -> Iterator[None]:
-    """Change the field of an error from `module` or `example` to `model`, which is the name of the user's option."""
+    """Replace the field `module` or `example` of an error by the user's option `model`."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Objects that the user passed to a run, such as a module. They cannot be recreated from config.json."""
+"""Objects that the user passed to a run, such as a module, and that config.json cannot recreate."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return the model, the dataset and the fields. A model or dataset that is a name becomes one of the fields.
+    """Return the model and the dataset if they are objects, otherwise None, and the fields with their names.
 
-    The result then has None in its place. If `dataset` is a function that returns a dataset, it is called here.
+    A function that returns a dataset is called.
 
     Args:
         model: A module, or the name of a model.
@@ -43,7 +43,7 @@ def split_objects(
 
 
 def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
-    """Return the dataset that a function makes. Raise InputError if the function fails or makes something else."""
+    """Return the dataset that a function makes. Raise InputError if the function fails or returns no dataset."""
     try:
         dataset = make()
     # The user's function may raise any exception.
@@ -53,7 +53,7 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
     if not isinstance(dataset, Dataset | FederatedDataset):
         raise InputError(
             "dataset",
-            f"{short_text(make)} returned it",
+            f"{short_text(make)} returned another type",
             got=dataset,
             expected="a fedraa.Dataset or a fedraa.FederatedDataset",
         )
@@ -63,9 +63,9 @@ def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
 def objects_of(
     fields: Mapping[str, object], model: nn.Module | None, dataset: Dataset | FederatedDataset | None
 ) -> tuple[str, ...]:
-    """Return the names of the fields with objects that cannot be recreated from config.json.
+    """Return the names of the fields with objects that config.json cannot recreate.
 
-    These are the model, the dataset, and components whose description does not contain all of their arguments.
+    These are the model, the dataset, and components whose description lacks some of their arguments.
 
     Args:
         fields: The fields of the experiment.
@@ -78,19 +78,19 @@ def objects_of(
 
 
 def object_names(model: nn.Module | None, dataset: Dataset | FederatedDataset | None) -> dict[str, str]:
-    """Return the texts that config.json has in the fields `model` and `dataset` if these are objects."""
+    """Return the texts of the fields `model` and `dataset` in config.json if these are objects."""
     names: dict[str, str] = {}
     if model is not None:
         names["model"] = f"{type(model).__name__} ({_MARK})"
     if dataset is not None:
-        # A name with a colon would be taken for an import path.
+        # A colon would make the name an import path.
         name = str(dataset.name).replace(":", " ")
         names["dataset"] = f"{name} ({_MARK})"
     return names
 
 
 def _is_written_whole(part: object) -> bool:
-    """Return True if the description of a component contains every argument with which the component was made."""
+    """Return True if the description of a component contains all of its arguments."""
     if isinstance(part, tuple | list):
         return all(map(_is_written_whole, part))
     if isinstance(part, Mapping):

@@ -1,4 +1,4 @@
-"""The personal model of one client of a run, as a module that takes unscaled inputs, as the data set has them."""
+"""The personal model of one client, as a module that takes unscaled inputs like the data set's."""
 
 import os
 from collections.abc import Callable
@@ -38,10 +38,9 @@ def load_personal_model(
         net = fedraa.load_personal_model("runs/ditto", client=3)
         predicted = net(images).argmax(1)
 
-    The module is in evaluation mode and takes unscaled inputs, as the data set has them. If the run has ended, the last
-    checkpoint has the final model. If the method keeps personal models, the result is the model that the client keeps.
-    With any other method, the run needs the option `personalised`. Then the result is the global model after training
-    on the client's samples. A client that has never trained has the global model.
+    The module is in evaluation mode and takes unscaled inputs, as the data set has them. It is the model that the
+    client keeps, if the method keeps personal models. Otherwise the run needs the option `personalised`, and it is the
+    global model after training on the client's samples. A client that has never trained has the global model.
 
     Args:
         directory: The run directory.
@@ -72,11 +71,11 @@ def load_personal_model(
     server = choice.state["server"]
     states = ClientStates(spec.kept_buffers, spec.params, clients)
     states.restore(server["task_table"]["client_states"])
-    # A run with Polyak averaging evaluates the mean of the last models.
+    # With Polyak averaging, the run evaluates the mean of the last models.
     params = server.get("mean", server["params"])
     evaluator = make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu")
     personal = evaluator.prepare_personal(params, states.copy_rows([client]), client, *spec.data.client(client))
     inputs = read_inputs(History(directory).config)
     transforms = inputs.restore_transforms(make_transforms(spec.experiment.transforms, seed=spec.experiment.seed))
-    # The parameters of the evaluator's module share the memory of read-only arrays. The caller gets a copy.
+    # The evaluator's parameters are read-only memory, so the result is a copy.
     return RawInputModel(deepcopy(personal), inputs.scaling, transforms).eval()

@@ -1,4 +1,4 @@
-"""Checks before the start of a run, such as: can every client get a task, and can the model train on its batches?"""
+"""Checks before the start of a run, such as: every client can get a task, and the model can train on its batches."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from fedraa.data.tree import list_leaves
 from fedraa.engine import memory_check
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec, participation_of
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.ledger.participation import All, Bernoulli, Sample
 from fedraa.messages import KEPT_PREFIX
 from fedraa.methods.depthfl import FirstBlocks
@@ -36,14 +36,13 @@ from schedulers import TOLERANCE, delay_bound
 
 # Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
-# The arrays that clients can send besides the parameters. The value is the field of LocalTraining that requests the
-# array.
+# Arrays that clients can send besides the parameters, with the field of LocalTraining that requests them.
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient"}
 
 
 def check_runnable(spec: RunSpec) -> None:
     """Raise InputError for a run that cannot reach its end."""
-    # This property raises InputError if the run has no metric with the target's name.
+    # This raises InputError if the run has no metric with the target's name.
     _ = spec.limits
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
@@ -52,6 +51,7 @@ def check_runnable(spec: RunSpec) -> None:
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
+    _check_exits(spec)
     _check_robust(spec)
     _check_attack(spec)
     _check_privacy(spec)
@@ -68,8 +68,7 @@ def check_runnable(spec: RunSpec) -> None:
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
     server = make_server(spec, _discard_event)
-    # The first task and the state of a checkpoint are made here, because errors of custom components then appear before
-    # the start.
+    # Make the first task and the state of a checkpoint, so that errors of custom components appear before the start.
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
@@ -86,7 +85,7 @@ def check_runnable(spec: RunSpec) -> None:
 
 
 def _discard_event(kind: str, t: float, /, **fields: object) -> None:
-    """Discard an event."""
+    """Do nothing."""
 
 
 def _check_feasible(spec: RunSpec) -> None:
@@ -106,12 +105,12 @@ def _check_feasible(spec: RunSpec) -> None:
             f"the cheapest fragment {cheapest[worst]} of client {worst} costs {costs[worst]:.4g}",
             got=bound,
             expected=f"at least {costs[worst]:.4g}",
-            hint=f"leave it out, and the run uses the derived bound {delay_bound(table):.4g}",
+            hint=f"leave it out for the derived bound {delay_bound(table):.4g}",
         )
 
 
 def _check_all_return(spec: RunSpec) -> None:
-    """Raise InputError if some clients may never return an update, although the method waits for all clients."""
+    """Raise InputError if the method waits for all clients, but some may never return an update."""
     availability = spec.timing.availability
     if availability is not None and availability.period is None:
         problem = f"without a period the trace does not repeat, and {spec.experiment.method} waits for every client"
@@ -123,7 +122,7 @@ def _check_all_return(spec: RunSpec) -> None:
 
 
 def _check_inputs(spec: RunSpec) -> None:
-    """Raise InputError if the samples lack a property that a setting needs: a single input, or float inputs."""
+    """Raise InputError if the samples lack a property that a setting needs: one input, or float inputs."""
     method = spec.experiment.method
     inputs = list_leaves(spec.example)
     name = spec.data.dataset.name
@@ -136,19 +135,19 @@ def _check_inputs(spec: RunSpec) -> None:
                 raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(x.dtype).removeprefix("torch.") for x in inputs)
-        problem = f"it changes inputs that are one array of floats, but the inputs of {name} are {kinds}"
+        problem = f"it needs inputs that are one array of floats, but the inputs of {name} are {kinds}"
         raise InputError("method", problem, got=method, hint="give another method")
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if all clients have too few samples for a minibatch, or if one such client ends the run."""
+    """Raise InputError if no client has enough samples for a minibatch, or if a client with too few ends the run."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__
     if spec.method.local.batch_size < min_batch:
         raise InputError(
             "batch_size",
-            f"{kind} cannot be trained on batches of one sample, like any model with batch norm",
+            f"{kind} cannot train on batches of one sample",
             got=spec.method.local.batch_size,
             expected=f"{min_batch} or more",
         )
@@ -156,15 +155,13 @@ def _check_small_batches(spec: RunSpec) -> None:
     if len(small) == len(sizes):
         raise InputError(
             "clients",
-            f"each of the {len(sizes)} has one training sample, and {kind} cannot be trained on batches of one sample, "
-            "like any model with batch norm",
+            f"each of the {len(sizes)} has one training sample, and {kind} cannot train on batches of one sample",
             hint="give fewer clients, or a model without batch norm",
         )
     if len(small) and spec.experiment.on_bad_client == "stop":
         raise InputError(
             "on_bad_client",
-            f"the run would end at {_name_clients(small, spec.data.names)}, with one training sample each, on which "
-            f"{kind} cannot be trained",
+            f"{kind} cannot train on the single sample of {_name_clients(small, spec.data.names)}",
             got="stop",
             hint="give skip, or another partition",
         )
@@ -178,19 +175,44 @@ def _check_local_schedule(spec: RunSpec) -> None:
 
 
 def _check_adapters(spec: RunSpec) -> None:
-    """Raise InputError if the user sets an aggregator of low-rank adapters, and the model has no adapters."""
-    aggregator = chosen_value(spec.experiment, "aggregator")
-    if aggregator is not None and _lacks_adapters(spec):
-        raise without_effect(
-            "aggregator",
-            text_of(aggregator),
-            f"{type(spec.traced.module).__name__}, which has no low-rank adapters",
-            "leave it out, or give adapters to the model with fedraa.lora",
-        )
+    """Raise InputError if the server averages low-rank adapters, but the model has none.
+
+    Such a run would equal a run of heterofl.
+    """
+    aggregator = getattr(spec.method.update, "aggregator", None)
+    if aggregator is None or not isinstance(AGGREGATOR.resolve(aggregator), LowRank) or find_adapters(spec.traced):
+        return
+    kind = type(spec.traced.module).__name__
+    chosen = chosen_value(spec.experiment, "aggregator")
+    if chosen is not None:
+        beside = f"{kind}, which has no low-rank adapters"
+        hint = "leave it out, or give adapters to the model with fedraa.lora"
+        raise no_effect_error("aggregator", text_of(chosen), beside, hint)
+    problem = f"its server averages low-rank adapters, and {kind} has none"
+    hint = "give adapters to the model with fedraa.lora, or run heterofl"
+    raise InputError("method", problem, got=spec.experiment.method, hint=hint)
+
+
+def _check_exits(spec: RunSpec) -> None:
+    """Raise InputError if clients train the first blocks of a model, but the model has only one block.
+
+    In such a run, every client would train the whole model.
+    """
+    module = spec.traced.module
+    has_exits = isinstance(module, EarlyExits) and len(module.blocks) > 1
+    if has_exits or not isinstance(spec.method.submodel, FirstBlocks):
+        return
+    kind = type(module).__name__
+    hint = "give --model resnet18-exits, or --model mlp-exits with two or more hidden layers"
+    chosen = chosen_value(spec.experiment, "submodel")
+    if chosen is not None:
+        raise no_effect_error("submodel", text_of(chosen), f"{kind}, which has only one classifier", hint)
+    problem = f"its clients train the first blocks of a model and their classifiers, and {kind} has only one classifier"
+    raise InputError("method", problem, got=spec.experiment.method, hint=f"{hint}, or run fedavg")
 
 
 def _check_robust(spec: RunSpec) -> None:
-    """Raise InputError if a robust aggregator gets the deltas of too few clients, or if its root client is missing.
+    """Raise InputError if a robust aggregator gets too few deltas, or if its root client is missing.
 
     The root client of FLTrust holds trusted data. It must be honest and train in every round.
     """
@@ -226,7 +248,7 @@ def _check_robust(spec: RunSpec) -> None:
 
 
 def _check_attack(spec: RunSpec) -> None:
-    """Raise InputError if too few clients are honest, or if the attack cannot get the deltas of other clients."""
+    """Raise InputError if too few clients are honest, or if the attack lacks other clients' deltas."""
     if spec.attack is None:
         return
     count = spec.experiment.personalised
@@ -246,24 +268,24 @@ def _check_attack(spec: RunSpec) -> None:
 
 
 def _check_privacy(spec: RunSpec) -> None:
-    """Raise InputError if the library for privacy is missing, or if the model has statistics of private samples."""
+    """Raise InputError if the privacy library is missing, or if the model has statistics of private samples."""
     if spec.privacy is None:
         return
     refuse_missing_library()
     if has_statistics(spec.traced.module) or spec.state.changes:
         kind = type(spec.traced.module).__name__
-        problem = f"{kind} stores statistics of training samples, as batch norm does, and these are not private"
+        problem = f"{kind} stores statistics of training samples, which are not private"
         raise InputError("model", problem, hint="give a model with group norm or without normalisation")
 
 
 def _check_batch_norm(spec: RunSpec) -> None:
-    """Raise InputError if clients keep the parameters of batch norm, but the model has no batch norm."""
+    """Raise InputError if clients keep batch-norm parameters, but the model has no batch norm."""
     if BATCH_NORM not in spec.method.local.personal_layers or find_personal(spec.traced, (BATCH_NORM,)):
         return
     kind = type(spec.traced.module).__name__
     if chosen_value(spec.experiment, "personal_layers") is not None:
         beside = f"{kind}, which has no batch norm with weights"
-        raise without_effect("personal_layers", BATCH_NORM, beside, "give the names of other layers")
+        raise no_effect_error("personal_layers", BATCH_NORM, beside, "give the names of other layers")
     problem = f"its clients keep the parameters of batch norm, and {kind} has none"
     hint = "give a model with batch norm, such as --model resnet18-bn, or run fedavg"
     raise InputError("method", problem, got=spec.experiment.method, hint=hint)
@@ -289,7 +311,7 @@ def warn_of_many_attackers(spec: RunSpec) -> list[str]:
 
 
 def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
-    """Return a warning if clients keep personal models, and none of them can be evaluated."""
+    """Return a warning if none of the personal models that clients keep can be evaluated."""
     if not (spec.method.local.algorithm.has_personal_model or spec.personal_names) or spec.personal_clients:
         return []
     return [
@@ -298,39 +320,8 @@ def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
     ]
 
 
-def _lacks_adapters(spec: RunSpec) -> bool:
-    """Return True if the method averages low-rank adapters, but the model has no adapters."""
-    aggregator = getattr(spec.method.update, "aggregator", None)
-    return (
-        aggregator is not None
-        and isinstance(AGGREGATOR.resolve(aggregator), LowRank)
-        and not find_adapters(spec.traced)
-    )
-
-
-def warn_of_no_adapters(spec: RunSpec) -> list[str]:
-    """Return a warning if the method averages low-rank adapters, but the model has no adapters."""
-    if not _lacks_adapters(spec):
-        return []
-    return [
-        f"method: {spec.experiment.method} averages low-rank adapters, and {type(spec.traced.module).__name__} has "
-        "none, so the method averages like heterofl; give adapters to the model with fedraa.lora"
-    ]
-
-
-def warn_of_no_exits(spec: RunSpec) -> list[str]:
-    """Return a warning if the method needs a classifier after each block, but the model has only one at its end."""
-    if not isinstance(spec.method.submodel, FirstBlocks) or isinstance(spec.traced.module, EarlyExits):
-        return []
-    return [
-        f"method: {spec.experiment.method} trains the first blocks of a model with a classifier after each block, and "
-        f"{type(spec.traced.module).__name__} has no such classifiers, so that every client trains the whole model; "
-        "give --model resnet18-exits, or make the model with fedraa.early_exits"
-    ]
-
-
 def warn_of_small_shards(spec: RunSpec) -> list[str]:
-    """Return a warning about the clients with too few samples to train the model, if there are any."""
+    """Return a warning about the clients with too few samples to train the model."""
     small = np.flatnonzero(spec.data.sizes < spec.state.min_batch)
     if not len(small):
         return []
@@ -343,7 +334,7 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
 
 
 def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
-    """Return a text that names the first of these clients by number and name, and counts the others."""
+    """Return a text with the first clients' numbers and names, and the number of other clients."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():
         if names is None or names[client] == str(client):
@@ -359,7 +350,7 @@ def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = 
 
 
 def _check_stack(spec: RunSpec) -> None:
-    """Raise InputError if `vmap_batch` is set, but the method or the model cannot train several clients at once."""
+    """Raise InputError if the method or the model cannot train the `vmap_batch` clients at once."""
     experiment = spec.experiment
     solver = spec.method.local
     for is_set, reason in (

@@ -44,7 +44,7 @@ def refuse_nested_run() -> None:
 
 @contextmanager
 def exclusive_process() -> Iterator[None]:
-    """Let one thread at a time into this `with` block. At its end, restore the settings that a run changes.
+    """Let one thread at a time into the `with` block, and restore the settings that a run changes.
 
     These are torch's default dtype, its number of threads, its choice of algorithms, and the global generators of
     Python, NumPy and torch.
@@ -60,7 +60,7 @@ def exclusive_process() -> Iterator[None]:
 
 
 def _say_that_runs_wait() -> None:
-    """Log once per process that a run waits. A sweep in threads waits many times, and one line is enough."""
+    """Log that a run waits, once per process. A sweep in threads would log it many times."""
     if not _guard.waited_before:
         _guard.waited_before = True
         logger.warning(

@@ -29,7 +29,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION
 from fedraa.objectives import Target
-from fedraa.rundir.atomic_files import write_text
+from fedraa.rundir.atomic_files import json_text, write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
@@ -40,8 +40,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registry of each field with a component. It can compare two descriptions of a component, even if one is a text and
-# the other is a mapping.
+# The registries can compare a component's text with its mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -73,8 +72,8 @@ def load_for_resume(
         model: The model, if the run was started with an object.
         dataset: The dataset, if the run was started with an object.
         fields: New limits, and the components that were passed as objects at the start.
-        trust: Allow the import of user code that config.json names.
-        doing: Receives a text about each long step.
+        trust: True to allow the import of user code that config.json names.
+        doing: Called with a text about each long step.
 
     Raises:
         InputError: The run has ended and is not extended, an object is missing or differs, or the log or the
@@ -102,9 +101,9 @@ def rebuild_run(
     trust: bool,
     doing: Callable[[str], None] = report_nothing,
 ) -> RunSpec:
-    """Return the run that this directory describes, with the objects and the limits in `fields`.
+    """Return the run that a directory describes, with the objects and the limits in `fields`.
 
-    The arguments are those of `load_for_resume`.
+    `load_for_resume` documents the arguments.
 
     Raises:
         InputError: An object is missing or differs, or the configuration was changed or has another format.
@@ -123,9 +122,9 @@ def rebuild_run(
 
 
 def resume_command(spec: RunSpec, directory: Path) -> str:
-    """Return the command that resumes an interrupted run, or the Python call if objects must be passed again."""
+    """Return the command that resumes an interrupted run, or the Python call if it needs objects."""
     written = spec.experiment.model_dump(mode="json")
-    from_scripts = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
+    from_scripts = [name for name, value in written.items() if any(map(_is_script_path, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
     if names:
         return _resume_call(directory, names)
@@ -136,9 +135,9 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
 
 
 def extend_limits(directory: Path, spec: RunSpec) -> None:
-    """Write the limits of `spec` into the run's configuration, and remove the files that a run writes at its end.
+    """Write new limits into the run's configuration, and remove the files that a run writes at its end.
 
-    If the process is killed in this function, the run counts as interrupted, with either the old or the new limits.
+    If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits.
     """
     if is_written(directory / EVENTS):
         raise InputError("run", "another process writes this run", got=directory, hint="wait for it, or stop it")
@@ -148,7 +147,7 @@ def extend_limits(directory: Path, spec: RunSpec) -> None:
         (directory / name).unlink(missing_ok=True)
     changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
     changed["resolved"] |= {PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
-    write_text(directory / CONFIG, json.dumps(config | changed, indent=2) + "\n")
+    write_text(directory / CONFIG, json_text(config | changed))
 
 
 def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:
@@ -163,7 +162,7 @@ def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[st
     for name, written in config["experiment"].items():
         if name in needed:
             continue
-        gone = [path for path in paths_in(written) if _is_gone(name, path)]
+        gone = [path for path in paths_in(written) if _is_missing_script_object(name, path)]
         if gone:
             needed[name] = f"the {name} {', '.join(gone)} of a script or a notebook"
     missing = [name for name in needed if passed.get(name) is None]
@@ -174,18 +173,17 @@ def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[st
 
 
 def _resume_call(directory: Path, names: Sequence[str]) -> str:
-    """Return the Python call that resumes a run and passes these objects again."""
+    """Return the Python call that resumes a run and passes the named objects again."""
     return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in names)])})"
 
 
-def _is_of_a_script(path: str) -> bool:
-    """Return True for the import path of an object in a script or a notebook, which no command can import."""
+def _is_script_path(path: str) -> bool:
     return "<" in path or path.startswith("__main__:")
 
 
-def _is_gone(name: str, path: str) -> bool:
-    """Return True if the path names an object of a script or notebook, and the current program has no such object."""
-    if "<" in path or not _is_of_a_script(path):
+def _is_missing_script_object(name: str, path: str) -> bool:
+    """Return True for the path of a script's or notebook's object that the current program lacks."""
+    if "<" in path or not _is_script_path(path):
         return "<" in path
     try:
         import_object(name, path)
@@ -215,7 +213,7 @@ def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
     """Raise InputError if these fields of config.json name code to import, which an attacker may have written."""
     paths = foreign_in(written)
     if paths:
-        problem = f"it names code that would be imported and run, {', '.join(paths)}"
+        problem = f"its config.json names code to import: {', '.join(paths)}"
         raise InputError("run", problem, got=directory, hint="give --trust, in Python trust=True, if you trust it")
 
 
@@ -242,13 +240,7 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
-    """Raise InputError for the first field that differs between two experiments, in the form of config.json.
-
-    Args:
-        was: The experiment in the run directory.
-        now: The experiment with the passed fields.
-        names: The fields to compare.
-    """
+    """Raise InputError for the first field in `names` that differs between two experiments."""
     for name in sorted(names):
         if now[name] == was.get(name):
             continue
@@ -262,7 +254,7 @@ def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str])
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Raise InputError if a resolved value in config.json differs from the value with which the run would continue.
+    """Raise InputError if a resolved value in config.json differs from the run's.
 
     Args:
         directory: The run directory, for errors.
@@ -280,28 +272,14 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
         raise InputError("run", problem, got=directory, hint="give the model, dataset and fleet of its start")
 
 
-def _check_further(value: object, before: Target, now: Target | None) -> None:
-    """Raise InputError unless the new target has the same metric as the previous one and is harder to reach.
-
-    Args:
-        value: The new target in the form in which the user gave it.
-        before: The previous target.
-        now: The new target.
-    """
+def _check_harder_target(value: object, before: Target, now: Target | None) -> None:
     if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
         expected = f"a target for {before.name} that is harder to reach than {before}"
         raise InputError("target", got=value, expected=expected, hint="give such a target, or leave it out")
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
-    """Raise InputError if config.json does not describe the method of the experiment. New limits are ignored.
-
-    Args:
-        directory: The run directory, for errors.
-        was: The method in its configuration.
-        spec: The run as it would continue.
-        longer: The names of the new limits.
-    """
+    """Raise InputError if config.json does not describe the method of the experiment. New limits are ignored."""
     now = spec.method.described()
     if longer and isinstance(was.get("schedule"), Mapping):
         kept = {name: value for name, value in was["schedule"].items() if name not in longer}
@@ -316,14 +294,14 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
 
 
 def differing_part(was: Mapping[str, Any], method: Method) -> str | None:
-    """Return the first part of a method that differs from config.json's description, or None if no part does."""
+    """Return the first part of a method that differs from its description in config.json, or None."""
     return _differing_path(was, json.loads(json.dumps(method.described())))
 
 
 def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
-    """Return the path of the first part in which two descriptions of a method differ, or None.
+    """Return the path of the first difference between two descriptions of a method, or None.
 
-    A component may be described as a text in one of them and as a mapping in the other.
+    A component may be a text in one of them and a mapping in the other.
 
     Args:
         was: A part of the description in config.json.
@@ -348,7 +326,9 @@ def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
 
 
 def _creates_component(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text creates the described component. For a custom one, only values in the text are compared.
+    """Return True if the text creates the described component.
+
+    For a custom component, only values in the text are compared.
 
     Args:
         text: The text of a component, such as `adam(beta1=0.8)`.
@@ -362,13 +342,7 @@ def _creates_component(text: str, described: Mapping[str, Any], where: str) -> b
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
-    """Raise InputError unless every new limit is larger than before, and one of them is the limit that ended the run.
-
-    Args:
-        history: The run in its directory.
-        longer: The new limits.
-        spec: The run as it would continue.
-    """
+    """Raise InputError unless all new limits are larger, and one of them is the limit that ended the run."""
     was = history.config["resolved"]["limits"]
     now = vars(spec.limits)
     for name, value in longer.items():
@@ -376,7 +350,7 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
         if before is None:
             raise InputError(name, "the run has no such limit", got=value, hint="leave it out")
         if name == "target":
-            _check_further(value, Target(**before), spec.limits.target)
+            _check_harder_target(value, Target(**before), spec.limits.target)
         elif now[StopOptions.LIMITS[name]] <= before:
             expected = f"more than {before:g}, the limit of the run"
             raise InputError(name, got=value, expected=expected, hint="give more, or leave it out")

@@ -1,4 +1,4 @@
-"""The settings in config.json that the user must not change before a resume. Each checkpoint has a copy to compare."""
+"""The settings in config.json that must not change before a resume. Each checkpoint has a copy of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from fedraa.errors import short_text
 
 
 def pinned_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that must stay the same: the experiment, and the limit on evaluations in progress."""
+    """Return the experiment and the limit on evaluations in progress, which must not change before a resume."""
     return {**config["experiment"], PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
 
 
 def first_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a clause about the first changed setting that affects the result, or None if there is none."""
+    """Return a clause about the first changed setting that affects the result, or None."""
     may_change = Experiment.may_change()
     for name, value in was.items():
         if name not in may_change and now.get(name) != value:

@@ -7,7 +7,7 @@ from fedraa.messages import State, Task
 
 
 class RunClock:
-    """The time of a run, from 0 on: in cost units on the virtual clock, in seconds on the wall clock.
+    """The time of a run from 0 on: cost units on the virtual clock, seconds on the wall clock.
 
     Args:
         timing: The timing model, which gives the duration of each task.
@@ -26,7 +26,7 @@ class RunClock:
         return time.monotonic() - self._started_at
 
     def exclude(self, seconds: float) -> None:
-        """Subtract `seconds` from the run's real time, because no client could train during this interruption."""
+        """Exclude an interruption of `seconds` from the real time."""
         self._started_at += seconds
 
     def due(self, task: Task) -> float:

@@ -24,7 +24,7 @@ from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.indices import count_owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
-# The key of the limit on evaluations in progress, in the resolved configuration.
+# Key of the limit on evaluations in progress.
 PENDING_EVALS_KEY = "max_pending_evals"
 
 
@@ -39,7 +39,7 @@ def params_digest(spec: RunSpec, params: Vector) -> str:
 
 
 def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, object]:
-    """Return the resolved configuration of a run. It contains everything that a later check of the run's log needs.
+    """Return the resolved configuration of a run, with everything that a check of its log needs.
 
     Args:
         spec: The run.
@@ -85,14 +85,14 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
 
 
 def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:
-    """Return the key `attackers` with the numbers of the attacking clients, or nothing without an attack."""
+    """Return the numbers of the attacking clients under the key `attackers`; empty without an attack."""
     if spec.attack is None:
         return {}
     return {"attackers": sorted(spec.attack.attackers)}
 
 
 def _describe_privacy(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """Return the key `privacy` with the values from which the privacy loss follows, or nothing without privacy."""
+    """Return the values from which the privacy loss follows under the key `privacy`; empty without privacy."""
     if spec.privacy_terms is None:
         return {}
     return {"privacy": spec.privacy_terms.described()}
@@ -105,7 +105,7 @@ def _describe_inputs(spec: RunSpec) -> Any:
 
 
 def described_base(spec: RunSpec) -> dict[str, object] | None:
-    """Return a description of the model's frozen parameters and buffers, or None if it has none.
+    """Return a description of the model's frozen parameters and buffers; None without any.
 
     Updates and checkpoints do not contain these values. Buffers that training changes are not described.
     """
@@ -121,10 +121,10 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     }
 
 
-# These results are cached because the packages and the source of a process stay the same after their import.
+# Packages and source of a process stay the same after their import.
 @cache
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package, or None if the package is not installed."""
+    """Return the version of an installed package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -133,7 +133,7 @@ def installed_version(package: str) -> str | None:
 
 @cache
 def source_commit() -> str | None:
-    """Return the git commit of this source tree, or None if the source is no git checkout."""
+    """Return the git commit of this source tree, or None outside of a git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -22,7 +22,7 @@ from fedraa.data import Federated, Transforms
 from fedraa.data.division import FEW
 from fedraa.data.tree import Tree, count_bytes, list_leaves, take_rows
 from fedraa.devices.availability import Timing
-from fedraa.devices.costs import BYTES
+from fedraa.devices.costs import FLOAT32_BYTES
 from fedraa.devices.fleet import Fleet
 from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
@@ -43,20 +43,19 @@ from fedraa.submodels.meter import measure_cost
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 
 DEFAULT_ROUNDS = 20
-# Maximum number of rounds of a run with a target and without another limit. The target may be out of reach.
+# Maximum number of rounds of a run with a target and no other limit.
 DEFAULT_ROUNDS_TO_TARGET = 1000
-# Number of clients with personal models in an evaluation, unless the experiment sets a number.
+# Default number of clients whose personal models an evaluation tests.
 PERSONAL_EVALS = 100
-# Number of samples on which an evaluation estimates the statistics of normalisation layers. More would only cost time.
+# Number of samples from which an evaluation estimates the statistics of normalisation layers.
 STATISTICS_SAMPLES = 10_000
-# Maximum number of bytes of these samples if they are read from a data source. About `FEW` samples are read in any
-# case.
+# Maximum bytes of these samples from a data source. About `FEW` samples are read in any case.
 STATISTICS_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class RunSpec:
-    """All inputs of a run, plain and picklable. The user's process builds it, and the server runs it."""
+    """All inputs of a run, plain and picklable."""
 
     experiment: Experiment
     method: Method
@@ -127,7 +126,7 @@ class RunSpec:
 
     @property
     def max_participants(self) -> int:
-        """The largest number of clients that can take part in the run, given its limits."""
+        """The largest number of clients that can take part, by the run's limits."""
         schedule = self.method.schedule
         clients = self.experiment.client_count
         steps = self.limits.steps
@@ -158,7 +157,7 @@ class RunSpec:
 
     @cached_property
     def stem(self) -> SplitCosts | None:
-        """The half of the model that clients hold in split learning, or None without split learning."""
+        """The client's half of the model in split learning; None without split learning."""
         split = self.method.local.split
         if not split:
             return None
@@ -176,7 +175,7 @@ class RunSpec:
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
-        """The cost of each submodel shape that is known before the start."""
+        """The cost of the whole model, and of each submodel that the method fixes before the start."""
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
@@ -187,14 +186,14 @@ class RunSpec:
 
     @cached_property
     def shared(self) -> Mask | None:
-        """True for the coordinates [d] that clients send; None if no layer stays at the clients."""
+        """Mask [d] of the coordinates that clients send; None for all."""
         if not self.personal_names:
             return None
         return ~personal_mask(self.traced, self.personal_names, self.traced.module)
 
     @property
     def kept_models(self) -> KeptModels | None:
-        """The personal models that clients keep, or None if the method has none or evaluations do not use them."""
+        """The personal models that clients keep; None if the method has none or evaluations do not use them."""
         algorithm = self.method.local.algorithm
         if not self.personal_clients or not (algorithm.has_personal_model or self.personal_names):
             return None
@@ -205,8 +204,7 @@ class RunSpec:
     def personal_clients(self) -> list[int]:
         """The clients whose personal models are evaluated, drawn from the honest clients with test samples.
 
-        `personalised` sets their number. If it is not set, a method that keeps personal models evaluates at most
-        `PERSONAL_EVALS` clients, and other methods none.
+        `personalised` sets their number. By default a method that keeps personal models has up to `PERSONAL_EVALS`.
         """
         count = self.experiment.personalised
         if count is None and (self.method.local.algorithm.has_personal_model or self.personal_names):
@@ -235,23 +233,21 @@ class RunSpec:
 
     @property
     def kept_bytes(self) -> int:
-        """The size in bytes of the values that one client keeps between its tasks."""
-        return BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
+        """Bytes of the values that one client keeps between its tasks."""
+        return FLOAT32_BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
 
     @property
     def noise_bytes(self) -> int:
-        """The bytes that the server needs for the clipped deltas and the noise of central privacy; 0 without it."""
+        """Bytes that the server needs for the clipped deltas and the noise of central privacy; 0 without it."""
         if self.privacy is None or self.privacy.local:
             return 0
         return NOISE_BYTES * self.params.size
 
     @property
     def privacy_terms(self) -> PrivacyTerms | None:
-        """The values from which the privacy loss follows, or None without privacy.
+        """The values from which the privacy loss follows; None without privacy.
 
-        The random sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central
-        privacy. With submodels, the coverage would reveal which clients took part. With local privacy, the server sees
-        which clients send an update.
+        Sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central privacy.
         """
         if self.privacy is None:
             return None
@@ -267,7 +263,7 @@ class RunSpec:
         return PrivacyTerms(self.privacy.noise, delta, per_release, sampling, self.privacy.local)
 
     def without_training_rows(self) -> "RunSpec":
-        """Return the run with only those training samples that evaluations need.
+        """Return the run without the training samples that evaluations do not need.
 
         The numbers of samples of the clients stay known.
         """
@@ -277,10 +273,9 @@ class RunSpec:
     def evaluation_data(self) -> Federated:
         """The test data, and the training data that evaluations need.
 
-        If training changes buffers of the model, evaluations estimate these buffers on training samples: on all of
-        them, or on a uniform subset of `STATISTICS_SAMPLES`. If the samples come from a data source, this property
-        reads the subset, up to `STATISTICS_BYTES`. With the option `statistics="all"`, every evaluation reads all
-        samples. Clients that are evaluated separately keep all their samples.
+        If training changes buffers of the model, evaluations estimate them on a uniform subset of the training samples:
+        at most `STATISTICS_SAMPLES` and, from a data source, `STATISTICS_BYTES`. With `statistics="all"`, every
+        evaluation reads all samples.
         """
         if isinstance(self.data, EvaluationData):
             return self.data
@@ -293,7 +288,7 @@ class RunSpec:
         return EvaluationData.of(data, shards, streamed=streamed, reported=self._reported_clients())
 
     def _reported_clients(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients that clients.csv reports, or None if the run writes no clients.csv."""
+        """Return the clients in clients.csv, or None if the run writes no clients.csv."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None
@@ -321,21 +316,20 @@ class RunSpec:
         return replace(empty, dataset=replace(empty.dataset, x_train=x))
 
     def _without_samples(self) -> Federated:
-        """Return the data without any training samples."""
         dataset = self.data.dataset
         no_rows = {name: take_rows(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
         return replace(self.data, dataset=replace(dataset, **no_rows))
 
 
 def participation_of(schedule: Schedule) -> Selection | None:
-    """Return the component that chooses a schedule's clients in each round, or None if the schedule has no rounds."""
+    """Return the component that chooses a schedule's clients in each round, or None without rounds."""
     if not isinstance(schedule, Barrier):
         return None
     return PARTICIPATION.resolve(schedule.participation)
 
 
 def make_metric_spec(objective: Objective, metrics: Sequence[NamedMetric]) -> MetricSpec:
-    """Return the metrics of every evaluation: the metrics of the objective, and the user's metrics."""
+    """Return the metrics of every evaluation: the objective's and the user's."""
     built_in = objective.summary()
     less = (*built_in.less, *(metric.name for metric in metrics if metric.better == "min"))
     return replace(built_in, less=less, own=tuple(metric.name for metric in metrics))

@@ -27,7 +27,7 @@ RANDOM_INPUT_SIZES = (30.0, 1000.0)
 For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
 
-# The objectives that take logits, each with the dimension of the model's outputs along which probabilities sum to 1.
+# Objectives that take logits, with the output dimension along which probabilities sum to 1.
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 
@@ -41,7 +41,7 @@ def issue_warnings(sentences: Iterable[str | None]) -> None:
 def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
     """Return a warning if the absolute value of an input exceeds `LARGEST_INPUT`.
 
-    If clients read their samples from a data source, only a few samples are checked.
+    Only a few samples of a data source are checked.
     """
     for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
         for name, x in _named_arrays(tree, split):
@@ -49,21 +49,12 @@ def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
                 continue
             largest, channel = _largest_input(x)
             if largest > LARGEST_INPUT:
-                problem = _about_large(name, largest, channel, data, standardise=standardise)
+                problem = _describe_large_input(name, largest, channel, data, standardise=standardise)
                 return f"dataset {data.dataset.name!r}: {problem}"
     return None
 
 
-def _about_large(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
-    """Return a text about an input with large values: the problem and the remedy.
-
-    Args:
-        name: The name of the input.
-        largest: The largest absolute value.
-        channel: The channel that contains this value.
-        data: The data of the run.
-        standardise: True if the run standardises inputs.
-    """
+def _describe_large_input(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
     if any(scaling is not None for scaling in list_leaves(data.scaling)):
         return (
             f"{name} reaches {largest:.4g} standard deviations in channel {channel}, which often ends training in NaN; "
@@ -95,7 +86,7 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def find_unused_labels(data: Federated) -> str | None:
-    """Return a warning if the smallest training label is not 0. The user's labels probably count from 1."""
+    """Return a warning if the smallest training label is not 0, because labels probably count from 1."""
     if data.labels is None or not data.labels.size:
         return None
     first = int(data.labels.min())
@@ -110,9 +101,9 @@ def find_unused_labels(data: Federated) -> str | None:
 
 
 def find_probabilities(model: nn.Module, example: Tree, objective: Objective) -> str | None:
-    """Return a warning if the outputs of a model look like probabilities, but the objective takes logits.
+    """Return a warning if the model seems to return probabilities, but the objective takes logits.
 
-    Outputs between 0 and 1 look like probabilities if they sum to 1, or if they stay between 0 and 1 for large random
+    Outputs between 0 and 1 count as probabilities if they sum to 1, or if they stay between 0 and 1 for large random
     inputs.
 
     Args:
@@ -124,7 +115,7 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
         return None
     dimension = _CLASS_DIMENSION[type(objective)]
     is_token = any(not x.is_floating_point() for x in list_leaves(example))
-    outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
+    outputs = _trial_outputs(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
     if not outputs or not all(bool(((result >= 0) & (result <= 1)).all()) for result in outputs):
         return None
     sums_to_one = dimension is not None and all(_sums_to_one(result, dimension) for result in outputs)
@@ -138,10 +129,9 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
 
 
 def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
-    """Return a warning if the model predicts numbers and its fragments are trained without scaled activations.
+    """Return a warning if fragments of a model that predicts numbers train without scaled activations.
 
-    Each fragment learns to predict the whole target, and the full model adds the outputs of the fragments. Predicted
-    numbers become too large. For classes this does no harm, because the largest logit stays the largest.
+    Each fragment learns the whole target, and the full model adds their outputs, so that its numbers are too large.
 
     Args:
         fragments: The number of fragments.
@@ -160,8 +150,7 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
 def find_stacked_convolutions(model: nn.Module, stack: int, device: str) -> str | None:
     """Return a warning if a GPU trains convolutions of several tasks as one batched computation.
 
-    We measured on an H200 that the bits of such a task depend on the tasks that are trained with it. Which tasks these
-    are depends on the number of workers, and on where a resumed run continues.
+    On an H200, the bits of such a task depended on the tasks that were trained with it.
 
     Args:
         model: The model.
@@ -184,20 +173,10 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
     return outputs.shape[dimension] > 1 and bool(((sums - 1).abs() < 1e-3).all())
 
 
-def _outputs_of_trials(
+def _trial_outputs(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the model's outputs for samples, and for random inputs of each scale.
-
-    Args:
-        model: The model.
-        example: A batch of samples.
-        objective: The objective, which calls the model.
-        factors: The scales of random inputs.
-
-    Returns:
-        The outputs; an empty list if the model fails on one of the inputs.
-    """
+    """Return the model's outputs for samples and for random inputs of each scale; empty if the model fails."""
     samples = map_tree(lambda x: x[:TRIED_ROWS], example)
     generator = torch.Generator().manual_seed(0)
     trials = [samples]
@@ -207,7 +186,7 @@ def _outputs_of_trials(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             outputs = [objective.outputs(objective.forward(model.eval(), inputs)) for inputs in trials]
-    # A user's model may refuse such inputs with any exception.
+    # A user's model may refuse random inputs with any exception.
     except Exception:
         return []
     finally:
@@ -223,7 +202,7 @@ def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tenso
 
 
 def find_no_step(summary: Mapping[str, Any]) -> str | None:
-    """Return a warning if a run ended before its first step, or if no update arrived before its round closed."""
+    """Return a warning if a run made no step, or if no update arrived before its round closed."""
     if summary["steps"]:
         if summary["tasks"]:
             return None

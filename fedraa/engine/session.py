@@ -1,6 +1,5 @@
 """The session of a run: it runs the loop with one executor, and writes the run directory."""
 
-import json
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,9 @@ from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run, param
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
-from fedraa.rundir.atomic_files import raise_unwritable, replace_file, write_text
+from fedraa.rundir.atomic_files import json_text, raise_unwritable, replace_file, write_text
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
-from fedraa.rundir.clients_file import columns_of
+from fedraa.rundir.clients_file import clients_csv_columns
 from fedraa.rundir.digests import write_seal
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, FAILURE, MODEL, SEAL, SUMMARY
@@ -36,15 +35,13 @@ from fedraa.rundir.profile import PROFILE, Spent
 from fedraa.rundir.summary import summarise_run
 from fedraa.server.stores.local import Store
 
-# The wall clock starts when all workers have started, or after this number of seconds, because some workers may never
-# start for lack of resources.
+# The wall clock starts after this time even if some workers have not started, because they may lack resources.
 MAX_START_S = 60.0
-# Seconds between two checks for a request to stop.
-CHECK_SECONDS = 0.1
+STOP_CHECK_INTERVAL_S = 0.1
 
 
 class RunSession:
-    """The owner of a run's loop. It is in the user's process, or in the Ray actor of the server."""
+    """The owner of a run's loop, in the user's process or in the server's Ray actor."""
 
     def __init__(
         self,
@@ -66,8 +63,8 @@ class RunSession:
             executor: Trains the tasks.
             stop: Ends the run when it is set.
             callbacks: Receive all events of the run.
-            driver: Identifies the user's process if the session runs in another process, else None.
-            description: The description of the user's process if the session runs in another process, else None.
+            driver: Identifies the user's process if it is another process; None otherwise.
+            description: The description of the user's process if it is another process; None otherwise.
             store: Keeps the parameters. With None, the server keeps them.
         """
         self._spec = spec
@@ -76,7 +73,7 @@ class RunSession:
         self._dispatcher = EventDispatcher(callbacks)
         experiment = spec.experiment
         self._log = EventLog(directory, driver, self._dispatcher.recorded, clients=experiment.client_evals is not None)
-        # The settings that must stay the same until a resume. Each checkpoint contains them.
+        # Settings that must stay the same until a resume.
         self._pinned: dict[str, Any] = {}
         self._workers = executor.workers
         self._store = store
@@ -106,20 +103,20 @@ class RunSession:
         client_evals = self._spec.experiment.client_evals
         if client_evals is None:
             return ClientResults()
-        # With the setting `final`, the results of only the last evaluation are written.
+        # With the setting `final`, only the last evaluation is written.
         every: int | None = None
         if client_evals == "all":
             every = 1
         elif isinstance(client_evals, int):
             every = client_evals
-        order = columns_of(self._spec.metric_spec)
+        order = clients_csv_columns(self._spec.metric_spec)
         return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 
     def execute(self, *, resume: bool = False) -> bool:
         """Run to the end and write the model and the summary. Return False if the run was stopped and saved.
 
         Args:
-            resume: Continue from the last usable checkpoint. If the run has ended already, do nothing.
+            resume: True to continue from the last usable checkpoint. A run that has ended does nothing.
 
         Raises:
             ValueError: No checkpoint can be used.
@@ -138,7 +135,7 @@ class RunSession:
             self._dispatcher.deliver()
             return True
         except RunFailed as error:
-            # If the disk caused the failure, this write also fails. Its error must not replace the first one.
+            # If the disk caused the failure, this write also fails. The first error is more useful.
             with suppress(OSError):
                 write_text(self._directory / FAILURE, f"{error}\n")
             raise
@@ -149,10 +146,10 @@ class RunSession:
             self._log.close()
 
     def _await_workers(self) -> None:
-        """Wait until the workers have started, so that their start does not count as time of the run."""
+        """Wait for the workers, so that their start does not count as time of the run."""
         clock = self._loop.clock
         start = clock.elapsed_seconds()
-        while not self._loop.executor.await_workers(CHECK_SECONDS):
+        while not self._loop.executor.await_workers(STOP_CHECK_INTERVAL_S):
             if self._stop.is_set() or clock.elapsed_seconds() - start > MAX_START_S:
                 break
         clock.exclude(clock.elapsed_seconds() - start)
@@ -177,11 +174,11 @@ class RunSession:
         with raise_unwritable(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             (self._directory / FAILURE).unlink(missing_ok=True)
-            # If the server died before it wrote the configuration, the run starts from the beginning.
+            # If the server died before it wrote the configuration, the run starts again.
             if state is None and not (self._directory / CONFIG).exists():
                 write_partition(self._directory, self._spec.data)
                 description = self._description or describe_run(self._spec, self._dispatcher.waits_for_evaluations)
-                write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
+                write_text(self._directory / CONFIG, json_text(description))
         config = History(self._directory).config
         self._pinned = pinned_settings(config)
         self._loop.evaluations.max_pending_evals = config["resolved"][PENDING_EVALS_KEY]
@@ -197,7 +194,7 @@ class RunSession:
             self._dispatcher.replay_events(History(self._directory).lines(), next_undelivered)
 
     def _find_damage(self, state: State) -> str | None:
-        """Return the reason if the log has lost lines that this checkpoint needs, or None if the run can resume."""
+        """Return why the log lacks lines that the checkpoint needs, or None if the run can resume."""
         return describe_damage(self._directory, state["log"])
 
     def _write_results(self, reason: StopReason) -> None:
@@ -211,7 +208,7 @@ class RunSession:
         with raise_unwritable(self._directory):
             _save_model(module, self._directory / MODEL)
             write_text(self._directory / PROFILE, self._measure_times().model_dump_json(indent=2) + "\n")
-            summary = json.dumps(self._make_summary(), indent=2) + "\n"
+            summary = json_text(self._make_summary())
             write_seal(self._directory, {SUMMARY: summary})
             write_text(self._directory / SUMMARY, summary)
 
@@ -224,7 +221,7 @@ class RunSession:
         )
 
     def _make_summary(self) -> dict[str, object]:
-        """Return the summary. It has the key `average` if the metrics measure a mean of the last models."""
+        """Return the summary, with the key `average` if the metrics measure a mean of the last models."""
         summary: dict[str, object] = {**summarise_run(History(self._directory))}
         summary["time_to_target"] = self._loop.evaluations.time_to_target
         if self._spec.method.schedule.polyak_fraction:
@@ -234,7 +231,7 @@ class RunSession:
         return summary
 
     def _save_checkpoint(self) -> float:
-        """Save a checkpoint. Return the duration in seconds of the newest checkpoint on the disk."""
+        """Save a checkpoint. Return the seconds in which the newest checkpoint was written."""
         self._log.sync()
         state = self._loop.state() | {ASKED: self._pinned}
         with raise_unwritable(self._directory):
@@ -247,7 +244,7 @@ class RunSession:
 
 
 def _save_model(module: nn.Module, path: Path) -> None:
-    """Write the model. If the disk fails, raise the error of the disk instead of torch's error about it."""
+    """Write the model. If the disk fails, raise the disk's error instead of torch's."""
     try:
         with replace_file(path) as stream:
             torch.save(module.state_dict(), stream)

@@ -1,4 +1,4 @@
-"""Handlers of Ctrl-C and SIGTERM. Either ends a run with a checkpoint, and a second Ctrl-C ends it at once."""
+"""Handlers of Ctrl-C and SIGTERM. Either signal ends a run with a checkpoint. A second Ctrl-C ends it at once."""
 
 import signal
 import threading
@@ -8,19 +8,19 @@ from types import FrameType
 
 
 class Stop(threading.Event):
-    """A request to stop. Inside the block `honoured` a run can end with a checkpoint."""
+    """A request to stop. In the block `honoured`, the run reacts to it by a checkpoint."""
 
     _well = False
 
     def ask(self) -> None:
-        """Handle the first Ctrl-C: request a stop, and raise KeyboardInterrupt if no run can end with a checkpoint."""
+        """Request a stop. Raise KeyboardInterrupt outside of the block `honoured`."""
         self.set()
         if not self._well:
             raise KeyboardInterrupt("stopped before the run began")
 
     @contextmanager
     def honoured(self) -> Iterator[None]:
-        """Mark the block in which a run reacts to a request to stop: it writes a checkpoint and ends."""
+        """Mark the block in which a run reacts to a request to stop by a checkpoint and its end."""
         self._well = True
         try:
             yield
@@ -30,9 +30,9 @@ class Stop(threading.Event):
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first Ctrl-C in the block, and raise KeyboardInterrupt at any further one.
+    """Call `stop` at the first Ctrl-C in the block. Raise KeyboardInterrupt at any further one.
 
-    This has an effect only in the main thread, and only if the user's program has set no handler for Ctrl-C.
+    This works only in the main thread, and only if the user's program has no handler for Ctrl-C.
     """
     if (
         threading.current_thread() is not threading.main_thread()
@@ -56,7 +56,7 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at SIGTERM in the block. `fedraa stop` and batch systems send this signal.
 
-    Enter the block after `ray.init`, which installs its own handler.
+    Enter the block after `ray.init`, which installs another handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,7 +70,7 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, which must be a short cleanup."""
+    """Ignore Ctrl-C in the block, which must be short."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The choice of the next action after a failed attempt of a task, and checks that end the run after a failure."""
+"""The next action after a failed attempt of a task, and checks that end the run after a failure."""
 
 from collections import Counter
 from enum import Enum
@@ -9,9 +9,9 @@ from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES, BadClients
 from fedraa.messages import Fault, Task, Update
 from fedraa.server.update_checks import model_defect
 
-# Maximum number of attempts of one task. If all attempts fail, the run fails.
+# Maximum number of attempts of one task. After the last one, the run fails.
 MAX_TASK_ATTEMPTS = 4
-# After this number of failures of one task on healthy workers, its client counts as the cause, and the task is dropped.
+# A task is dropped after this number of failures on healthy workers, because its client is the cause.
 MAX_CLIENT_FAULTS = 2
 
 
@@ -27,15 +27,15 @@ class FailureAction(Enum):
 
 
 class TaskFailures:
-    """The failed attempts of each task in flight. A resumed run starts its tasks again and so counts from zero."""
+    """Counts of the failed attempts of each task in flight. They start from zero in a resumed run."""
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
-        # Failures on healthy workers, which the client may have caused.
+        # Only failures on healthy workers, which the client may have caused.
         self._client_faults: Counter[int] = Counter()
 
     def add(self, task: int, fault: Fault) -> FailureAction:
-        """Count a failed attempt of a task and return the next action."""
+        """Count a failed attempt of a task. Return the next action."""
         self._attempts[task] += 1
         if fault.of_client:
             self._client_faults[task] += 1
@@ -58,21 +58,21 @@ def give_up(task: Task, fault: Fault) -> NoReturn:
 
 
 def check_sent_model(task: Task, outcome: Update | Fault) -> None:
-    """Raise RunFailed if the weights that the client received with the task are NaN, infinite or too large.
+    """Raise RunFailed if the weights that the client received are NaN, infinite or too large.
 
-    Then these weights caused the failed outcome, not the client or its worker.
+    They are then the cause of the failure, not the client or its worker.
     """
     defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
     if defect is not None:
         raise RunFailed(
             "model",
-            f"it was sent to client {task.client} with task {task.id}, and has {defect}",
+            f"the weights that client {task.client} received with task {task.id} have {defect}",
             hint="give --max-update-norm auto to refuse such updates",
         )
 
 
 def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) -> None:
-    """Raise RunFailed if no client is left after a failed task, or if the run cannot continue without this client.
+    """Raise RunFailed if no client is left after a failed task, or if the run needs this task's client.
 
     Args:
         bad: The record of clients with failed tasks.
@@ -83,7 +83,7 @@ def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) ->
     if task.client in bad.left_out and bad.stopped:
         hint = "give --on-bad-client skip to continue without such clients"
         if task.client == bad.needed:
-            hint = "start a run with another root client, because without its delta the model cannot move"
+            hint = "start a run with another root client"
         problem = f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}"
         raise RunFailed(f"client {task.client}", problem, hint=hint)
     last = f"the last, client {task.client} with task {task.id}: {error}"

@@ -1,4 +1,4 @@
-"""The tasks that were sent and are not finished, sorted by the times at which they are due."""
+"""The tasks that were sent and are not finished, sorted by due time."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -16,11 +16,11 @@ class SentTask:
 
 
 class TasksInFlight:
-    """The tasks in flight, and on the wall clock also the outcomes that arrived before they are due."""
+    """The tasks in flight. On the wall clock it also holds outcomes that are not due yet."""
 
     def __init__(self) -> None:
         self._sent: dict[int, SentTask] = {}
-        # This heap may contain finished tasks, but the first task in it is never finished.
+        # This heap may contain finished tasks, but never as its first task.
         self._by_due_time = DueQueue()
         self._outcomes: dict[int, Update | Fault] = {}
         self._arrived_by_due_time = DueQueue()
@@ -29,11 +29,10 @@ class TasksInFlight:
         return len(self._sent)
 
     def due_times(self) -> list[tuple[int, float]]:
-        """Return the number and the due time of each task, in the order in which the tasks were sent."""
+        """Return the number and the due time of each task, in the order of dispatch."""
         return [(number, sent.due) for number, sent in self._sent.items()]
 
     def add(self, task: Task, due: float) -> None:
-        """Add a task that is sent."""
         self._sent[task.id] = SentTask(task, due)
         self._by_due_time.push(due, task.id)
 
@@ -45,7 +44,7 @@ class TasksInFlight:
 
     @property
     def next_due(self) -> float:
-        """The earliest time at which a task is due."""
+        """The earliest due time of a task."""
         return self._by_due_time.next_due
 
     @property
@@ -54,13 +53,13 @@ class TasksInFlight:
         return self._by_due_time.next_task
 
     def remove(self, number: int) -> Task:
-        """Remove a finished task and return it."""
+        """Remove and return a finished task."""
         task = self._sent.pop(number).task
         self._drop_finished()
         return task
 
     def discard(self, number: int) -> None:
-        """Remove a task that the run no longer needs, and its outcome if that has arrived."""
+        """Remove a task that the run no longer needs, with its outcome."""
         del self._sent[number]
         self._outcomes.pop(number, None)
         self._drop_finished()
@@ -68,7 +67,6 @@ class TasksInFlight:
             self._arrived_by_due_time.pop()
 
     def _drop_finished(self) -> None:
-        """Remove finished tasks from the head of the heap."""
         while self._by_due_time and self._by_due_time.next_task not in self._sent:
             self._by_due_time.pop()
 
@@ -82,7 +80,7 @@ class TasksInFlight:
         Args:
             number: The number of the task.
             outcome: The outcome.
-            passed: The seconds since the dispatch of the task. This includes the time in which a worker trained it.
+            passed: The seconds since the dispatch of the task, including its training.
         """
         if isinstance(outcome, Update):
             outcome = replace(outcome, waited=max(0.0, passed - outcome.seconds))
@@ -91,13 +89,13 @@ class TasksInFlight:
 
     @property
     def next_outcome_due(self) -> float:
-        """The time at which the first arrived outcome is due; infinite if none has arrived."""
+        """The due time of the first arrived outcome; infinite if none has arrived."""
         if not self._arrived_by_due_time:
             return inf
         return self._arrived_by_due_time.next_due
 
     def pop_outcome(self) -> tuple[Task, Update | Fault]:
-        """Remove the task that is due first among those with an outcome. Return the task and its outcome."""
+        """Remove the first due task that has an outcome. Return the task and its outcome."""
         _, number = self._arrived_by_due_time.pop()
         outcome = self._outcomes.pop(number)
         while self._arrived_by_due_time and self._arrived_by_due_time.next_task not in self._outcomes:

@@ -1,9 +1,8 @@
 """Import torchvision even if its compiled operators do not load.
 
-The compiled operators in PyPI's wheel of torchvision do not load with a build of torch without CUDA. Torchvision's data
-sets, transforms and models do not use these operators, but its import refers to two of them and then fails. After such
-a failure, this module declares the two operators and repeats the import. The import may be in the user's code, or in a
-worker that unpickles it.
+The compiled operators in PyPI's wheel of torchvision do not load with a build of torch without CUDA. The import then
+fails, although torchvision's data sets, transforms and models use none of them. This module declares the two operators
+that the import needs, and repeats the import. The import may be in the user's code, or in a worker that unpickles it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 NAME = "torchvision"
-# The libraries must stay alive, because torch removes the declarations of a library that is deleted.
+# torch removes the declarations of a library that is deleted.
 _declared: list[Any] = []
 
 
@@ -32,13 +31,13 @@ class Finder(MetaPathFinder):
 
 
 class _RetryingLoader(Loader):
-    """A loader that declares the operators and loads again if the first load fails because they are missing."""
+    """A loader that, after a failed load, declares missing operators and loads again."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        # The original loader has the other attributes, such as those for resources and source code.
+        # All other attributes are those of the original loader.
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -55,7 +54,6 @@ class _RetryingLoader(Loader):
 
 
 def _declare_operators() -> None:
-    """Declare the two missing operators."""
     import torch
 
     # The methods of torch.library.Library have no type annotations.

@@ -30,7 +30,7 @@ from fedraa.submodels import Traced
 
 @dataclass(frozen=True, eq=False)
 class WorkerSpec:
-    """A picklable description, from which a worker makes its trainer and evaluator."""
+    """A picklable description from which a worker makes its trainer and evaluator."""
 
     traced: Traced
     solver: LocalTraining
@@ -53,7 +53,7 @@ class WorkerSpec:
     """The personal models that clients keep, if the method has them."""
 
     def trainer(self, device: str) -> TaskTrainer:
-        """Return the trainer of tasks. It adds the noise of local privacy, and applies the attack of attackers."""
+        """Return the trainer of tasks, including the noise of local privacy and the attack of attackers."""
         keep_freed_memory()
         if device == "cuda":
             make_cuda_repeatable()
@@ -97,7 +97,7 @@ class WorkerSpec:
 
 
 def choose_device(device: str) -> str:
-    """Return the torch device; `auto` means CUDA if it is available. Raise InputError if the device does not exist."""
+    """Return the torch device. `auto` is CUDA if available. Raise InputError for a missing device."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
@@ -106,13 +106,11 @@ def choose_device(device: str) -> str:
 
 
 def make_cuda_repeatable() -> None:
-    """Make this process use the CUDA algorithms that give the same bits in every run.
+    """Make this process use CUDA algorithms that give the same bits in every run.
 
-    PyTorch warns about each operation that has no such algorithm. It reads the environment variable when it first uses
-    cuBLAS, so the call must come before.
+    PyTorch warns about operations without such an algorithm. Call this before PyTorch first uses cuBLAS.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # With deterministic algorithms, PyTorch would also fill new tensors. This takes time, and only helps to find code
-    # that reads uninitialised memory.
+    # PyTorch would also fill new tensors, which takes time and only helps to find reads of uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

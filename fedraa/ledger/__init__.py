@@ -1,1 +1,1 @@
-"""The ledger: the part of a server that decides about tasks and about failed clients. It holds no parameters."""
+"""The part of a server that decides about tasks and failed clients. It holds no parameters."""

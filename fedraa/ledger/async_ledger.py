@@ -15,20 +15,18 @@ from schedulers.protocol import Costs
 
 
 class AsyncLedger(TaskLedger):
-    """The ledger of an asynchronous server: fragment versions, staleness, next clients (Fed-RAA, Algorithms 1 and 2).
+    """The decisions of an asynchronous server: fragment versions, staleness, next clients (Fed-RAA, Algorithms 1, 2).
 
-    q(j) is the number of updates of fragment j. The staleness of an update is q(j) when the update arrives minus q(j)
-    when the fragment was sent. The paper's formula t - tau, in which t and tau are numbers of server updates, is the
-    total staleness. The log holds both.
+    The staleness of an update is the number of updates of its fragment since the dispatch. The total staleness counts
+    the updates of all fragments (t - tau in the paper).
 
     Attributes:
         kept_tasks: For each client that will train the buffer of its last task again, this task.
         concurrency: The limit on the number of clients that train at the same time.
-        selector: Chooses the next client if `concurrency` has a limit. If it is None, all idle clients have the same
+        selector: Chooses the next client if `concurrency` has a limit. None: all idle clients have the same
             probability.
-        staleness_clock: Decides which staleness sets the weight of an update. With `fragment` it is the number of
-            updates of the same fragment since the dispatch, with `server` the number of all updates since the dispatch.
-        routing: Queues of tasks at the clients, which replace `concurrency` and `selector`. None without queues.
+        staleness_clock: The staleness that sets the weight of an update: `fragment`, or `server` for the total.
+        routing: Queues of tasks at the clients, which replace `concurrency` and `selector`; None without queues.
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class AsyncLedger(TaskLedger):
         self._busy: set[int] = set()
 
     def use_costs(self, costs: Costs, bound: float | None) -> None:
-        """Use the costs c[n, j] [N, M] from now on. If `bound` is None, compute the delay bound K* from them."""
+        """Use the costs c[n, j] [N, M] from now on. Compute the delay bound K* from them if `bound` is None."""
         assert self.scheduler is not None
         with convert_errors("scheduler", self.scheduler.scheduler):
             self.scheduler.plan(costs, bound)
@@ -60,9 +58,9 @@ class AsyncLedger(TaskLedger):
     def first_clients(self) -> Sequence[int]:
         """Return the clients that get a task at the start."""
         if self.routing is not None:
-            return self.routing.first()
+            return self.routing.first_clients()
         if self.selector is None or self.concurrency.limit is None:
-            return self.concurrency.first()
+            return self.concurrency.first_clients()
         return self.selector.choose_first(self.concurrency.limit)
 
     def assign(self, client: int, now: float, *, fragment: int | None = None, may_resend: bool = True) -> Dispatch:
@@ -71,10 +69,8 @@ class AsyncLedger(TaskLedger):
         Args:
             client: A client that waits for a task.
             now: Time on the run's clock.
-            fragment: The fragment, if the caller chooses it instead of the scheduler. Without a scheduler, the label of
-                the sampled submodel.
-            may_resend: False if the server sends a buffer in any case. If True, a client with a task in `kept_tasks`
-                trains the buffer of that task again.
+            fragment: The fragment, or the label of the sampled submodel. None if the scheduler chooses it.
+            may_resend: True if a client in `kept_tasks` may train the buffer of its last task again.
         """
         feasible = self.feasible(client)
         kept = self.kept_tasks.pop(client, None)
@@ -89,13 +85,13 @@ class AsyncLedger(TaskLedger):
         return self._send_task(client, fragment, version=version, step=self.step, resent=False, feasible=feasible)
 
     def staleness(self, task: int) -> Staleness:
-        """Return the staleness that the update of a task in flight would have now."""
+        """Return the staleness of the task's update if it arrived now."""
         dispatch = self.in_flight[task]
         version = int(self.stats.counts[self.index(dispatch.fragment)])
         return Staleness(version - dispatch.version, self.step - dispatch.step)
 
-    def weighed_staleness(self, task: int) -> int:
-        """Return the fragment's staleness or the total staleness, as `staleness_clock` selects for the weight."""
+    def staleness_for_weight(self, task: int) -> int:
+        """Return the number that `staleness_clock` selects: the fragment's or the total staleness."""
         staleness = self.staleness(task)
         if self.staleness_clock == "server":
             return staleness.total
@@ -138,9 +134,7 @@ class AsyncLedger(TaskLedger):
         return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch, now))
 
     def drop(self, task: int, now: float = 0.0) -> Dropped:
-        """Count a failed task. Return what follows for its client, and the clients that get the next tasks.
-
-        A client that is retried gets a new task at once, unless it has had its maximum number of tasks.
+        """Count a failed task. Return the action for its client, and the clients that get the next tasks.
 
         Args:
             task: A task in flight.
@@ -168,11 +162,11 @@ class AsyncLedger(TaskLedger):
             self.routing.restore(state["routing"])
 
     def _next_clients(self, dispatch: Dispatch, now: float) -> tuple[int, ...]:
-        """Return the clients that get a task because this task has ended."""
+        """Return the clients that get a task after the task of `dispatch` has ended."""
         self._busy.discard(dispatch.client)
         if self.routing is not None:
-            return self.routing.next(dispatch.client, dispatch.task, self.bad_clients.excluded)
+            return self.routing.next_clients(dispatch.client, dispatch.task, self.bad_clients.excluded)
         if self.selector is not None:
             excluded = self._busy | self.bad_clients.excluded
             return tuple(self.selector.choose_next(dispatch.task, step=self.step, now=now, excluded=excluded))
-        return self.concurrency.next(dispatch.client, dispatch.task, self._busy, self.bad_clients.excluded)
+        return self.concurrency.next_clients(dispatch.client, dispatch.task, self._busy, self.bad_clients.excluded)

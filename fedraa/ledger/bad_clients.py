@@ -1,4 +1,4 @@
-"""The clients that get no more tasks, because they failed repeatedly or have had their maximum number of tasks."""
+"""Retry and quarantine of clients whose tasks fail, and the maximum number of tasks per client."""
 
 from typing import ClassVar
 
@@ -7,26 +7,22 @@ from fedraa.components.state import Stateful
 RETRY = "retry"
 QUARANTINED = "quarantined"
 STOP = "stop"
-# If this number of clients fail before any succeeds, the cause is the shared setup, not the clients.
+# If at least this number of clients fail before any succeeds, the shared setup is wrong, not the clients.
 MAX_FIRST_FAILURES = 50
 
 
 class BadClients(Stateful):
-    """The decision about a client after a failed task.
+    """The decision about a client after a failed task: retry, quarantine, or stop of the run.
 
-    After a failed task, a client gets a retry, but at most `retries` retries until its next applied update. A retry is
-    a new task with the current model and other minibatches, because the same task would only fail again. If a client
-    fails without a retry left, it is quarantined: it gets no more tasks. If `stop` is True, or if this client is
-    `needed`, the run then stops.
-
-    The run is `hopeless` if `MAX_FIRST_FAILURES` clients have failed and none has succeeded. Then the shared setup is
-    wrong, such as a custom loss, and no other client needs to be tried.
+    A retry is a new task with the current model and other minibatches. A client that fails without a retry left is
+    quarantined: it gets no more tasks. The run is `hopeless` if `MAX_FIRST_FAILURES` clients have failed and none has
+    succeeded.
 
     Args:
         retries: The maximum number of retries between two applied updates of a client.
-        stop: True to stop the run when a client has used up its retries.
+        stop: True to stop the run when a client is quarantined.
         needed: A client without which the run stops.
-        max_tasks: The maximum number of tasks of a client, None without a maximum.
+        max_tasks: The maximum number of tasks of a client; None without a maximum.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("left_out", "excluded", "_failures", "_any_well")
@@ -55,7 +51,7 @@ class BadClients(Stateful):
         return bool(self.left_out) and (self.stop or self.needed in self.left_out)
 
     def count_tasks(self, client: int, tasks: int) -> None:
-        """Exclude the client from further tasks if it has been sent its maximum number of tasks.
+        """Exclude a client that has been sent its maximum number of tasks.
 
         Args:
             client: The client.
@@ -64,8 +60,8 @@ class BadClients(Stateful):
         if tasks == self._max_tasks:
             self.excluded.add(client)
 
-    def failed(self, client: int) -> str:
-        """Count a failed task of the client. Return the action: RETRY, QUARANTINED or STOP."""
+    def count_failure(self, client: int) -> str:
+        """Count a failed task. Return RETRY, QUARANTINED or STOP."""
         failures = self._failures[client] = self._failures.get(client, 0) + 1
         if failures <= self.retries:
             return RETRY
@@ -75,7 +71,7 @@ class BadClients(Stateful):
             return STOP
         return QUARANTINED
 
-    def well(self, client: int) -> None:
-        """Set the client's number of failures to 0 after its update was applied."""
+    def count_success(self, client: int) -> None:
+        """Count an applied update: the client has all of its retries again."""
         self._failures.pop(client, None)
         self._any_well = True

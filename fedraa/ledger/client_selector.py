@@ -1,4 +1,4 @@
-"""The choice of clients in a run: it passes observations about clients to a Selection, and checks the result."""
+"""The choice of clients: it passes observations about clients to a Selection, and checks the result."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -8,18 +8,16 @@ import numpy as np
 
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
-from fedraa.components.text import is_ours, text_of
+from fedraa.components.text import is_built_in, text_of
 from fedraa.errors import InputError, short_text
-from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_view
+from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_observations
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
 from fedraa.messages import State
 from fedraa.rng import generator
 
 
 class ClientSelector:
-    """The choice of the clients of a round, or of the next client of an asynchronous server.
-
-    A Participation needs no observations about clients, so the selector records none for it.
+    """The choice of the clients of a round, or of an asynchronous server's next client.
 
     Args:
         selection: Chooses the clients. Its state may change with each choice.
@@ -27,7 +25,7 @@ class ClientSelector:
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        alone: Number of rounds at the start in which only one client trains: the first that is not quarantined.
+        single_client_rounds: Number of first rounds in which only the first client that is not quarantined trains.
         field: The field of the experiment that contains the selection, for errors.
     """
 
@@ -39,16 +37,16 @@ class ClientSelector:
         clients: int,
         seed: int,
         over_selection: float = 1.0,
-        alone: int = 0,
+        single_client_rounds: int = 0,
         field: str = "participation",
     ) -> None:
         self._field = field
         self._selection = selection
         self._clients = clients
         self._seed = seed
-        self._alone = alone
+        self._single_client_rounds = single_client_rounds
         self.stats: ClientStats | None = None
-        if needs_view(selection):
+        if needs_observations(selection):
             assert facts is not None
             self.stats = ClientStats(facts)
         self.needed: int | None = None
@@ -56,7 +54,7 @@ class ClientSelector:
         if over_selection > 1:
             self.needed = _needed_count(selection, "over_selection", over_selection)
             started = min(clients, ceil(over_selection * self.needed))
-            if not needs_view(selection):
+            if not needs_observations(selection):
                 self._selection = replace(selection, count=started)  # type: ignore[type-var]
             self._started = started
         else:
@@ -70,20 +68,20 @@ class ClientSelector:
             now: Time on the run's clock.
             left_out: Quarantined clients.
         """
-        if round < self._alone:
+        if round < self._single_client_rounds:
             return [next(client for client in range(self._clients) if client not in left_out)]
-        if not needs_view(self._selection):
+        if not needs_observations(self._selection):
             return draw_cohort(self._selection, self._clients, round, self._seed, left_out)
         rng = generator(self._seed, "selection", round)
         return self._choose(self._started, rng, step=round, now=now, excluded=left_out)
 
     def choose_first(self, count: int) -> Sequence[int]:
-        """Return the clients that train first at an asynchronous server."""
+        """Return the clients that an asynchronous server starts first."""
         rng = generator(self._seed, "selection")
         return self._choose(count, rng, step=0, now=0.0, excluded=())
 
     def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
-        """Return the client that gets the next task of an asynchronous server, or no client if all are excluded.
+        """Return an asynchronous server's next client, or no client if all are excluded.
 
         Args:
             task: The number of the ended task.
@@ -97,12 +95,17 @@ class ClientSelector:
         return self._choose(1, rng, step=step, now=now, excluded=excluded, exactly=True)
 
     def record_update(self, client: int, label: int, *, loss: float, duration: float, step: int) -> None:
-        """Record an update of a client. The arguments are those of `ClientStats.record_update`."""
+        """Record an update of a client. `ClientStats.record_update` documents the arguments."""
         if self.stats is not None:
             self.stats.record_update(client, label, loss=loss, duration=duration, step=step)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record that a task of a client was lost when the time `elapsed` had passed since its dispatch."""
+        """Record a lost task of a client.
+
+        Args:
+            client: The client.
+            elapsed: Time from the dispatch of the task to its loss.
+        """
         if self.stats is not None:
             self.stats.record_lost(client, elapsed)
 
@@ -157,13 +160,13 @@ class ClientSelector:
 
 
 def _needed_count(selection: Selection, field: str, got: object) -> int:
-    """Return a selection's number of clients per round.
+    """Return the selection's number of clients per round, which the option `field` needs.
 
     Raises:
-        InputError: The selection has no such number, although the option `field` needs it.
+        InputError: The selection has no such number.
     """
     count = count_of(selection)
-    if count is None or not is_ours(type(selection)):
+    if count is None or not is_built_in(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"
         raise InputError(field, problem, got=got, hint="give a participation such as sample:10")
     return count

@@ -1,4 +1,4 @@
-"""The limit on the number of clients that train at the same time. The next client is drawn from the idle clients."""
+"""The limit on the number of clients that train at the same time."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from fedraa.rng import generator
 
 @dataclass(frozen=True)
 class Concurrency:
-    """The rule that at most `limit` clients train at the same time. If `limit` is None, all clients train.
+    """The rule that at most `limit` clients train at the same time; None lets all clients train.
 
-    Under a limit, idle clients are drawn at random. Each draw depends only on the seed and on the number of the task
-    that has ended, so a checkpoint needs no state of this rule.
+    With a limit, the next client is a random idle client. The draw depends only on the seed and on the number of the
+    task that has ended.
     """
 
     clients: int
@@ -22,17 +22,19 @@ class Concurrency:
     def limited(self) -> bool:
         return self.limit is not None and self.limit < self.clients
 
-    def first(self) -> Sequence[int]:
+    def first_clients(self) -> Sequence[int]:
         """Return the clients that train first."""
         if self.limit is None or not self.limited:
             return range(self.clients)
         drawn: list[int] = generator(self.seed, "concurrency").choice(self.clients, self.limit, replace=False).tolist()
         return drawn
 
-    def next(self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()) -> tuple[int, ...]:
-        """Return the client that gets the next task after a task of `client` ended; empty if no client can get it.
+    def next_clients(
+        self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()
+    ) -> tuple[int, ...]:
+        """Return the client that gets a task after a task of `client` ended; empty if no client can get it.
 
-        If `limited` is True, the next client is drawn from the idle clients. Otherwise it is `client` itself.
+        Without a limit this is `client` itself, otherwise a random idle client.
 
         Args:
             client: The client of the ended task.

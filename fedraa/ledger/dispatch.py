@@ -1,4 +1,4 @@
-"""The decisions of a server as values: dispatches, and the results of applied updates and failed tasks."""
+"""The decisions of a server: tasks for clients, and the results of applied updates and failed tasks."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,12 @@ class Dispatch(NamedTuple):
         task: Number of the task in the run, from 0.
         client: The client, from 0.
         turn: Number of earlier tasks of the client.
-        fragment: The fragment, from 0. If submodels are sampled, the label of the submodel: a number that its policy
-            sets.
+        fragment: The fragment, from 0. For sampled submodels, the label that their policy gives.
         version: Version of the fragment that is sent. At a synchronous server, the number of the round.
         step: Server step at dispatch.
         resent: True if the client trains the buffer of its last task again, so that the server sends nothing.
-        feasible: Fragments that the client can train within the delay bound, empty without a scheduler.
-        fragment_updates: Number of updates q(j) of each fragment [M] at the decision, empty without a scheduler.
+        feasible: Fragments that the client can train within the delay bound; empty without a scheduler.
+        fragment_updates: Number of updates q(j) of each fragment [M] at the decision; empty without a scheduler.
     """
 
     task: int
@@ -31,7 +30,7 @@ class Dispatch(NamedTuple):
 
 
 class Staleness(NamedTuple):
-    """The numbers of updates that the server applied between the dispatch of a task and the arrival of its update.
+    """Numbers of updates that the server applied between a task's dispatch and the arrival of its update.
 
     Attributes:
         fragment: Number of updates of the task's fragment.
@@ -43,7 +42,7 @@ class Staleness(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The result of an update that was applied.
+    """The result of an applied update.
 
     Attributes:
         dispatch: The dispatch of the task.
@@ -62,10 +61,10 @@ class Committed(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The result of a task that failed.
+    """The result of a failed task.
 
     Attributes:
-        dispatch: The task.
+        dispatch: The dispatch of the task.
         action: "retry", "quarantined" or "stop".
         next_clients: The clients that wait for a task now.
         round_complete: True if the round has all updates that it needs, or can get no more.

@@ -1,10 +1,10 @@
-"""The queue of tasks, in the order of their due times."""
+"""A queue of tasks in the order of their due times."""
 
 import heapq
 
 
 class DueQueue:
-    """A queue of tasks, sorted by due time. If due times are equal, the lower task number comes first."""
+    """A queue of task numbers, sorted by due time, then by number."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
@@ -14,20 +14,19 @@ class DueQueue:
 
     @property
     def next_due(self) -> float:
-        """The time at which the first task is due."""
+        """The due time of the first task."""
         return self._heap[0][0]
 
     @property
     def next_task(self) -> int:
-        """The number of the task that is due first."""
+        """The number of the first task."""
         return self._heap[0][1]
 
     def push(self, due: float, task: int) -> None:
-        """Add a task."""
         heapq.heappush(self._heap, (due, task))
 
     def discard(self, task: int) -> None:
-        """Remove a task, if it is in the queue."""
+        """Remove a task if it is in the queue."""
         self._heap = [entry for entry in self._heap if entry[1] != task]
         heapq.heapify(self._heap)
 

@@ -1,4 +1,4 @@
-"""Participation: the choice of the clients that train next."""
+"""The choice of the clients that train next."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -18,28 +18,27 @@ from fedraa.ledger.selection_context import SelectionContext
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
-# An empty cohort is drawn again. The maximum number of draws is this number times the number of clients of the run.
+# An empty cohort is drawn again, at most this number of times for each client of the run.
 DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 
 
 class Selection(Stateful, ABC):
-    """The choice of clients by the server's observations about them, such as their losses and durations.
+    """The choice of clients by the server's observations, such as losses and durations.
 
-    In rounds, a selection chooses the cohort of each round. For an asynchronous method with a `concurrency`, it chooses
-    the next client whenever a client has finished. A custom selection defines `choose`:
+    It chooses the cohort of each round, or the next client of an asynchronous method whenever a client has finished. A
+    custom selection defines `choose`:
 
         class LeastTrained(Selection):
             def choose(self, view, rng):
                 return sorted(view.candidates, key=view.participations.__getitem__)[: view.count]
 
-    A checkpoint holds all attributes of the object, or those that its class names in `state_fields`.
+    A checkpoint holds all attributes of the object, or those that its class names in `state_fields`. An attribute
+    `count` is the number of clients per round.
 
     Attributes:
         rounds_only: True if the selection has no meaning for an asynchronous method.
         is_private: True if the choice depends neither on losses nor on numbers of samples.
-
-    A selection may have an attribute `count`, the number of clients per round.
     """
 
     rounds_only: ClassVar[bool] = False
@@ -47,13 +46,13 @@ class Selection(Stateful, ABC):
 
     @abstractmethod
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> Sequence[int]:
-        """Return clients from `view.candidates`, each at most once, and at least one.
+        """Return at least one client from `view.candidates`, each at most once.
 
         An asynchronous server needs exactly `view.count` clients. Draw random numbers only from `rng`.
         """
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
-        """Return the clients of a round without calling `choose`. Only a Participation defines this method."""
+        """Return the clients of a round without observations. Only a Participation defines this method."""
         raise AssertionError(f"{type(self).__name__} needs observations about clients")
 
     def expected_size(self, clients: int) -> float | None:
@@ -66,14 +65,14 @@ class CountedSelection(Selection):
     """A selection with a number of clients per round.
 
     Attributes:
-        count: Number of clients per round. None for an asynchronous method, which needs one client at a time.
+        count: Number of clients per round. None for an asynchronous method.
     """
 
     count: Count | None = None
 
 
 class Participation(Selection):
-    """The choice of the cohort of each round, which needs no observations about clients."""
+    """A choice of each round's cohort that needs no observations about clients."""
 
     rounds_only: ClassVar[bool] = True
     is_private: ClassVar[bool] = True
@@ -105,7 +104,7 @@ class All(Participation):
 
 @dataclass(frozen=True)
 class Sample(Participation):
-    """Participation of `count` clients that are drawn uniformly without replacement (HeteroFL, FedRolex)."""
+    """Uniform sampling of `count` clients without replacement (HeteroFL, FedRolex)."""
 
     count: Count
 
@@ -119,7 +118,7 @@ class Sample(Participation):
 
 @dataclass(frozen=True)
 class Bernoulli(Participation):
-    """Participation of each client with the probability `share`, independently of the others (FedSAM)."""
+    """Independent participation of each client with the probability `share` (FedSAM)."""
 
     share: Share
 
@@ -133,24 +132,24 @@ class Bernoulli(Participation):
 
 @dataclass(frozen=True)
 class Poisson(Bernoulli):
-    """Poisson sampling: like Bernoulli, but a cohort without clients is not drawn again.
+    """Poisson sampling: Bernoulli with cohorts that may be empty.
 
-    A round without clients ends at once. The sampling of clients reduces the privacy loss only with this participation.
+    An empty round ends at once. Only this participation lets the sampling of clients reduce the privacy loss.
     """
 
 
-# The participations that draw each client independently, by name.
+# Participations that draw each client independently, by name.
 SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
 
 
 def count_of(selection: Selection) -> int | None:
-    """Return a selection's number of clients per round, or None if it has no such number."""
+    """Return the selection's number of clients per round, or None if it has none."""
     count: int | None = getattr(selection, "count", None)
     return count
 
 
 def expected_cohort(participation: object, clients: int) -> float | None:
-    """Return the expected number of clients in a round, or None if the participation cannot compute it.
+    """Return the expected number of clients in a round, or None if it is unknown.
 
     Args:
         participation: A participation, or a custom component with only the method `cohort`.
@@ -161,8 +160,8 @@ def expected_cohort(participation: object, clients: int) -> float | None:
     return participation.expected_size(clients)
 
 
-def needs_view(selection: Selection) -> bool:
-    """Return True if the selection needs observations about clients, False if it is a participation.
+def needs_observations(selection: Selection) -> bool:
+    """Return True if the selection needs observations about clients, False for a participation.
 
     A custom participation may be any object with a method `cohort`.
     """
@@ -174,7 +173,7 @@ def draw_cohort(
 ) -> Sequence[int]:
     """Return the clients of a round, ascending. Only `Poisson` may return no clients.
 
-    Quarantined clients are removed after the draw, so they do not affect which other clients are drawn.
+    Quarantined clients are removed after the draw, so that they do not affect the draw of others.
 
     Args:
         participation: Chooses the clients.
@@ -189,7 +188,7 @@ def draw_cohort(
     for attempt in range(clients * DRAWS_PER_CLIENT):
         with convert_errors("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            # If all clients take part, a check of each client is unnecessary, and would be slow for a million clients.
+            # Checking each of a million clients would be slow, and all of them take part anyway.
             if isinstance(drawn, range) and drawn == range(clients) and not left_out:
                 return range(clients)
             cohort = check_cohort(participation, drawn, clients)
@@ -205,13 +204,13 @@ def draw_cohort(
 def check_cohort(
     selection: Selection, drawn: Sequence[int], clients: int, *, field: str = "participation"
 ) -> list[int]:
-    """Return the clients that a selection chose, ascending.
+    """Return the chosen clients, ascending.
 
     Args:
-        selection: The selection, for errors.
-        drawn: The clients.
-        clients: Number of clients.
-        field: The field of the experiment that has the selection.
+        selection: The selection that chose the clients, for errors.
+        drawn: The chosen clients.
+        clients: Number of clients of the run.
+        field: The field of the experiment that has the selection, for errors.
 
     Raises:
         InputError: Some client does not exist, or occurs twice.
@@ -224,7 +223,7 @@ def check_cohort(
 
 
 def _parse_text(text: str, field: str = "participation") -> Selection:
-    """Return the selection that a text such as `sample:K`, `bernoulli:P` or `oort` describes.
+    """Return the selection for a text such as `sample:K`, `bernoulli:P` or `oort`.
 
     Args:
         text: The text.
@@ -254,8 +253,7 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
     "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text
 )
-# The registry of the field `next_client`. It has the same components as the registry of `participation`, but its errors
-# name the field `next_client`.
+# The same components as in PARTICIPATION, but errors name the field `next_client`.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(
     PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client")
 )

@@ -21,8 +21,8 @@ class RoundClosed:
 
     Attributes:
         round: The round, from 0.
-        fragments: One number per client that reported, in the order of the reports. If the model has fixed fragments,
-            it is the fragment that the client trained. If clients sample submodels, it is the label of the submodel.
+        fragments: The fragment of each client that reported, in the order of the reports. For sampled submodels, their
+            labels.
     """
 
     round: int
@@ -30,12 +30,11 @@ class RoundClosed:
 
 
 class RoundLedger(TaskLedger):
-    """The ledger of a synchronous server: cohorts, weights, and the barrier at the end of a round.
+    """The decisions of a synchronous server: cohorts, weights, and the end of a round.
 
-    Every client of a cohort gets one task, and reports once or fails. If a scheduler assigns fragments, each assigned
-    task counts at once as an update of its fragment, so that the next client gets another fragment. At the end of the
-    round the counts are corrected: each fragment that at least one client trained has one update more than before the
-    round.
+    Every client of a cohort gets one task. With a scheduler, an assigned task counts at once as an update of its
+    fragment, so that the next client gets another fragment. At the end of the round, all updates of a fragment count as
+    one.
 
     Attributes:
         cohort: The clients of the round, in the order in which they get their tasks.
@@ -66,11 +65,11 @@ class RoundLedger(TaskLedger):
 
     @property
     def reported(self) -> int:
-        """The number of clients that have reported in this round."""
+        """Number of clients that have reported in this round."""
         return len(self._reported)
 
     def begin_round(self, now: float = 0.0) -> Sequence[int]:
-        """Choose the next cohort, without excluded clients, and return it. If all are excluded, the cohort is empty.
+        """Choose and return the next cohort. It is empty if all clients are excluded.
 
         Args:
             now: Time on the run's clock.
@@ -83,7 +82,7 @@ class RoundLedger(TaskLedger):
         return self.cohort
 
     def weight(self, client: int) -> float:
-        """Return the client's weight in the mean: its number of samples, or 1 without `samples`."""
+        """Return the client's weight in the mean: its number of samples, or 1 if all clients count equally."""
         return 1.0 if self._samples is None else float(self._samples[client])
 
     def assign(self, client: int, now: float, *, fragment: int | None = None) -> Dispatch:
@@ -92,8 +91,7 @@ class RoundLedger(TaskLedger):
         Args:
             client: The client.
             now: Time on the run's clock.
-            fragment: The fragment, if the caller chooses it instead of the scheduler. Without a scheduler, the label of
-                the sampled submodel.
+            fragment: The fragment, or the label of the sampled submodel. None if the scheduler chooses it.
         """
         feasible = self.feasible(client)
         if fragment is None:
@@ -103,7 +101,7 @@ class RoundLedger(TaskLedger):
         return dispatch
 
     def commit(self, task: int, *, loss: float, duration: float = 0.0) -> Committed:
-        """Count the update of a client that reports.
+        """Count the update of a client.
 
         Args:
             task: A task in flight.
@@ -118,14 +116,14 @@ class RoundLedger(TaskLedger):
         return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._is_complete())
 
     def drop(self, task: int) -> Dropped:
-        """Count a client that failed. Its task no longer counts as an update of the fragment."""
+        """Count a failed task. It no longer counts as an update of its fragment."""
         dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1
         return Dropped(dispatch, action, round_complete=self._is_complete())
 
     def lose(self, task: int, elapsed: float) -> Dispatch:
-        """Count a task that is too late for its round. It no longer counts as an update of the fragment.
+        """Count a task that is too late for its round. It no longer counts as an update of its fragment.
 
         Args:
             task: A task in flight.
@@ -169,13 +167,12 @@ class RoundLedger(TaskLedger):
         return self._missing == 0 or (needed is not None and self.reported >= needed)
 
     def _saved_cohort(self) -> Ints | None:
-        """Return the cohort for a checkpoint. None stands for all clients, because a list of them could be large."""
+        """Return the cohort for a checkpoint. None stands for all clients, which would be a long list."""
         if isinstance(self.cohort, range):
             return None
         return np.array(self.cohort, np.int64)
 
     def _begin_round(self, quarantined: Collection[int], cohort: Sequence[int]) -> None:
-        """Begin a round with a cohort that the selector chose without the quarantined clients."""
         self._quarantined = quarantined
         self.cohort = cohort
         self.position = {client: position for position, client in enumerate(self.cohort)}

@@ -1,4 +1,4 @@
-"""The queues of an asynchronous server that routes its tasks to clients with fixed probabilities."""
+"""Queues of an asynchronous server that routes its tasks to clients with fixed probabilities."""
 
 from collections.abc import Collection, Sequence
 from typing import ClassVar
@@ -13,10 +13,9 @@ Floats = npt.NDArray[np.float64]
 
 
 class RoutedTasks(Stateful):
-    """A fixed number of tasks in queues, one queue at each client. When a task ends, a new one goes to a random client.
+    """A fixed number of tasks in queues, one queue per client. When a task ends, a new one goes to a random client.
 
-    A task waits while its client trains another one. The share of updates that come from a client therefore equals the
-    probability with which the client is drawn. The tasks of a quarantined client go to other clients.
+    A task waits while its client trains another one. The tasks of a quarantined client go to other clients.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].
@@ -28,16 +27,15 @@ class RoutedTasks(Stateful):
 
     def __init__(self, probabilities: Floats, tasks: int, seed: int) -> None:
         self.probabilities = probabilities
-        # Every random number below 1 must be below the last limit. Because of rounding, the sum may be less than 1, but
-        # the division makes the last limit exactly 1.
+        # The division makes the last limit exactly 1 in spite of rounding, so that every random number is below it.
         limits = np.cumsum(probabilities)
         self._limits = limits / limits[-1]
         self._tasks = tasks
         self._seed = seed
-        # The number of tasks at each client, including the task that the client trains.
+        # Number of tasks at each client, including the one that it trains.
         self._queues = np.zeros(len(probabilities), np.int64)
 
-    def first(self) -> Sequence[int]:
+    def first_clients(self) -> Sequence[int]:
         """Return the clients that train first."""
         rng = generator(self._seed, "routing")
         drawn = rng.choice(len(self._queues), self._tasks, replace=False, p=self.probabilities)
@@ -45,8 +43,8 @@ class RoutedTasks(Stateful):
         clients: list[int] = drawn.tolist()
         return clients
 
-    def next(self, client: int, task: int, left_out: Collection[int]) -> tuple[int, ...]:
-        """Return the clients that start a task because this client's task has ended: none, one or several.
+    def next_clients(self, client: int, task: int, left_out: Collection[int]) -> tuple[int, ...]:
+        """Return the clients that start a task after a task of `client` has ended: none, one or several.
 
         Args:
             client: The client of the ended task.

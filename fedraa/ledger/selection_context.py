@@ -1,4 +1,4 @@
-"""The observations about clients that a server records, and the read-only view of them that a selection receives."""
+"""A server's observations about clients, and the read-only view of them that a selection receives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from fedraa.components.state import Stateful
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# The weight of the newest value in the running means of a submodel's losses and durations.
+# Weight of the newest value in the running means of losses and durations.
 RUNNING_MEAN_WEIGHT = 0.1
 
 
@@ -35,19 +35,18 @@ class ClientFacts:
 class SelectionContext:
     """The state of the server when it chooses clients.
 
-    Arrays are read-only and, except `candidates`, have one entry per client [N]. If clients train different submodels,
-    the loss and the duration of a client are divided by the running mean of the submodel that it trained, because small
-    and large submodels differ in loss and duration.
+    Arrays are read-only and, except `candidates`, have one entry per client [N]. With different submodels, a client's
+    loss and duration are divided by the running mean of the submodel that it trained.
 
     Attributes:
-        candidates: Clients that can be chosen, ascending. Clients that train now or are quarantined are not among them.
+        candidates: Clients that can be chosen, ascending: neither training nor quarantined.
         count: Number of clients to choose.
         step: Server step, or round, from 0.
         now: Time on the run's clock, in time units.
         samples: Number of training samples of each client.
-        losses: Mean training loss of the client's last update, infinite before the first one.
-        durations: Duration of the client's last task, in time units. Before the first task it is the modelled duration.
-            If the last task was lost, it is the time until the loss, unless the earlier value is larger.
+        losses: Mean training loss of the client's last update; infinite before the first one.
+        durations: Duration of the client's last task, in time units; before the first task the modelled duration. If
+            the last task was lost, the time until the loss, unless the earlier value is larger.
         participations: Number of the client's updates.
         last_steps: Server step of the client's last update, -1 before the first one.
         find_start: A function of a client and the current time. It returns the time from which the client is available.
@@ -78,14 +77,15 @@ class RunningMeans(Stateful):
     state_fields: ClassVar[tuple[str, ...]] = ("means",)
 
     def add(self, label: int, value: float) -> None:
-        """Add a value of the submodel with this label."""
+        """Add a value of the submodel `label`."""
         mean = self.means.get(label, value)
         self.means[label] = mean + RUNNING_MEAN_WEIGHT * (value - mean)
 
     def divide(self, values: Floats, labels: Ints) -> Floats:
-        """Return the values [N], divided by the running means of their submodels if there are several submodels.
+        """Return the values [N], divided by the running means of their submodels.
 
-        A value without a submodel is divided by the mean over the submodels, or stays unchanged before the first `add`.
+        With only one submodel the values stay unchanged. A value without a submodel is divided by the mean over the
+        submodels.
 
         Args:
             values: The values [N].
@@ -100,7 +100,7 @@ class RunningMeans(Stateful):
 
 
 class ClientStats(Stateful):
-    """The observations about each client [N], from its updates and its lost tasks."""
+    """Observations about each client [N], from its updates and its lost tasks."""
 
     state_fields: ClassVar[tuple[str, ...]] = (
         "losses",
@@ -143,11 +143,11 @@ class ClientStats(Stateful):
         self.mean_durations.add(label, duration)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record that a task of a client was lost after the time `elapsed`, which the task's duration exceeds."""
+        """Record a lost task, whose duration is larger than `elapsed`."""
         self.durations[client] = max(self.durations[client], elapsed)
 
     def view(self, candidates: Ints, count: int, *, step: int, now: float) -> SelectionContext:
-        """Return the view that a selection receives to choose `count` of the candidates."""
+        """Return the view for a selection that chooses `count` of the candidates."""
         arrays = {
             "candidates": candidates,
             "samples": self.facts.samples.view(),

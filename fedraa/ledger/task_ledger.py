@@ -19,8 +19,7 @@ from schedulers.protocol import Ints
 class TaskLedger(Stateful):
     """A record of tasks: their numbers, the tasks in flight, the tasks of each client, and failed clients.
 
-    The ledger's decisions depend only on the times and results that its caller passes. The ledger holds no parameters,
-    reads no clock and opens no file.
+    The decisions depend only on the times and results that are passed in. The ledger reads no clock and opens no file.
 
     Attributes:
         step: Number of server updates, or rounds, so far.
@@ -66,14 +65,11 @@ class TaskLedger(Stateful):
         return self.scheduler.feasible(client)
 
     def index(self, fragment: int) -> int:
-        """Return the position of a fragment in the arrays of `stats`.
-
-        Without a scheduler the position is 0, because all submodels then share one row of `stats`.
-        """
+        """Return the row of a fragment in `stats`. Without a scheduler, all submodels share row 0."""
         return 0 if self.scheduler is None else fragment
 
     def state(self) -> State:
-        """Return the ledger's values for a checkpoint."""
+        """Return the values for a checkpoint."""
         return super().state() | {
             "in_flight": dispatch_rows(self.in_flight.values()),
             "stats": dict(vars(self.stats)),
@@ -90,13 +86,6 @@ class TaskLedger(Stateful):
             self.scheduler.scheduler.restore(state["scheduler"])
 
     def _choose_fragment(self, client: int, now: float, feasible: Ints) -> int:
-        """Return the scheduler's fragment for the client's next task.
-
-        Args:
-            client: The client.
-            now: Time on the run's clock.
-            feasible: The client's fragments within the delay bound.
-        """
         assert self.scheduler is not None
         turn = int(self.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
@@ -109,7 +98,7 @@ class TaskLedger(Stateful):
     def _send_task(
         self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints
     ) -> Dispatch:
-        """Give the client's next task its number, and add it to the tasks in flight.
+        """Give the client's next task a number, and add it to the tasks in flight.
 
         Args:
             client: The client.
@@ -140,26 +129,23 @@ class TaskLedger(Stateful):
     def _finish_task(self, task: int) -> Dispatch:
         """Remove a task from the tasks in flight after its update was applied."""
         dispatch = self.in_flight.pop(task)
-        self.bad_clients.well(dispatch.client)
+        self.bad_clients.count_success(dispatch.client)
         return dispatch
 
     def _fail_task(self, task: int) -> tuple[Dispatch, str]:
-        """Remove a failed task from the tasks in flight. Return the task and the action that follows."""
+        """Remove a failed task from the tasks in flight. Return it with the action of `BadClients.count_failure`."""
         dispatch = self.in_flight.pop(task)
         self.stats.sent[self.index(dispatch.fragment)] -= 1
-        return dispatch, self.bad_clients.failed(dispatch.client)
+        return dispatch, self.bad_clients.count_failure(dispatch.client)
 
 
 def dispatch_rows(decisions: Collection[Dispatch]) -> Ints:
-    """Return decisions as an array [n, 7] for a checkpoint.
-
-    `feasible` and `fragment_updates` are not included.
-    """
+    """Return decisions as an array [n, 7] for a checkpoint, without `feasible` and `fragment_updates`."""
     columns = [(d.task, d.client, d.turn, d.fragment, d.version, d.step, d.resent) for d in decisions]
     return np.array(columns, np.int64).reshape(-1, 7)
 
 
 def read_dispatches(saved_rows: Ints) -> Iterable[Dispatch]:
-    """Return the decisions of an array that `dispatch_rows` returned."""
+    """Return the decisions in an array of `dispatch_rows`."""
     for task, client, turn, fragment, version, step, resent in saved_rows.tolist():
         yield Dispatch(task, client, turn, fragment, version, step, bool(resent))

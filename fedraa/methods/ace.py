@@ -23,7 +23,7 @@ from fedraa.vectors.chunked import step_along
 @ASYNC_RULE.register("ace")
 @dataclass
 class ACE(AsyncRule):
-    """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
+    """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' last deltas.
 
     Once every client has reported, each update moves the model, however stale it is.
     """

@@ -35,7 +35,7 @@ _PLAIN_STEPS = "the local model and its weight take steps of plain SGD"
 
 @dataclass(frozen=True)
 class MixedModel(LocalAlgorithm):
-    """Local training of the shared weights and of a local model that is mixed with them (APFL).
+    """Local training of the shared weights, and of a local model that is mixed with them (APFL).
 
     Attributes:
         mixing: Initial weight a of the local model.

@@ -33,11 +33,11 @@ class Area(Buffered):
     """AREA (Iakovidou, Kim 2024): every `size` updates, theta <- the mean over all N clients of y_i.
 
     y_i is the model that client i trained last, at first the initial model. With submodels, an update replaces y_i on
-    the coordinates that it covers. The mean keeps the last model of a client that was removed.
+    the coordinates that it covers. The mean keeps the last model of a quarantined client.
 
-    Two details differ from the authors' simulator. In the simulator a client keeps y_i and sends w - y_i; here it sends
-    w, and the server keeps y_i. In the simulator a client then receives the model from before its own update; here it
-    receives the model after its own update.
+    Two details differ from the authors' simulator, in which a client keeps y_i, sends w - y_i, and then receives the
+    model from before its own update. In this rule a client sends w, the server keeps y_i, and the client receives the
+    model after its own update.
     """
 
     size: Count = 3
@@ -48,7 +48,7 @@ class Area(Buffered):
     def start(self, model: AsyncModel) -> None:
         self._initial = model.params.copy()
         self._rows = ClientRows(len(model.params), model.clients, self._initial.copy)
-        # The mean has double precision, because the rounding errors of all updates add up in it.
+        # Double precision limits the rounding errors, which add up over all updates.
         self._mean = self._initial.astype(np.float64)
         self._count = 0
 

@@ -25,15 +25,14 @@ from fedraa.vectors.index_runs import global_slices
 @ASYNC_RULE.register("asyncfeded")
 @dataclass
 class AsyncFedED(AsyncRule):
-    """The server step of AsyncFedED (Wang et al. 2022): theta += server_lr / (r + epsilon) * delta.
+    """AsyncFedED (Wang et al. 2022): theta += server_lr / (r + epsilon) * delta.
 
     r = |theta - sent| / |delta| measures how far the model has moved since it was sent. A delta of 0 gets the weight 0.
-    The paper also adapts the number of local epochs. This rule does not.
+    The paper also adapts the number of local epochs, this rule does not.
 
     Attributes:
         server_lr: Length of the step.
-        epsilon: Number that is added to the divisor. If the model has not moved since it was sent, an update has the
-            weight server_lr / epsilon.
+        epsilon: Number that is added to the divisor. With r = 0, an update has the weight server_lr / epsilon.
     """
 
     server_lr: Positive = 1.0
@@ -64,10 +63,9 @@ class AsyncFedED(AsyncRule):
 
 
 def _sum_squares(piece: Vector) -> float:
-    """Return the sum of squares of the values.
+    """Return the sum of squares, with float32 sums of SUM_BLOCK values.
 
-    Blocks of SUM_BLOCK values are summed in float32, which is precise enough for a ratio and takes half the time of
-    float64.
+    This takes half the time of float64, and is precise enough for a ratio.
     """
     end = len(piece) - len(piece) % SUM_BLOCK
     rows = piece[:end].reshape(-1, SUM_BLOCK)

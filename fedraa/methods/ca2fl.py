@@ -29,22 +29,21 @@ from fedraa.vectors.delta_view import DeltaView
 
 
 class DeltaCache(Stateful):
-    """The latest delta [d] of every client, and the mean [d] of these deltas over all clients.
+    """The last delta [d] of every client, and the mean [d] of these deltas over all clients.
 
-    The delta of a client that has never reported counts as 0. Memory for a client's delta is allocated at the client's
-    first update.
+    The delta of a client that has never reported counts as 0 and uses no memory.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("rows", "mean")
 
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
-        # The mean has double precision, because the rounding errors of all updates add up in it.
+        # Double precision limits the rounding errors, which add up over all updates.
         self.mean = np.zeros(size)
         self._clients = clients
 
     def put(self, client: int, change: DeltaView) -> None:
-        """Replace the client's row by the delta, on the delta's coordinates."""
+        """Replace the client's delta on the coordinates of `change`."""
         row = self.rows[client]
 
         def put_piece(place: Index | slice, delta: Vector) -> None:
@@ -62,10 +61,9 @@ class DeltaCache(Stateful):
 class CA2FL(Buffered):
     """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` updates, whatever their staleness.
 
-    v = mean over all N clients of h_i, + 1/size * sum over the updates in the buffer of (delta - h_i). Then h_i becomes
-    the last delta of each client in the buffer. All updates of a buffer use the h_i from before the buffer, even if two
-    of them are from one client. h_i starts at 0, so the first step equals that of FedBuff. The size of h_i depends on
-    the learning rate with which its delta was trained, so keep the clients' learning rate constant.
+    v = mean over all N clients of h_i + 1/size * sum over the updates in the buffer of (delta - h_i). Then h_i becomes
+    the last delta of each client in the buffer. All updates of a buffer use the h_i from before the buffer. h_i starts
+    at 0, so the first step equals that of FedBuff. Keep the clients' learning rate constant, because h_i depends on it.
     """
 
     server_lr: Positive = 1.0
@@ -75,7 +73,7 @@ class CA2FL(Buffered):
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
-        # The new rows of clients in the buffer. They replace the rows of the cache when the buffer is full.
+        # New deltas of clients in the buffer. They replace those in the cache when the buffer is full.
         self._pending: dict[int, Vector] = {}
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0

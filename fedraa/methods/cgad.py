@@ -34,9 +34,8 @@ from fedraa.vectors.chunked import map_chunks, mask_or_true
 class CosineGate(StalenessWeight):
     """CGAD's weight at staleness k: (1 + cos(pi k / c)) / 2 * exp(-alpha k) for k <= c, and 0 for k > c.
 
-    c is the `cutoff`.
-
-    The abstract of CGAD states the exponential and a smooth gate. The cosine and the default values are our decision.
+    c is the `cutoff`. The paper's abstract states the exponential and a smooth gate. The cosine and the default values
+    are decisions of fedraa.
     """
 
     alpha: NotNegative = 0.1
@@ -50,7 +49,7 @@ class CosineGate(StalenessWeight):
 @SERVER_OPTIMIZER.register("corrected-adam")
 @dataclass
 class CorrectedAdam(ServerOptimizer):
-    """Adam (Kingma, Ba 2015) with bias correction. Its step number t is counted for each coordinate [d].
+    """Adam (Kingma, Ba 2015) with bias correction, and a separate step number t for each coordinate [d].
 
     The first step of a coordinate is about server_lr, even if the first client that trains it reports late.
 
@@ -87,7 +86,7 @@ class CorrectedAdam(ServerOptimizer):
             np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
             square = np.square(delta[piece])
             np.copyto(v, np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square, where=where)
-            # Coordinates without a step do not move. For them a count of 1 avoids a division by 0.
+            # The count of 1 avoids a division by 0 for coordinates without a step, which do not move.
             count = np.maximum(steps, 1)
             root = np.sqrt(v / (1 - self.beta2**count)) + self.epsilon
             direction = (m / (1 - self.beta1**count) / root).astype(np.float32)

@@ -37,9 +37,8 @@ class DeltaSGD(LocalOptimizer):
     """Delta-SGD (Kim et al. 2024): SGD with a rate that follows the local smoothness. `lr` is only the first rate.
 
     Attributes:
-        gamma: Factor of the first argument of the minimum, the rate that the smoothness allows.
-        delta: In one step the rate grows by at most the factor sqrt(1 + delta * h). h is the factor by which the step
-            before changed the rate.
+        gamma: Factor of the rate that the smoothness allows.
+        delta: A step multiplies the rate by at most sqrt(1 + delta * h), where h is the factor of the step before.
     """
 
     gamma: Positive = 2.0
@@ -73,13 +72,13 @@ class DeltaSGD(LocalOptimizer):
         weight_decay: float,
     ) -> None:
         rate = state["rate"]
-        # The previous step moved the weights by its rate times its gradient.
+        # The previous step's length is its rate times the norm of its gradient.
         moved = rate * gradient_norm(state["gradient"])
         change = gradient_norm(gradient - state["gradient"])
         grown = torch.sqrt(1 + self.delta * state["growth"]) * rate
         smooth = self.gamma * moved / (2 * change)
-        # Without a change of the weights the estimate of the smoothness would set the rate to 0 for all later steps.
-        # Without a change of the gradient the estimate would divide by 0. In both cases the rate only grows.
+        # If the weights have not changed, the new rate would be 0 for ever. If the gradient has not changed, it would
+        # be infinite. The rate then only grows.
         new = torch.where((moved > 0) & (change > 0), torch.minimum(smooth, grown), grown)
         is_first = state[STEP] == 1
         new = torch.where(is_first, torch.where(rate > 0, rate, lr), new)

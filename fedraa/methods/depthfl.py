@@ -6,9 +6,8 @@ Client n of depth L, from the first L blocks and classifiers of theta, with logi
 Server, for each tensor: theta <- mean of the clients that trained it
 The model predicts with the mean of the logits of all classifiers.
 
-L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks counts
-as one block, so that every client trains the whole model, as in fedavg. The method depthfl-feddyn adds the linear and
-the proximal term of FedDyn, as the authors' code does.
+L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks is
+refused. The method depthfl-feddyn adds the linear and the proximal term of FedDyn, as the authors' code does.
 
 Read next: models/exits.py (the model), client/local_algorithm.py (the interface of local training),
 aggregation/coverage_mean.py (the mean), methods/feddyn.py (the terms of FedDyn).
@@ -43,7 +42,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 @SUBMODEL.register("first-blocks")
 @dataclass(frozen=True)
 class FirstBlocks(WithCapacities):
-    """DepthFL: a client of capacity r trains the first floor(r B) of B blocks, at least one, and their classifiers.
+    """The first floor(r B) of B blocks, at least one, and their classifiers for a client of capacity r (DepthFL).
 
     Attributes:
         capacities: Each client's share of the blocks.
@@ -75,7 +74,7 @@ class FirstBlocks(WithCapacities):
             Assignment(
                 depth,
                 whole,
-                np.repeat([_block_of(name) < depth for name in traced.names], sizes),
+                np.repeat([_block_number(name) < depth for name in traced.names], sizes),
                 mask_by_label=True,
                 work=flops[depth - 1] / flops[-1],
             )
@@ -89,8 +88,7 @@ class FirstBlocks(WithCapacities):
         )
 
 
-def _block_of(name: str) -> int:
-    """Return the number of the block, from 0, to which a tensor of EarlyExits belongs."""
+def _block_number(name: str) -> int:
     return int(name.split(".")[1])
 
 
@@ -107,7 +105,7 @@ class Logits:
 
 @contextmanager
 def exit_logits(model: EarlyExits) -> Iterator[Logits]:
-    """Yield an object that holds the logits of the model's last forward pass."""
+    """Yield an object with the logits of the model's last forward pass."""
     logits = Logits()
     handle = model.register_forward_hook(logits.read)
     try:
@@ -118,7 +116,7 @@ def exit_logits(model: EarlyExits) -> Iterator[Logits]:
 
 @dataclass(frozen=True)
 class SelfDistillation(LocalAlgorithm):
-    """Local training of all classifiers of the client's blocks, each of which also learns from the others (DepthFL).
+    """Local training of all classifiers of a client's blocks, which also learn from each other (DepthFL).
 
     Attributes:
         ramp_up: Number of rounds after which the weight of the distillation is 1.
@@ -136,21 +134,15 @@ class SelfDistillation(LocalAlgorithm):
         weight = self.distillation_weight(run.server_step)
         with exit_logits(model) as logits:
             for inputs, labels in run.minibatches():
-                run.step(inputs, labels, penalty=partial(_add_exits, logits, labels, weight))
+                run.step(inputs, labels, penalty=partial(_exit_losses, logits, labels, weight))
 
     def distillation_weight(self, round: int) -> float:
-        """Return the weight kd of the distillation in this round. Rounds count from 0."""
+        """Return the weight kd of the distillation in a round, from 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 
-def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
-    """Return the sum of the losses of all exits except the deepest, plus the distillation loss between all exits.
-
-    Args:
-        logits: The logits of the exits.
-        labels: Labels [b].
-        weight: Weight of the distillation.
-    """
+def _exit_losses(logits: Logits, labels: Tensor, weight: float) -> Tensor:
+    """Return the losses of all exits except the deepest, plus the distillation loss between all exits."""
     deepest, *others = [values.float() for values in logits.values]
     total = deepest.new_zeros(())
     for values in others:
@@ -169,7 +161,7 @@ def _add_exits(logits: Logits, labels: Tensor, weight: float) -> Tensor:
 
 @dataclass(frozen=True)
 class DynamicDistillation(DynamicRegularizer, SelfDistillation):
-    """Local training as in SelfDistillation, with the linear and the proximal term of FedDyn."""
+    """SelfDistillation with the linear and the proximal term of FedDyn."""
 
 
 DEPTHFL = register(
@@ -180,7 +172,7 @@ DEPTHFL = register(
         formula="Clients train the first blocks, each with a classifier; each tensor becomes the mean of its clients.",
         when=(
             "Devices of unequal memory, and a model with a classifier after each block, such as resnet18-exits. Other "
-            "models are trained as by fedavg."
+            "models are refused."
         ),
         submodel=FirstBlocks(),
         local=LocalTraining(momentum=0.0, algorithm=SelfDistillation()),

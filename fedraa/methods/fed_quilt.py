@@ -39,9 +39,9 @@ from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
 from fedraa.vectors.chunked import map_chunks, ordered_sum, subtract_chunk, sum_squares
 from fedraa.vectors.index_runs import global_slices
 
-# The running mean of squared deltas is over about this number of updates of a fragment.
+# Number of updates of a fragment that the running mean of squared deltas covers.
 SQUARES_WINDOW = 100
-# Lower limit of the mean square, because deltas are divided by a power of it.
+# Lower limit of the mean square. Deltas are divided by a power of it.
 MIN_SQUARE = np.float32(1e-30)
 
 
@@ -50,15 +50,15 @@ MIN_SQUARE = np.float32(1e-30)
 class DeltaMix(AsyncRule):
     """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, server_gain * M / N)) * s(staleness).
 
-    M is the number of fragments, and N the number of clients that train at the same time. About N / M clients train
-    the same fragment, all from nearly the same weights. Their deltas, each with the weight M / N, add up to one mean
-    step. The rule needs a scheduler that spreads clients evenly over the fragments, such as least-sent. Otherwise many
-    deltas of one fragment add up to a step that is too long.
+    M is the number of fragments, and N the number of clients that train at the same time. About N / M clients train the
+    same fragment, all from nearly the same weights, so their deltas with the weight M / N add up to one mean step. The
+    rule needs a scheduler that spreads clients evenly over the fragments, such as least-sent. Otherwise the steps of
+    some fragments are too long.
 
     Attributes:
         server_gain: Factor of the weight. A larger factor makes longer steps.
-        participation_correction: Power p of c_n = (the client's share of the data / its share of the updates) ** p.
-            0 turns c_n off.
+        participation_correction: Power p of c_n = (the client's share of the data / its share of the updates) ** p; 0
+            turns c_n off.
         staleness: The factor s, by which the weight decreases with staleness.
         spread: True to give coordinates that are in all fragments the weight server_gain / N, because all N clients
             train them.
@@ -101,7 +101,7 @@ class RMSNormalizedDelta(DeltaMix):
 
     v [d] is a running mean of the squared deltas of each coordinate. The factor c restores the norm of delta. With
     `power` 1 all coordinates move about equally far, as with Adam. With `power` 0 the step is the plain delta. The rule
-    helps embeddings of rare words, which a mean over clients hardly moves. The rule allows a much larger `server_gain`.
+    helps embeddings of rare words, and allows a much larger `server_gain`.
     """
 
     power: UpToOne = 0.5
@@ -126,7 +126,10 @@ class RMSNormalizedDelta(DeltaMix):
         return ApplyResult(weight)
 
     def _normalize_delta(self, update: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
-        """Blend the squared delta into v with the weight `share`. Return delta / v^(power / 2) [k] and the factor c."""
+        """Blend the squared delta into v. Return delta / v^(power / 2) [k] and the factor c.
+
+        `share` is the weight of the squared delta.
+        """
         normalized = np.empty_like(update.new)
         exponent = np.float32(-self.power / 2)
 

@@ -34,11 +34,11 @@ from fedraa.server.schedule import AsyncSchedule
 @ASYNC_RULE.register("fedasmu")
 @dataclass
 class FedASMU(AsyncRule):
-    """The server of FedASMU (Liu et al. 2024): theta <- (1 - a) theta + a w, a = mu xi / (1 + mu xi).
+    """FedASMU (Liu et al. 2024): theta <- (1 - a) theta + a w, a = mu xi / (1 + mu xi).
 
-    xi = lambda_i / sqrt(t) * (staleness + 1)^-sigma_i + iota_i, where t counts the updates of the fragment. After each
-    update of client i, lambda_i and iota_i grow and sigma_i shrinks in proportion to the decrease of its training loss
-    since its last task on the same fragment. Clients do not download a newer model in the middle of a task.
+    xi = lambda_i / sqrt(t) * (staleness + 1)^-sigma_i + iota_i, where t counts the updates of the fragment. If client
+    i's training loss falls between two tasks on the same fragment, lambda_i and iota_i grow and sigma_i shrinks in
+    proportion. Clients do not download a newer model in the middle of a task.
 
     Attributes:
         mu: Factor of xi in the weight a.
@@ -83,9 +83,9 @@ class FedASMU(AsyncRule):
         return ApplyResult(weight)
 
     def _adapt(self, update: ClientUpdate) -> None:
-        """Adapt lambda, sigma and iota of the client to the change of its loss."""
+        """Adapt the client's lambda, sigma and iota to the change of its loss."""
         fall = float(self._losses[update.fragment, update.client]) - update.loss
-        # `fall` is not finite after a client's first task, and in a forecast, which simulates no losses.
+        # The change of the loss is unknown after a client's first task, and in a forecast.
         if isfinite(fall):
             controls = self._controls[update.client] + self.rate * fall * np.array([1, -1, 1])
             self._controls[update.client] = np.maximum(controls, 0)

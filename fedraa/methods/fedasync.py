@@ -27,13 +27,13 @@ from fedraa.server.staleness import STALENESS, weight_for_clients
 class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
-    With `participation_correction` p, a has the further factor (the client's share of the data / its share of the
+    With `participation_correction` p, a is also multiplied by (the client's share of the data / its share of the
     updates) ** p.
 
     Attributes:
         mixing: Weight of an update before its staleness reduces it.
         staleness: The factor s, by which the weight decreases with staleness.
-        participation_correction: The power p. 0 turns the factor off.
+        participation_correction: The power p; 0 turns the factor off.
     """
 
     mixing: Share = 0.6
@@ -77,9 +77,9 @@ register(
 
 
 def async_variant(method: Method) -> Method:
-    """Return an asynchronous variant of a method in rounds: the submodels of this method with the server of FedAsync.
+    """Return an asynchronous variant of a method in rounds: its submodels with the server of FedAsync.
 
-    The variant is a baseline. It shows how much time `method` loses by waiting at the end of rounds. No paper has it.
+    No paper has this baseline. It shows the time that `method` loses by waiting at the end of rounds.
     """
     return replace(
         method,

@@ -38,7 +38,7 @@ from fedraa.vectors.chunked import add_scaled
 
 @dataclass
 class Buffered(AsyncRule):
-    """A rule that changes the model once every `size` client updates. The model's version counts these changes."""
+    """A rule that changes the model once every `size` client updates. Its versions count these changes."""
 
     size: Count = 10
 
@@ -50,22 +50,23 @@ class Buffered(AsyncRule):
 @ASYNC_RULE.register("buffer")
 @dataclass
 class FedBuffRule(Buffered):
-    """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
+    """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K updates.
 
     With an `optimizer`, this optimizer takes the step along the mean of the buffer (FedBuff's server momentum). The log
-    then shows only s as the weight, because the optimizer decides the length of the step. Deltas that are in the buffer
-    at the end of the run are lost. With `participation_correction` p, each delta is also multiplied by (the client's
-    share of the data / the client's share of the updates) ** p. This factor may exceed 1.
+    then shows only s as the weight. Deltas in the buffer at the end of the run are lost.
+
+    With `participation_correction` p, each delta is also multiplied by (the client's share of the data / its share of
+    the updates) ** p, which may exceed 1.
 
     With a robust `aggregator`, the buffer waits for deltas of K different clients, so that a fast attacker cannot fill
-    it. The deltas of one client are averaged. If fewer than K clients are left, the buffer waits for all of them.
+    it. The deltas of one client are averaged. If fewer than K clients remain, the buffer waits for all of them.
 
     Attributes:
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the mean delta.
-        optimizer: The optimizer that takes the step. With None, the step is along the mean delta.
-        participation_correction: The power p. 0 turns the factor off.
-        aggregator: Robust aggregator of the buffer, None for the mean.
+        optimizer: The optimizer that takes the step; None for a step along the mean delta.
+        participation_correction: The power p; 0 turns the factor off.
+        aggregator: Robust aggregator of the buffer; None for the mean.
     """
 
     staleness: Any = "polynomial"
@@ -109,7 +110,7 @@ class FedBuffRule(Buffered):
             self._moved = np.zeros(size, bool)
         self._robust: RobustAggregator | None = None
         self._weights: list[float] = []
-        # Number of clients that are quarantined.
+        # Number of quarantined clients.
         self._gone = 0
         if self.aggregator is not None:
             self._robust = self.aggregator.bind(size, model.clients)
@@ -152,13 +153,13 @@ class FedBuffRule(Buffered):
         return ApplyResult(weight * self.server_lr / self.size, full)
 
     def _capacity(self, model: AsyncModel) -> int:
-        """Return the number of deltas that fill the buffer or, with a robust aggregator, the number of clients."""
+        """Return the number of deltas, or of clients with a robust aggregator, that fill the buffer."""
         if self._robust is None:
             return self.size
         return min(self.size, model.clients - self._gone)
 
     def _take_votes(self, robust: RobustAggregator) -> float:
-        """Put the robust combination of the clients' deltas into the buffer, and return its weight."""
+        """Put the robust combination of the clients' deltas into the buffer. Return its weight."""
         delta, moved = robust.take_result()
         self._total[:] = delta
         if self._stepping is not None:

@@ -27,7 +27,7 @@ from fedraa.vectors.index_runs import where_of
 
 @dataclass
 class GlobalMomentum(RoundState):
-    """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM, mixed into each gradient of the next round."""
+    """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM in the gradients of the next round."""
 
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -41,7 +41,7 @@ class GlobalMomentum(RoundState):
 
     def start(self, run: RoundStateContext) -> None:
         self._momentum = np.zeros(run.size, np.float32)
-        # All clients of a round share this buffer, because the momentum does not change during a round.
+        # All clients of a round share this buffer, because the momentum does not change in the round.
         self._whole: SharedBuffer | None = None
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:

@@ -41,7 +41,7 @@ from fedraa.vectors.chunked import add_scaled, map_chunks
 
 @dataclass(frozen=True)
 class DynamicRegularizer(LocalAlgorithm):
-    """Local training with a linear term. Each client keeps its term and changes it by its delta (FedDyn)."""
+    """Local training with a linear term, which each client changes by its delta and keeps (FedDyn)."""
 
     needs: ClassVar[tuple[str, ...]] = ("prox_mu",)
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -100,8 +100,8 @@ class DriftSum(RoundState):
 class FedDynRule(Buffered):
     """FedDyn (Acar et al. 2021) over a buffer: theta += mean of the deltas - H, H -= sum of the deltas / N.
 
-    The mean of a coordinate is over the updates that have trained it. The buffer holds at least two updates, because
-    one update alone would replace the model by the model of its client.
+    The mean of a coordinate is over the updates that trained it. A buffer of one update is refused, because it would
+    replace the model by its client's model.
     """
 
     keeps: ClassVar[str] = "h [d], buffer [d]"
@@ -116,7 +116,7 @@ class FedDynRule(Buffered):
         size = len(model.params)
         self._drift = np.zeros(size, np.float32)
         self._total = np.zeros(size, np.float32)
-        # The number of updates in the buffer that have trained each coordinate.
+        # Number of updates in the buffer that trained each coordinate.
         self._updates = np.zeros(size, np.float32)
         self._count = 0
 
@@ -130,7 +130,6 @@ class FedDynRule(Buffered):
         return ApplyResult(1 / self.size, full)
 
     def _apply_buffer(self, model: AsyncModel) -> None:
-        """Move the model and H by the updates of the buffer, and empty it."""
         clients = np.float32(model.clients)
 
         def step_piece(piece: slice) -> None:

@@ -28,10 +28,9 @@ from fedraa.vectors.client_rows import ClientRows
 class FedGMR(Buffered):
     """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients with c in their last submodel.
 
-    a_i = (staleness + 1)^-exponent for the client's last update, and n_i is the client's number of samples. The model
-    changes once every `size` client updates. Coordinates that are in no submodel keep their values. The rule averages
-    models, not deltas, so a stale large submodel pulls the model back. For each client the rule keeps the last submodel
-    as a row [d], with NaN outside of this submodel.
+    c is a coordinate, a_i = (staleness + 1)^-exponent for the client's last update, and n_i is its number of samples.
+    Coordinates in no submodel keep their values. The rule averages models, not deltas, so a stale large submodel pulls
+    the model back. For each client the rule keeps the last submodel as a row [d], with NaN outside of the submodel.
 
     Attributes:
         size: Number of client updates per change of the model.
@@ -71,7 +70,7 @@ class FedGMR(Buffered):
         return ApplyResult(self._weights[client] / sum(self._weights.values()), full)
 
     def _add_row(self, row: Vector, weight: float, *, sign: int) -> None:
-        """Add a client's submodel to the sums, or subtract the submodel if `sign` is -1."""
+        """Add a client's submodel to the sums, or subtract it if `sign` is -1."""
         covered = ~np.isnan(row)
         step = sign * weight
         self._sum += step * np.where(covered, row, 0).astype(np.float64)

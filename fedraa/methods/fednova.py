@@ -52,8 +52,7 @@ REFUSES = MappingProxyType({"local_optimizer": "the length of its path is not kn
 class NormalisedMean(CoverageMean):
     """FedNova (Wang et al. 2020): (sum of p_i a_i) * (sum of p_i delta_i / a_i), for each coordinate.
 
-    The sums are over the clients that trained the coordinate. p_i is the weight of client i divided by the sum of the
-    weights of these clients.
+    The sums are over the clients that trained the coordinate. p_i is client i's share of the sum of their weights.
     """
 
     refuses: ClassVar[Mapping[str, str]] = REFUSES
@@ -92,7 +91,7 @@ class NormalisedMean(CoverageMean):
 @ASYNC_RULE.register("fednova")
 @dataclass
 class FedNovaRule(Buffered):
-    """FedNova over a buffer of `size` client updates, weighted by their numbers of samples and finished steps.
+    """FedNova over a buffer of `size` client updates, weighted by samples and finished steps.
 
     The log shows only s(staleness) as the weight of an update, because the full weight depends on the whole buffer.
 
@@ -100,8 +99,8 @@ class FedNovaRule(Buffered):
         size: Number of updates in the buffer.
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the normalised mean.
-        reference_steps: Number of local steps to which every delta is scaled. With None this is the mean number of
-            steps of the updates in the buffer, so that a buffer of one update is not scaled.
+        reference_steps: Number of local steps to which every delta is scaled. None takes the mean steps of the updates
+            in the buffer, so that a buffer of one update is not scaled.
     """
 
     size: Count = 10

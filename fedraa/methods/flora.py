@@ -31,14 +31,13 @@ from fedraa.submodels.policies.slices import Prefix
 class FLoRA(LowRank):
     """FLoRA (Wang et al. 2024): a layer's weight moves by exactly scale * sum p_i B_i A_i. Then adapters are reset.
 
-    The sum is the stack [B_1 ... B_K] [p_1 A_1; ...; p_K A_K], where p_i is the client's share of the samples of the
-    round. In the paper, clients add this product to their base weights. Here the server adds it to the parameters
-    `merged` of the model. Clients read `merged` without training it, and its values in client updates are ignored. Then
-    B becomes 0, and a new A is drawn, which is the same for all clients. All other trained parameters are averaged over
-    the clients that trained them.
+    The sum is the stack [B_1 ... B_K] [p_1 A_1; ...; p_K A_K], where p_i is the client's share of the round's samples.
+    In the paper, clients add this product to their base weights. In fedraa the server adds it to the parameters
+    `merged` of the model, which clients read and do not train. Then B becomes 0, and a new A is drawn for all clients.
+    All other trained parameters are averaged over the clients that trained them.
 
     Traffic is counted as in the paper. A client sends its adapter. It receives the adapter and the stacks of all rounds
-    since its last task, or the merged weights if these are smaller than the stacks.
+    since its last task, or the merged weights if these are smaller.
     """
 
     keeps: ClassVar[str] = "merged weights"
@@ -80,7 +79,7 @@ class FLoRA(LowRank):
             assert rng is not None
             delta[pair.merged] = product / self._samples
             moved[pair.merged] = True
-            # The server optimizer must not move the adapters, because `begin` sets them.
+            # The server optimizer must not move the adapters, which `begin` has set.
             moved[pair.a] = moved[pair.b] = False
             pair.begin(self._params, rng)
         self._round += 1
@@ -102,7 +101,6 @@ class FLoRA(LowRank):
 
     @property
     def _merged_size(self) -> int:
-        """The number of coordinates of merged weights."""
         return sum(pair.merged.stop - pair.merged.start for pair in self._pairs if pair.merged is not None)
 
     def _clear_round(self) -> None:
@@ -132,7 +130,7 @@ register(
                 "lr": 3e-4,
                 "local_epochs": 1,
                 "batch_size": 128,
-                # Shares of the largest rank 64. The ranks of the paper are 64, 32, 16, 16, 8, 8 and four times 4.
+                # Ranks of the paper: 64, 32, 16, 16, 8, 8 and four times 4, as shares of 64.
                 "capacities": (1.0, 0.5, 0.25, 0.25, 0.125, 0.125, *[0.0625] * 4),
                 "weights": "samples",
             },

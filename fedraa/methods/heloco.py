@@ -33,7 +33,7 @@ from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import add_scaled, copy_coordinates, scalar_product
 from fedraa.vectors.index_runs import CoordinateSet
 
-# The authors' epsilon. Norms below this value count as 0, and the divisor of `conf` is larger by this value.
+# The authors' epsilon: norms below it count as 0, and it is added to the divisor of `conf`.
 EPSILON = 1e-8
 
 
@@ -42,20 +42,18 @@ EPSILON = 1e-8
 class HeLoCo(AsyncRule):
     """HeLoCo (Al Asif et al. 2026): Nesterov momentum along deltas that agree with the momentum.
 
-    The rule compares the delta of each tensor with the momentum of this tensor. If their cosine is at least
-    `min_cosine`, the delta is unchanged. If the cosine is negative, the part of the delta against the momentum shrinks.
-    Otherwise the delta turns towards the momentum and keeps its length. The first update is unchanged, because the
-    momentum is 0.
+    The rule compares the delta of each tensor with the tensor's momentum. If their cosine is at least `min_cosine`, the
+    delta is unchanged. If the cosine is negative, the part of the delta against the momentum shrinks. Otherwise the
+    delta turns towards the momentum and keeps its length. The first update is unchanged, because the momentum is 0.
 
     Clients receive the look-ahead model theta + server_lr * beta * m, and a delta is the difference from that model.
-    With submodels, norms and cosines are over the coordinates of a tensor that the update covers, and only these
-    coordinates of the momentum change. The authors' code can also correct an update as one vector instead of tensor by
-    tensor; fedraa does not have this option.
+    With submodels, only the coordinates that the update covers count and change. The authors' code can also correct an
+    update as one vector; fedraa cannot.
 
     Attributes:
         server_lr: Length of the step.
         beta: Decay of the momentum, mu in the paper.
-        min_cosine: A delta stays unchanged if the cosine between the delta and the momentum is at least this value.
+        min_cosine: A delta stays unchanged if its cosine with the momentum is at least this value.
         shrink: Strength k_s by which the part of a delta against the momentum shrinks.
         turn: Strength k_d by which a delta turns towards the momentum.
         kappa: Weight of the momentum's length in `conf`. Larger values make corrections smaller.
@@ -111,7 +109,7 @@ class HeLoCo(AsyncRule):
             removed = min(self.shrink * -cosine * confidence, self.max_shrink)
             return 1.0, -removed * cosine * length / m_length
         turned = min(self.turn * (1 - cosine) * confidence, 1.0)
-        # The length of (1 - turned) * unit(delta) + turned * unit(m).
+        # Length of (1 - turned) * unit(delta) + turned * unit(m).
         mixed = sqrt((1 - turned) ** 2 + turned**2 + 2 * turned * (1 - turned) * cosine)
         return (1 - turned) / mixed, turned * length / (mixed * m_length)
 
@@ -120,7 +118,7 @@ class HeLoCo(AsyncRule):
 
 
 def split_by_tensor(tensors: Shapes, where: Index | slice, size: int) -> Iterator[tuple[Index | slice, slice]]:
-    """Yield two places of each tensor that an update covers: its coordinates in the model, its slice of the update.
+    """Yield, for each tensor that an update covers, its coordinates in the model and its slice of the update.
 
     Args:
         tensors: The shape of each tensor of the model. If empty, the update counts as one tensor.

@@ -23,7 +23,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.slices import Prefix
 
-# The smallest weight of an adapter. If the products B A of all adapters are 0, all adapters get this weight.
+# Smallest weight of an adapter if the products B A of all adapters are 0.
 MIN_WEIGHT = 1e-12
 
 
@@ -33,8 +33,8 @@ class HetLoRA(LowRank):
     """HetLoRA (Cho et al. 2024) without pruning of ranks: A = sum p_i A_i, B = sum p_i B_i.
 
     p_i = s_i / sum s, where s_i is the root of the sum of ||B_i A_i||_F^2 over all layers. Ranks that client i does not
-    train count as 0 in A_i and B_i. Ranks that no client trained in a round do not move. Each parameter outside of the
-    adapters becomes the mean over the clients that trained it, also weighted by s_i.
+    train count as 0. Ranks that no client trained in a round do not move. Each parameter outside of the adapters
+    becomes the mean over the clients that trained it, weighted by s_i.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
@@ -52,7 +52,7 @@ class HetLoRA(LowRank):
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        # Coordinates of adapters that some clients of the round did not train. The value 0 counts for these clients.
+        # Coordinates of adapters that some clients of the round did not train. These clients count as 0.
         mine = self._adapter_mask() & totals.covered & (totals.coverage < self._reports)
         participants = np.float32(self._participants)
         self._reports = 0

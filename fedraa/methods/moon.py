@@ -35,7 +35,7 @@ from fedraa.server.round_update import Mean
 
 
 def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
-    """Return the mean contrastive loss (MOON, eq. 3). It is low if `z` [b, k] is similar to `near` and not to `far`."""
+    """Return the mean contrastive loss (MOON, eq. 3): low if `z` [b, k] is similar to `near` and not to `far`."""
     cosines = torch.stack([F.cosine_similarity(z, other, dim=1) for other in (near, far)], dim=1)
     return -F.log_softmax(cosines / temperature, dim=1)[:, 0].mean()
 
@@ -62,7 +62,7 @@ def find_last_linear(module: nn.Module) -> nn.Linear:
 
 @contextmanager
 def last_features(module: nn.Module) -> Iterator[Features]:
-    """Yield an object that holds the input of the module's last linear layer in the last forward pass."""
+    """Yield an object with the input of the module's last linear layer in the last forward pass."""
     features = Features()
     handle = find_last_linear(module).register_forward_pre_hook(features.read)
     try:
@@ -91,8 +91,8 @@ class ModelContrast(LocalAlgorithm):
 
     @property
     def passes(self) -> float:
-        # For each minibatch, the global and the client's previous model need a forward pass. A forward pass is a third
-        # of a training pass.
+        # Two more forward passes, of the global and the client's last model. A forward pass is a third of a training
+        # pass.
         return 2 / 3
 
     def check_model(self, module: nn.Module) -> None:
@@ -108,13 +108,6 @@ class ModelContrast(LocalAlgorithm):
         previous.copy_(run.weights)
 
     def _train_with_contrast(self, run: LocalRun, features: Features, previous: Tensor) -> None:
-        """Take the steps with the contrastive loss.
-
-        Args:
-            run: The task.
-            features: The features of the last forward pass.
-            previous: The weights [k] of the client's previous model.
-        """
         for inputs, labels in run.minibatches():
             run.forward(run.received, inputs)
             near = features.values

@@ -31,14 +31,14 @@ class ModelReplacement(AsyncRule):
     """MR.AsyncFL (TMLR submission 8556): theta = sum over all clients of c_i * y_i, where sum c_i = 1.
 
     y_i is the model that client i trained last, at first the initial model. An update of client i changes its weight
-    c_i to gamma * c_i + 1 - gamma, and an update of any other client changes c_i to gamma * c_i. With gamma = 1 the
-    weights stay 1/N, and the method is AREA with a buffer of one update.
+    c_i to gamma * c_i + 1 - gamma, and every other c_j to gamma * c_j. With gamma = 1 the weights stay 1/N, as in AREA
+    with a buffer of one update.
 
     With fragments, each fragment has its own weights, and an update replaces y_i on the coordinates of its fragment.
-    The sum above then holds for coordinates that are in one fragment only, not for those that several fragments share.
+    The sum then does not hold for coordinates that several fragments share.
 
-    In the paper a client receives the model from before its own update. Here it receives the model after its update.
-    The paper's option to restart clients that are 20 versions behind is not implemented.
+    In the paper a client receives the model from before its own update, in fedraa the model after it. The paper's
+    option to restart clients that are 20 versions behind is not implemented.
 
     Attributes:
         gamma: Weight of the current model.

@@ -33,7 +33,7 @@ from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
-from fedraa.messages import Extra, ExtraBuffers, MadeBuffer, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, LazyBuffer, Update, Vector
 from fedraa.numbers import Count
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
@@ -62,7 +62,7 @@ class NormalisedSteps(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)
-        # The term adds the current values of `shift` to every gradient, and `shift` changes from step to step.
+        # `shift` changes from step to step. The term adds its current values to every gradient.
         run.add_term(ControlVariate(shift))
         total = torch.zeros_like(run.weights)
         beta = float(run.sent["beta"])
@@ -84,11 +84,13 @@ class NormalisedSteps(LocalAlgorithm):
 
 @dataclass
 class MomentumAndControls(RoundState):
-    """c, m, c_i and theta_prev of PAdaMFed. The step of the server's optimizer is multiplied by gamma / (eta K).
+    """The server's momentum and the clients' control variates (c, m, c_i and theta_prev) of PAdaMFed.
+
+    The server's step is multiplied by gamma / (eta K).
 
     Attributes:
-        rounds: T, the number of rounds. None takes the run's limit of rounds.
-        cohort: S, the number of clients in a round. None takes the number from `participation`.
+        rounds: T, the number of rounds; None for the run's limit of rounds.
+        cohort: S, the number of clients in a round; None for the number from `participation`.
     """
 
     rounds: Count | None = None
@@ -112,8 +114,8 @@ class MomentumAndControls(RoundState):
     )
 
     def start(self, run: RoundStateContext) -> None:
-        rounds = _known(self.rounds or run.rounds, "rounds", "the run has no limit of rounds")
-        cohort = _known(self.cohort or run.cohort, "cohort", "the participation has no fixed number of clients")
+        rounds = _require_known(self.rounds or run.rounds, "rounds", "the run has no limit of rounds")
+        cohort = _require_known(self.cohort or run.cohort, "cohort", "the participation has no fixed number of clients")
         self._clients = run.clients
         self._beta = min(1.0, float((cohort * run.steps) ** (1 / 3) / rounds ** (2 / 3)))
         self._control = np.zeros(run.size, np.float32)
@@ -127,13 +129,13 @@ class MomentumAndControls(RoundState):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         where = where_of(assignment.submodel)
         return {
-            "shift": MadeBuffer(lambda: copy_coordinates(self._make_shift(client), where)),
-            "previous": MadeBuffer(lambda: copy_coordinates(self._previous, where)),
+            "shift": LazyBuffer(lambda: copy_coordinates(self._make_shift(client), where)),
+            "previous": LazyBuffer(lambda: copy_coordinates(self._previous, where)),
             "beta": np.array(self._beta, np.float32),
         }
 
     def _make_shift(self, client: int) -> Vector:
-        """Return b - beta c_i [d]. It does not change while the client's task is in flight."""
+        """Return b - beta c_i [d], which stays constant while the client's task is in flight."""
         control = self._control
         if client in self._client:
             control = control - self._client.peek_row(client)
@@ -161,14 +163,7 @@ class MomentumAndControls(RoundState):
         return 4 * size * (clients + 5)
 
 
-def _known(value: float | None, name: str, problem: str) -> float:
-    """Return a number that PAdaMFed needs before the run. Raise InputError if it is unknown.
-
-    Args:
-        value: The number, or None.
-        name: The name of its setting.
-        problem: The reason why the run does not determine it.
-    """
+def _require_known(value: float | None, name: str, problem: str) -> float:
     if value is None:
         hint = f"give --override update.auxiliary.{name}=NUMBER"
         raise InputError(f"update.auxiliary.{name}", f"beta and gamma depend on it, and {problem}", hint=hint)

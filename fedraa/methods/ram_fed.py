@@ -35,16 +35,16 @@ _UNITS = "no paper: regions of units are drawn for each layer, so that a client 
 @AGGREGATOR.register("memorised")
 @dataclass
 class MemorisedMean(Aggregator):
-    """RAM-Fed, Algorithm 2: the server remembers every client's latest update of every coordinate.
+    """The mean of RAM-Fed, Algorithm 2, with a memory of every client's last update of every coordinate.
 
     Updates are in gradient units, Delta = -delta / lr. For each coordinate, v = mean_n u_n + (1/Gamma) * sum of
     (Delta_n - u_n) over the Gamma clients that trained it, and theta -= lr v. Then u_n <- Delta_n on the trained
-    coordinates. Where Gamma = 0, the second term is missing, so that the coordinate moves by the mean memory. `mifa`
-    selects the form of the authors' released code: v = mean_n u_n with the new u_n.
-    u_n [d] is allocated when client n first takes part, and counts as 0 before.
+    coordinates. If Gamma is 0, the coordinate moves by the mean memory. u_n [d] is allocated when client n first takes
+    part, and counts as 0 before.
 
     Attributes:
-        mifa: True for the form of the released code, which is the method MIFA.
+        mifa: True for the form of the authors' released code, which is the method MIFA: v = mean_n u_n with the new
+            u_n.
     """
 
     mifa: bool = False
@@ -76,7 +76,7 @@ class MemorisedMean(Aggregator):
         size = len(self._mean)
         clients = np.float32(self._clients)
         lr = np.float32(-totals.lr)
-        # The last buffer is reused without clearing, because every value is overwritten below.
+        # The last buffer need not be cleared, because every value is overwritten.
         delta: Vector | None = self._room.last()
         if delta is None:
             delta = self._room.filled(0)

@@ -29,7 +29,7 @@ from fedraa.vectors.delta_view import DeltaView
 class SumTable(Stateful):
     """The sums G_i [d] and the counts b_i of the clients' deltas, and the total sum_i G_i / b_i [d].
 
-    G_i is allocated when client i first reports.
+    G_i uses no memory before client i first reports.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("rows", "counts", "total")
@@ -37,11 +37,11 @@ class SumTable(Stateful):
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self.counts: dict[int, int] = {}
-        # The total has double precision, because rounding errors of all additions and subtractions remain in it.
+        # Double precision limits the rounding errors of additions and subtractions, which remain in the total.
         self.total = np.zeros(size)
 
     def add(self, client: int, change: DeltaView) -> int:
-        """Add a delta of the client. Return the number of deltas that the client has in the table."""
+        """Add a delta of the client. Return its number of deltas in the table."""
         row = self.rows[client]
         before = self.counts.get(client, 0)
 
@@ -71,13 +71,14 @@ class SumTable(Stateful):
 class Ringleader(AsyncRule):
     """Ringleader ASGD (Maranjyan, Richtarik 2026): theta += server_lr * v, v = 1/N sum_i G_i / b_i, N times a round.
 
-    In the first phase of a round, the server only adds up deltas, until every client has reported. A client that
-    reports earlier continues from the model that it received. The update of the last client makes the first step. In
-    the second phase, the next update of each other client makes one step, and this client receives the new model. A
-    client that reports again after its step continues from the model that it received, and its delta counts for the
-    next round. No client is ignored or idle, and the staleness is at most 2N - 2.
+    In the first phase of a round, the server only adds up deltas until every client has reported. A client that reports
+    earlier continues from the model that it received. The update of the last client makes the first step.
 
-    In the paper a delta is one gradient; here it is the result of a client's local steps.
+    In the second phase, the next update of each other client makes one step, and the client receives the new model. A
+    client that reports again after its step continues from the model that it received, and its delta counts for the
+    next round. The staleness is at most 2N - 2.
+
+    In the paper a delta is one gradient. In fedraa it is the result of a client's local steps.
     """
 
     server_lr: Positive = 1.0
@@ -88,7 +89,7 @@ class Ringleader(AsyncRule):
 
     def start(self, model: AsyncModel) -> None:
         self._now, self._next = (SumTable(len(model.params), model.clients) for _ in range(2))
-        # Clients that still have to make a step in this round. The set is empty in the first phase.
+        # Clients that have not made their step of this round. The list is empty in the first phase.
         self._todo: list[int] = []
         self._gone: set[int] = set()
 
@@ -112,17 +113,14 @@ class Ringleader(AsyncRule):
         return ApplyResult(weight)
 
     def _record_step(self, client: int) -> None:
-        """Record that the client has made its step, or has left the run.
-
-        Begin the next round if all clients have made their steps.
-        """
+        """Record that the client has made its step or has left the run. After the last one, begin the next round."""
         self._todo.remove(client)
         if not self._todo:
             self._now = self._next
             self._next = self._now.empty()
 
     def _add_to_table(self, table: SumTable, update: ClientUpdate, model: AsyncModel) -> float:
-        """Add the delta to the client's sum in the table. Return the delta's weight in the server's step."""
+        """Add the delta to the client's sum in the table. Return its weight in the server's step."""
         count = table.add(update.client, update.change)
         return self.server_lr / (model.clients * count)
 

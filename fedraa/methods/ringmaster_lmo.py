@@ -36,14 +36,14 @@ class RingmasterLMO(FedBuffRule):
     Updates of staleness R or more are ignored: their weight is 0, and they make no new version. Running tasks are not
     stopped, unlike in the authors' code. With the optimizer `normalized-momentum` the step is m / |m|.
 
-    With `agnostic`, the user sets only `server_lr`. R, the momentum and the length of the step follow from the number k
-    of steps so far. The first steps then accept only fresh updates, as if one client trained at a time.
+    With `agnostic`, R, the momentum and the length of the step follow from the number k of steps so far. The first
+    steps then accept only fresh updates.
 
     Attributes:
         size: Number of client updates per step.
         staleness: The weight of an accepted delta, as a function of its staleness.
         optimizer: The server optimizer that takes the step.
-        delay_limit: R: an update of this staleness or more is ignored; None is the number of clients.
+        delay_limit: R: an update of this staleness or more is ignored; None for the number of clients.
         agnostic: True for the parameter-agnostic variant.
     """
 
@@ -78,7 +78,7 @@ class RingmasterLMO(FedBuffRule):
 
 
 def find_agnostic_values(steps: int) -> tuple[int, float, float]:
-    """Return R, beta and the factor of server_lr after this number of steps of the parameter-agnostic variant."""
+    """Return R, beta and the factor of server_lr of the parameter-agnostic variant after `steps` steps."""
     beta = 0.0
     if steps > 1:
         beta = 1 - 1 / sqrt(steps)

@@ -21,7 +21,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, Index, LazyBuffer, Update, Vector
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
@@ -34,7 +34,7 @@ _NEEDS_SGD = "the control variate uses delta / (lr * steps) as the mean gradient
 
 @dataclass
 class ControlVariates(RoundState):
-    """SCAFFOLD (Karimireddy et al. 2020), option II. Only the coordinates that a client trained are updated.
+    """SCAFFOLD (Karimireddy et al. 2020), option II, on the coordinates that a client trained.
 
     Clients step along g - c_i + c. Then c_i+ = c_i - c + (theta - w) / (T_i lr), where T_i is the number of steps of
     client i, and c += (1/N) sum (c_i+ - c_i). All control variates start at 0.
@@ -61,10 +61,10 @@ class ControlVariates(RoundState):
         self._change = np.zeros(run.size, np.float32)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        return {"control": MadeBuffer(partial(self._control_difference, client, where_of(assignment.submodel)))}
+        return {"control": LazyBuffer(partial(self._control_difference, client, where_of(assignment.submodel)))}
 
     def _control_difference(self, client: int, where: CoordinateSet) -> Vector:
-        """Return c - c_i on these coordinates. The difference does not change while the client's task is in flight."""
+        """Return c - c_i on these coordinates, which stays constant while the client's task is in flight."""
         control = copy_coordinates(self._server, where)
         if client in self._client:
             row = self._client.peek_row(client)

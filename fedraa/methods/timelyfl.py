@@ -32,7 +32,7 @@ from fedraa.submodels.policies.policy import Pure, RunContext, SubmodelPolicy, S
 @SUBMODEL.register("within-interval")
 @dataclass(frozen=True)
 class WithinInterval(SubmodelPolicy):
-    """TimelyFL: a client trains the last layers that fit into the time of the k-th fastest client.
+    """The last layers that a client can train within the time of the k-th fastest client (TimelyFL).
 
     Attributes:
         on_time: k / N: the share of all clients that train the whole model.

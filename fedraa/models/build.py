@@ -11,9 +11,9 @@ from torch import nn
 
 from fedraa.components.calls import one_line
 from fedraa.components.imports import import_object
-from fedraa.components.text import path_of
+from fedraa.components.text import import_path_of
 from fedraa.data.tree import Tree, list_leaves, map_tree
-from fedraa.errors import InputError, suggest_closest, without_effect
+from fedraa.errors import InputError, no_effect_error, suggest_closest
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.exits import early_exits
 from fedraa.models.fasttext import FastText
@@ -75,7 +75,7 @@ def build_model(
     Raises:
         InputError: The name is unknown, the model cannot be created, or it does not accept `sample`.
     """
-    name = source if isinstance(source, str) else path_of(source)
+    name = source if isinstance(source, str) else import_path_of(source)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if isinstance(source, str) and ":" not in name and name not in MODELS:
@@ -88,13 +88,13 @@ def build_model(
             model = _build_mlp(sample, classes, hidden, dropout)
         elif name == "mlp-exits":
             layers = _build_mlp(sample, classes, hidden, dropout)
-            # The first module flattens the samples, the last gives the logits, and all hidden layers have equally many.
+            # The first module flattens the samples, the last gives the logits. Each hidden layer has `count` modules.
             count = (len(layers) - 2) // max(1, len(hidden))
             model = early_exits(layers, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:
-            raise without_effect("hidden", hidden, f"model {name}", "use --model mlp, or leave it out")
+            raise no_effect_error("hidden", hidden, f"model {name}", "use --model mlp, or leave it out")
         elif dropout != 0.0:
-            raise without_effect("dropout", dropout, f"model {name}", "use --model mlp, or leave it out")
+            raise no_effect_error("dropout", dropout, f"model {name}", "use --model mlp, or leave it out")
         elif not isinstance(source, str) or ":" in name:
             model = _build_custom(name, source, classes)
         elif name in _IMAGE_MODELS:

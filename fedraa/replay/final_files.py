@@ -9,7 +9,7 @@ import torch
 
 from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.errors import Damaged, Inconsistent
-from fedraa.reading import content, opened
+from fedraa.reading import open_regular_file, read_regular_file
 from fedraa.rundir.checkpoint import ASKED, newest_first, read_head
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SUMMARY
@@ -43,7 +43,7 @@ def check_checkpoints(directory: Path) -> None:
 def check_summary(directory: Path, time_to_target: float | None) -> None:
     """Check that the totals follow from the log, which was checked before."""
     try:
-        summary = json.loads(content(directory / SUMMARY))
+        summary = json.loads(read_regular_file(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
         raise Inconsistent(SUMMARY, "the file is missing or is not JSON, although the log has an end") from None
     expected = summarise_run(History(directory)) | {"time_to_target": time_to_target}
@@ -52,7 +52,7 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
     for key, value in expected.items():
         if key not in summary:
             raise Inconsistent(f"{SUMMARY} {key}", "it is missing")
-        # NaN, the `client_worst` without test samples, differs from itself but not as text.
+        # Texts are compared, because 1 equals True and 1.0.
         if json.dumps(summary[key]) != json.dumps(value):
             raise Inconsistent(f"{SUMMARY} {key}", got=summary[key], expected=f"{value!r}, as in {EVENTS}")
 
@@ -70,7 +70,7 @@ def check_model(
         changed: Buffers that training changes, so that `base` lacks them.
     """
     try:
-        with opened(directory / MODEL) as stream:
+        with open_regular_file(directory / MODEL) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
         parameters = [state[name].numpy() for name in sorted(tensors)]
     # PyTorch may raise any exception for a file of another format.

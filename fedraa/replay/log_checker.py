@@ -9,7 +9,7 @@ from fedraa.replay.evaluation_check import Evaluations
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 
-# In the order in which the summary of a check counts them.
+# The summary of a check counts the kinds of lines in this order.
 KINDS = ("dispatch", "commit", "drop", "lost", "round", "eval", "fault", "checkpoint", "end")
 
 

@@ -19,7 +19,7 @@ class LoggedSelector(ClientSelector):
     def __init__(self, directory: Path, clients: int) -> None:
         super().__init__(All(), None, clients=clients, seed=0)
         self._cohorts: list[list[int]] = [[]]
-        # The client that got the next task, by ended task.
+        # For each ended task, the client that got the next task.
         self._after: dict[int, int] = {}
         self._first: list[int] = []
         ended: int | None = None

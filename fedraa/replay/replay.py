@@ -60,7 +60,7 @@ def _check_run(directory: Path) -> str:
         audit = Audit(rules)
         # An error in the costs must name config.json, not a line of the log.
         _ = rules.costs
-    # A ValueError in this block is an error of the log.
+    # A ValueError in this block is about the log, so it is not converted.
     with _blame_config(directory, *DAMAGED):
         for line in read_lines(directory):
             audit.check(line)

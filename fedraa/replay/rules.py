@@ -12,7 +12,7 @@ from fedraa.aggregation.registry import find_needed_client
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.split import SplitCosts
-from fedraa.components.field_checks import check_part
+from fedraa.components.field_checks import check_component_fields
 from fedraa.components.text import is_foreign, rebuild_component
 from fedraa.composition.method import AXES
 from fedraa.composition.registry import component_classes
@@ -172,7 +172,7 @@ class Rules:
         else:
             local["algorithm"] = rebuild_component("local.algorithm", local["algorithm"], component_classes())
         solver = LocalTraining(**local)
-        check_part(solver, "local")
+        check_component_fields(solver, "local")
         # The property raises InputError if `steps` is malformed.
         _ = solver.auto
         client_half = None
@@ -253,7 +253,7 @@ class Rules:
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
-            scheduler = SCHEDULER.own(schedule["scheduler"])
+            scheduler = SCHEDULER.copy_for_run(schedule["scheduler"])
         planner = SchedulerRunner(scheduler)
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
@@ -327,9 +327,9 @@ class Rules:
     def _round_selector(self) -> ClientSelector:
         """Return the selector of the cohorts. In place of a custom one, it repeats the logged cohorts."""
         policy = self.method["submodel"]
-        alone = 0
+        single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
-            alone = policy["initial"]
+            single_client_rounds = policy["initial"]
         if self.is_custom("schedule", "participation"):
             return LoggedSelector(self.directory, self.clients)
         return make_round_selector(
@@ -338,7 +338,7 @@ class Rules:
             clients=self.clients,
             seed=self.experiment.seed,
             over_selection=self.method["schedule"].get("over_selection", 1.0),
-            alone=alone,
+            single_client_rounds=single_client_rounds,
         )
 
     @cached_property

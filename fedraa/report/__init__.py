@@ -1,4 +1,4 @@
-"""Reports: one page of tables and plots from run directories, and exports to TensorBoard and Weights & Biases."""
+"""Reports about runs as web pages, and exports to TensorBoard and Weights & Biases."""
 
 from fedraa.report.report import report
 from fedraa.report.writers import to_tensorboard, to_wandb

@@ -1,4 +1,4 @@
-"""The runs of a comparison: one experiment per method and seed, each with the options that its method has."""
+"""The experiments of a comparison, one per method and seed."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -14,13 +14,13 @@ from fedraa.settings.terms import Tuned, check_schedules, on_terms
 DEFAULT_TIME = 20.0
 
 
-def as_several(field: str, value: Any, example: str) -> tuple[Any, ...]:
-    """Return the values of a field that takes a list; one value is allowed without a list.
+def as_tuple(field: str, value: Any, example: str) -> tuple[Any, ...]:
+    """Return `value` as a tuple. A single name or Method becomes a tuple of one.
 
     Args:
-        field: The name of the field.
+        field: The name of the field in the error message.
         value: One value, or several.
-        example: A correct value that the error message shows.
+        example: A correct value in the error message.
     """
     if isinstance(value, str | Method):
         return (value,)
@@ -30,8 +30,8 @@ def as_several(field: str, value: Any, example: str) -> tuple[Any, ...]:
         raise InputError(field, got=value, expected=f"a list, as {example}") from None
 
 
-def check_each_once(**chosen: Sequence[object]) -> None:
-    """Raise InputError if one of the lists is empty, or if it has the same value twice."""
+def check_nonempty_and_unique(**chosen: Sequence[object]) -> None:
+    """Raise InputError if one of the lists is empty or repeats a value."""
     for field, values in chosen.items():
         if not values or len({str(value) for value in values}) < len(values):
             hint = ""
@@ -47,20 +47,22 @@ def make_experiments(
     terms: str | None = None,
     tuned: Tuned | None = None,
 ) -> list[Experiment]:
-    """Return an experiment per method and seed, with the limits and the options of its method.
+    """Return an experiment per method and seed.
+
+    Each experiment has only the options that its method uses.
 
     Args:
         methods: The methods.
         seeds: The seeds.
         experiment: The settings that all methods share.
         terms: The source of settings that the experiment leaves open: equal, paper or tuned.
-        tuned: The result of a tuning, for tuned terms.
+        tuned: The result of a tuning; only the terms `tuned` need it.
 
-    Raises InputError for an option that has no effect on any method, or for methods with steps in different units.
+    Raises InputError for an option that no method uses, or for methods with steps in different units.
     """
-    methods = as_several("methods", methods, "['fed-raa', 'fedavg']")
-    seeds = as_several("seeds", seeds, "range(3)")
-    check_each_once(methods=methods, seeds=seeds)
+    methods = as_tuple("methods", methods, "['fed-raa', 'fedavg']")
+    seeds = as_tuple("seeds", seeds, "range(3)")
+    check_nonempty_and_unique(methods=methods, seeds=seeds)
     for field, plural in (("method", "methods"), ("seed", "seeds")):
         value = getattr(experiment, field)
         if value != Experiment.model_fields[field].default:
@@ -76,7 +78,7 @@ def make_experiments(
         if template.updates is template.rounds is template.time is None:
             raise InputError(
                 "updates",
-                f"{template.method} counts its steps in another unit (rounds or updates) than the other methods",
+                f"{template.method} has no limit: --updates limits asynchronous methods, and --rounds the others",
                 hint="compare at equal --time, or give both --updates and --rounds",
             )
     check_schedules({str(template.method): template for template in templates})
@@ -111,7 +113,6 @@ def _refuse_without_effect(
 
 
 def _no_effect_hint(field: str, value: object) -> str:
-    """Return the hint of the error about a field that no method has."""
     other = {"updates": "rounds", "rounds": "updates"}.get(field)
     if other is None:
         return "leave it out"

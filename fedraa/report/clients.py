@@ -1,4 +1,4 @@
-"""The data partition as a table and as a picture: clients and their labels."""
+"""The clients and their labels as a table and as a picture."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from fedraa.data import Federated
 
 Counts = npt.NDArray[np.int64]
 
-# Maximum number of clients in the picture, chosen evenly from the largest to the smallest.
+# Maximum number of clients in the picture.
 MOST_ROWS = 60
 MOST_LABELS = 60
 
 
 def label_counts(data: Federated) -> Counts | None:
-    """Return the number of training samples of each client and label [clients, classes]; None if labels are unknown."""
+    """Return the number of training samples [clients, classes]; None if labels are unknown."""
     labels = data.labels
     classes = data.dataset.classes
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not classes:
@@ -25,7 +25,9 @@ def label_counts(data: Federated) -> Counts | None:
 
 
 def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
-    """Write clients.png, a map of labels by clients. A darker cell is a larger share of the client's samples.
+    """Write clients.png, a map of labels by clients.
+
+    The darker a cell, the larger the fraction of the client's samples with this label.
 
     Args:
         data: The partitioned data.
@@ -79,7 +81,6 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
 
 
 def _short_name(data: Federated, client: int) -> str:
-    """Return the name of a client in the data, or its number, in at most 19 characters."""
     name = str(client) if data.names is None else data.names[client]
     if len(name) < 20:
         return name

@@ -11,11 +11,10 @@ from fedraa.config.sections import OutputOptions
 
 
 def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
-    """Return the command that reproduces a run: `fedraa run` with every option that is not at its default.
+    """Return the command `fedraa run ...` that reproduces a run.
 
-    Options about the output are omitted, because they do not change a run. If the run had objects that no option can
-    name, the result is a call of `fedraa.run` in Python. It has `...` in the place of each object, and a comment that
-    describes the objects.
+    It has the options that are not at their defaults and that change the run. If the run had objects that no option can
+    name, the result is a call of `fedraa.run` in Python with `...` for each object.
 
     Args:
         experiment: The experiment of the run.
@@ -34,7 +33,7 @@ def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
 
 
 def _can_be_typed(name: str, value: Any) -> bool:
-    """Return True if the user can give this value to the command-line option of the field."""
+    """Return True if a command-line option can express the value."""
     if name == "override":
         return all(map(_has_text, value.values()))
     return _has_text(value)
@@ -72,7 +71,6 @@ def _python_call(values: Mapping[str, Any], objects: Sequence[str]) -> str:
 
 
 def _describe_object(value: Any) -> str:
-    """Return a short description of an object."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("kind"))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Files of a comparison: compare.csv with a row per run, and compare.png with a line per method."""
+"""The files of a comparison: compare.csv and a plot."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,13 +33,13 @@ FROM_SUMMARY = (
     "faults",
     "model_sha256",
 )
-# Columns of totals that are missing for some runs.
+# Totals that some runs lack.
 OPTIONAL = ("energy",)
 PER_CELL = ("method", "seed", "directory", "note")
 
 
 def metric_columns(metric_spec: MetricSpec) -> tuple[str, ...]:
-    """Return the columns of compare.csv that hold the objective's metrics, the main metric first."""
+    """Return the columns of compare.csv with the objective's metrics, the main metric first."""
     return tuple(dict.fromkeys((metric_spec.main, f"best_{metric_spec.main}", *metric_spec.names)))
 
 
@@ -58,7 +58,7 @@ def run_row(history: History) -> dict[str, object]:
 
 
 def write_comparison(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
-    """Write the table and the plot of these runs, in their order, into `directory`, and return the table.
+    """Write the table and the plot of these runs, and return the table.
 
     Args:
         histories: The runs.
@@ -86,7 +86,7 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
 
 
 def mean_time(group: pd.DataFrame) -> float | None:
-    """Return the mean time to the target over a method's seeds, or None if a seed did not reach the target."""
+    """Return the mean time to the target over seeds; None if a seed did not reach the target."""
     times = group["time_to_target"].astype(float)
     if times.isna().any():
         return None
@@ -94,7 +94,7 @@ def mean_time(group: pd.DataFrame) -> float | None:
 
 
 def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> str:
-    """Return the mean and its 95 % interval over seeds, as in a report; a dash if a value is not finite.
+    """Return the mean over seeds and its 95 % interval; a dash if a value is not finite.
 
     Args:
         values: The values, one per seed.

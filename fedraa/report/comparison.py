@@ -1,4 +1,4 @@
-"""Plots that compare groups of runs: the main metric over time, steps and bytes, and the worst client over time."""
+"""Plots that compare groups of runs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,20 +12,19 @@ from matplotlib.ticker import EngFormatter
 
 from fedraa.report.runs import Group, runs_of
 from fedraa.report.statistics import bounds_of, confidence_interval
-from fedraa.report.theme import Picture, draw_legend, fit_shares, line_style, new_figure
+from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 
 Floats = npt.NDArray[np.float64]
 # Minimum number of seeds for an interval.
 FEWEST = 3
-# Maximum number of evaluations that are marked. More dots hide the line.
+# More dots would hide the line.
 MOST_MARKS = 60
-# If the longest line is LOG_FROM times as long as the shortest, the time axis is logarithmic. On a linear axis the
-# short line would be squeezed to the left edge.
+# If the longest line is this number of times as long as the shortest, the x axis is logarithmic.
 LOG_FROM = 10
 
 
 def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """Return the plots that compare these groups, with a line each."""
+    """Return the plots that compare these groups, with one line per group."""
     band = "One seed per method."
     if any(len(group.runs) > 1 for group in groups):
         band = "Lines are means over seeds. Bands are 95 % confidence intervals, or the range of two seeds."
@@ -50,11 +49,11 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
-    """Return a plot of column `y` of the evaluations over column `x`, with a line per group."""
+    """Return a plot of column `y` over column `x` of the evaluations, with one line per group."""
     figure, axes = new_figure(3.4)
     ends = [_last_place(group, x) for group in groups]
     log = max(ends) > LOG_FROM * min(ends) > 0
-    # With many groups the bands overlap, so they must be faint for the lines to be visible.
+    # With many groups the bands overlap, so they must be faint.
     faint = min(0.18, 1 / len(groups))
     for i, group in enumerate(groups):
         at, mean, low, high = mean_curve(group, x, y, log=log)
@@ -63,7 +62,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
         # The last dot shows the end of each line, even if there is only one evaluation.
         axes.plot(at[-1:], mean[-1:], color=line_style(i)["color"], marker="o", markersize=4)
         _mark_evaluations(axes, group, x, y, color=line_style(i)["color"])
-    fit_shares(axes, *(run.evals[y] for run in runs_of(groups)))
+    limit_axis_to_fractions(axes, *(run.evals[y] for run in runs_of(groups)))
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if log:
@@ -77,7 +76,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
 
 
 def _last_place(group: Group, x: str) -> float:
-    """Return the value of column `x` at the end of the group's line, which is the end of the group's shortest run."""
+    """Return the last value of column `x` in the group's shortest run."""
     return min(float(run.evals[x].iloc[-1]) for run in group.runs)
 
 
@@ -89,17 +88,16 @@ def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -
 
 
 def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return positions [K] on the x axis, the mean over seeds [K] at each position, and the two ends of its band [K].
+    """Return x positions [K], the mean over seeds [K], and the lower and upper end of its band [K].
 
-    The value at a position is the value of the last evaluation before it. The band is the 95 % interval. For two seeds
-    it is their range, because the interval would be far wider than the axis. The line ends where the shortest run
-    ends, because a later mean would be over fewer seeds. For a `log` axis it begins with the first evaluation after 0.
+    The value of a seed at a position is that of its last evaluation. The band is the 95 % interval, or the range of two
+    seeds. The line ends where the shortest run ends.
 
     Args:
         group: The runs.
         x: The column of the horizontal axis.
         y: The column of the vertical axis.
-        log: True for a logarithmic horizontal axis.
+        log: True for a logarithmic horizontal axis, on which the line begins after 0.
     """
     frames = [run.evals for run in group.runs]
     if log:
@@ -120,9 +118,9 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
 
 
 def hold_last(at: Floats, times: pd.Series, values: pd.Series) -> Floats:
-    """Return, for each position on the x axis, the value of the last evaluation at or before it.
+    """Return the value of the last evaluation at or before each position.
 
-    Positions before the first evaluation get the value of the first evaluation.
+    Positions before the first evaluation get the first value.
 
     Args:
         at: The positions.

@@ -1,4 +1,4 @@
-"""The result of `fedraa.compare`: a table that notebooks show with a description and a plot."""
+"""The result of `fedraa.compare`, which notebooks show with a description and a plot."""
 
 import base64
 from collections.abc import Callable
@@ -14,9 +14,12 @@ SUMMARISED = ("client_worst", "time", "steps", "staleness_mean")
 
 
 class Comparison(pd.DataFrame):
-    """A table with one row per run. A notebook shows it as paragraphs, a table of means per method, and the curves."""
+    """A table with one row per run.
 
-    # The names of additional attributes. Pandas requires a class attribute that is a list.
+    A notebook shows it as paragraphs, a table of means per method, and a plot.
+    """
+
+    # Pandas requires a class attribute that is a list.
     _metadata = ["folder", "picture", "figure"]  # noqa: RUF012
     folder: Path
     picture: str

@@ -1,4 +1,4 @@
-"""A plot of the main metric over time: a line per method and a band over its seeds."""
+"""A plot of the main metric over time with one line per method."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, cycle
@@ -11,14 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedraa.report.comparison import hold_last
-from fedraa.report.theme import fit_shares
+from fedraa.report.theme import limit_axis_to_fractions
 
 Floats = npt.NDArray[np.float64]
 
-# The palette of Okabe and Ito, which colour-blind readers can distinguish. Its yellow is too faint for lines on white.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish, without its yellow, which is too faint.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-# Minimum distance of two labels, as a share of the axis.
+# Minimum distance of two labels, as a fraction of the axis.
 LABEL_GAP = 0.045
 
 
@@ -33,8 +33,8 @@ def plot_curves(
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 
-    Each dot is an evaluation of one seed. At each time the line is the mean over seeds of each run's last evaluation up
-    to this time, and the band is the range of these values. A run that ended early keeps its last value.
+    A dot is an evaluation of one seed. The line is the mean over seeds, and the band is their range. A run that ended
+    early keeps its last value.
 
     Args:
         runs: The `evals` frames (columns t and `column`) of each method, one per seed.
@@ -61,7 +61,7 @@ def plot_curves(
             axes.plot(evals["t"], evals[column], color=colour, marker=".", markersize=3, linestyle="", alpha=0.6)
         axes.plot(last, values[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
         ends[method] = (last, float(values[:, -1].mean()), colour)
-    fit_shares(axes, *(evals[column] for evals in every_evals))
+    limit_axis_to_fractions(axes, *(evals[column] for evals in every_evals))
     axes.set_xlim(0, end or 1.0)
     if target is not None:
         axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))
@@ -76,11 +76,9 @@ def plot_curves(
 
 
 def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Write the name of every line in its colour at the right edge. Move the names apart if lines end close together.
+    """Write the name of every line at the right edge, without overlaps.
 
-    Args:
-        axes: The axes.
-        ends: The time, the value and the colour of each line's end.
+    `ends` has the time, the value and the colour at the end of each line.
     """
     low, high = axes.get_ylim()
     labels: dict[str, str] = {}
@@ -118,7 +116,7 @@ def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> No
 
 
 def spread_labels(wanted: Floats, gap: float) -> Floats:
-    """Return positions in [0, 1] near the `wanted` ones (ascending), at least `gap` apart."""
+    """Return positions in [0, 1] near the ascending `wanted` positions, at least `gap` apart."""
     placed = wanted.copy()
     ceiling = 1.0
     for i in reversed(range(len(placed))):

@@ -1,4 +1,4 @@
-"""The settings in which compared methods differ, and the methods that have each value."""
+"""The settings in which compared methods differ."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -16,33 +16,33 @@ COLUMNS = ("setting", "value", "methods")
 
 
 def method_settings(method: Method) -> dict[str, str]:
-    """Return the settings that a resolved method has, by dotted names such as `schedule.scheduler`."""
+    """Return the settings of a method, by dotted names such as `schedule.scheduler`."""
     values: dict[str, str] = {}
     for axis, choice in method.described().items():
-        values |= flatten_choice(axis, choice)
+        values |= flatten_description(axis, choice)
     return {name: value for name, value in values.items() if value != "–"}
 
 
-def flatten_choice(name: str, value: object) -> dict[str, str]:
-    """Return a nested description as a flat mapping from dotted names to texts. The text of a component is its kind."""
+def flatten_description(name: str, value: object) -> dict[str, str]:
+    """Return a nested description as texts by dotted name. The text of a component is its kind."""
     if not isinstance(value, Mapping):
         return {name: value_text(value)}
     flat = {name: str(value.get(KIND, ""))}
     for key, part in value.items():
         if key != KIND:
-            flat |= flatten_choice(f"{name}.{key}", part)
+            flat |= flatten_description(f"{name}.{key}", part)
     return flat
 
 
 def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
-    """Return a table of the settings that differ between methods, with a row for each setting and value.
+    """Return a table of the settings that differ, with a row per setting and value.
 
-    The column `methods` lists the methods with this value. If several methods have a setting with the same value and
-    all other methods lack it, the table omits the setting, because it follows from the kinds of their components.
+    The column `methods` lists the methods with this value. A setting is omitted if it has one value in several methods
+    and the other methods lack it, because it follows from the kinds of their components.
 
     Args:
-        experiments: Pairs of a method's name in the table and an experiment of this method. If a method has several
-            experiments with different values of a setting, its row lists all these values.
+        experiments: Pairs of a method's name and an experiment. If a method's experiments differ in a setting, its row
+            lists all values.
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
@@ -63,12 +63,12 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
 
 
 def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:
-    """Return True if several methods share one value, and all other methods lack the setting."""
+    """Return True if several methods have one value, and all other methods lack the setting."""
     labels_with_value = [labels for values, labels in labels_by_values.items() if any(values)]
     return len(labels_with_value) == 1 and len(labels_with_value[0]) > 1
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a key that sorts settings in the order of `AXES`, and a component's kind before its other settings."""
+    """Return a key that sorts in the order of `AXES`. A component's kind comes before its settings."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

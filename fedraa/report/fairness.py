@@ -27,7 +27,10 @@ NOTE = (
 
 
 def jain_index(values: Floats) -> float | None:
-    """Return Jain's index (sum x)^2 / (n sum x^2) of values [n] (Jain, Chiu, Hawe 1984); None if all are 0."""
+    """Return Jain's index (sum x)^2 / (n sum x^2) of values [n]; None if all are 0.
+
+    Source: Jain, Chiu and Hawe 1984.
+    """
     squares = float(np.square(values).sum())
     if squares == 0:
         return None
@@ -35,7 +38,7 @@ def jain_index(values: Floats) -> float | None:
 
 
 def last_results(run: Run) -> pd.DataFrame:
-    """Return the last evaluation in clients.csv, a row for each client with test samples; empty without the file."""
+    """Return the rows of the last evaluation in clients.csv; empty without the file."""
     if not run.history.has_clients:
         return pd.DataFrame()
     rows = run.history.clients
@@ -47,7 +50,10 @@ def last_results(run: Run) -> pd.DataFrame:
 
 
 def fairness_tables(groups: Sequence[Group]) -> list[Table]:
-    """Return a table with a row for each run that has clients.csv, or no table if no run has this file."""
+    """Return a table with a row for each run that has clients.csv.
+
+    Returns no table if no run has the file.
+    """
     main = groups[0].first.metric_spec.main
     metric = main.replace("_", " ")
     columns = (
@@ -64,7 +70,6 @@ def fairness_tables(groups: Sequence[Group]) -> list[Table]:
 
 
 def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
-    """Return the row of each run of the group that has clients.csv."""
     metric_spec = group.first.metric_spec
     rows = []
     for run in group.runs:
@@ -93,12 +98,11 @@ def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
 
 
 def _client_name(results: pd.DataFrame, row: int) -> str:
-    """Return the name of a client in the data, or its number."""
     return str(results["name"].iloc[row]) or str(results["client"].iloc[row])
 
 
 def distribution_caption(run: Run) -> str:
-    """Return the caption of the plot of the metric's distribution over clients."""
+    """Return the caption of the plot of a metric's distribution over clients."""
     return CAPTION.format(metric=run.metric_spec.main.replace("_", " "))
 
 

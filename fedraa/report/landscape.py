@@ -1,4 +1,4 @@
-"""The loss landscape around a trained model: a surface in two random directions, and the sharpness."""
+"""The loss around a trained model: a surface in two random directions, and the sharpness."""
 
 import copy
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
@@ -26,7 +26,7 @@ RHO, ASCENT_STEPS = 0.05, 20
 
 @dataclass(frozen=True)
 class Surface:
-    """A loss surface: the mean cross-entropy on test data around a model theta.
+    """The mean cross-entropy on test data around a model theta.
 
     Attributes:
         x: Coordinates [points] along the first direction.
@@ -40,9 +40,9 @@ class Surface:
 
 
 def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return a run's final model in evaluation mode, and `samples` random samples of its test data.
+    """Return a run's final model in evaluation mode, and random samples of its test data.
 
-    Raises ValueError for a run that cannot be built from its configuration, for example with a user-defined model.
+    Raises ValueError for a run that its configuration does not define, for example with a custom model.
     """
     objects = history.config.get("given")
     if objects:
@@ -56,7 +56,7 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
         raise InputError("landscape", f"{history.directory} learns {spec.objective.name}", expected="classification")
     module = copy.deepcopy(spec.traced.module)
     try:
-        with opened(history.directory / MODEL) as stream:
+        with open_regular_file(history.directory / MODEL) as stream:
             module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
     # PyTorch raises many types of errors for invalid bytes.
     except Exception:
@@ -74,11 +74,10 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
 def measure_surface(
     module: nn.Module, x: Tensor, y: Tensor, *, radius: float = RADIUS, points: int = POINTS, seed: int = 0
 ) -> Surface:
-    """Return the loss on a square around the model, -radius to radius in each of two filter-normalised directions.
+    """Return the loss on a square around the model, in two random directions.
 
-    Filter normalisation (Li et al. 2018, section 4): a direction is Gaussian, and each of its filters (rows of a
-    weight) is scaled to the norm of the model's filter. Along the directions, biases and normalisation layers do not
-    change.
+    Each filter (row of a weight) of a direction has the norm of the model's filter (Li et al. 2018, section 4). Biases
+    and normalisation layers do not change.
 
     Args:
         module: The model in evaluation mode.
@@ -101,11 +100,10 @@ def measure_surface(
 
 
 def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, steps: int = ASCENT_STEPS) -> float:
-    """Return the largest rise of the loss that gradient ascent finds within the Euclidean distance `rho` of the model.
+    """Return the largest increase of the loss that gradient ascent finds within the distance `rho`.
 
-    The result is a lower bound of max L(theta + e) - L(theta) over |e| <= rho, which SAM minimises (Foret et al. 2021,
-    eq. 1). Each step of the ascent goes from the model to the edge of the ball, along the gradient at the point that
-    the previous step reached.
+    The result is a lower bound of max L(theta + e) - L(theta) over |e| <= rho (Foret et al. 2021, eq. 1). Each step
+    goes from the model to the edge of the ball, along the gradient at the previous point.
 
     Args:
         module: The model in evaluation mode.
@@ -132,7 +130,7 @@ def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = R
 
 
 def _draw_direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a random direction. The norm of each filter equals that of the model's filter."""
+    """Return a random direction whose filters have the norms of the model's filters."""
     direction = {}
     for name, p in module.named_parameters():
         if p.ndim < 2:
@@ -146,5 +144,4 @@ def _draw_direction(module: nn.Module, generator: torch.Generator) -> dict[str, 
 
 
 def _mean_loss(module: nn.Module, params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the model with these parameters."""
     return F.cross_entropy(torch.func.functional_call(module, params, (x,)), y)

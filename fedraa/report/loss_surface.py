@@ -1,4 +1,4 @@
-"""The loss landscape as a contour map and as a surface."""
+"""Plots of the loss landscape: a contour map and a surface."""
 
 from functools import partial
 
@@ -17,13 +17,13 @@ AROUND = (
 
 
 def landscape_pictures(surface: Surface, sharpness: float, name: str, samples: int) -> list[Picture]:
-    """Return the contour and the surface of one model's loss; the names of their files begin with `name`.
+    """Return the contour map and the surface of one model's loss.
 
     Args:
         surface: The loss surface.
         sharpness: The sharpness of the model.
-        name: The start of the files' names.
-        samples: The number of test samples. The caption shows it.
+        name: The beginning of the files' names.
+        samples: The number of test samples in the caption.
     """
     about = AROUND.format(samples)
     sharp = f" Sharpness: within a Euclidean distance of {RHO:g} the loss rises by at most {sharpness:.4f}."

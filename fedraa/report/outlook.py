@@ -1,21 +1,21 @@
-"""A comparison of one run with its prediction: the time, the staleness and the delay bound."""
+"""Compare one run with its prediction: the time, the staleness and the delay bound."""
 
 from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.numbers import format_count
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
-from fedraa.report.verdict import still_improves, uncovered_share
+from fedraa.report.verdict import still_improves, untrained_fraction
 from fedraa.rundir.failures import describe_clients
 
-# Larger runs are not compared with a dry run (a simulation without training), which would take too long.
+# A dry run (a simulation without training) of a larger run would take too long.
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
-# A time within this share of the predicted one counts as equal.
+# A time within this fraction of the predicted time counts as equal.
 CLOSE = 0.02
 
 
 def compare_with_plan(run: Run) -> str:
-    """Return a description of the run's result and its difference from the prediction."""
+    """Return sentences about the run's result and its difference from the prediction."""
     notes = [
         _describe_end(run),
         _describe_time(run),
@@ -45,7 +45,7 @@ def _describe_end(run: Run) -> str:
 
 
 def _step_unit(run: Run) -> str:
-    """Return the number of server steps with its unit."""
+    """Return the number of rounds or updates, with its unit."""
     is_round = run.config["method"]["schedule"]["kind"] in ("Rounds", "ScheduledRounds")
     return format_count(run.summary["steps"], "round" if is_round else "update")
 
@@ -53,7 +53,7 @@ def _step_unit(run: Run) -> str:
 def _describe_time(run: Run) -> str:
     """Compare the run's time and staleness with a dry run.
 
-    Without a dry run, compare the times of its tasks with their costs.
+    Without a dry run, compare the times of tasks with their costs.
     """
     done = run.tasks[run.tasks["done"]]
     predicted = forecast_run(run)
@@ -77,9 +77,9 @@ def _describe_time(run: Run) -> str:
 
 
 def forecast_run(run: Run) -> Forecast | None:
-    """Return a dry run (a simulation without training) with the same costs.
+    """Return a dry run (a simulation without training) with the run's costs.
 
-    Returns None if the costs do not determine the run: with rounds, sampled submodels or custom components.
+    Returns None for rounds, sampled submodels and custom components, because costs do not determine these runs.
     """
     steps = int(run.summary["steps"])
     schedule = run.config["method"]["schedule"]
@@ -102,13 +102,13 @@ def forecast_run(run: Run) -> Forecast | None:
 
 
 def _describe_idle_time(run: Run) -> str:
-    idle = run.idle_share
+    idle = run.idle_fraction
     if idle < 0.01:
         return "No client waited."
     reason = ""
     if len(run.rounds):
         reason = ": in rounds the fast clients wait for the slow ones"
-        untrained = uncovered_share(run)
+        untrained = untrained_fraction(run)
         if untrained > 0.01:
             reason += f"; a round left {untrained:.0%} of the parameters without training"
     elif run.config["method"]["schedule"].get("concurrency"):
@@ -129,7 +129,7 @@ def _describe_delay_bound(run: Run) -> str:
 
 
 def _describe_failures(run: Run) -> str:
-    """Return sentences about clients that failed, with the reasons, and about faults."""
+    """Return sentences about failed clients, with the reasons, and about faults."""
     quarantined = run.summary["quarantined"]
     faults = run.summary["faults"]
     numbers = {entry["client"] for entry in quarantined}

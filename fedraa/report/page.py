@@ -14,7 +14,7 @@ Images = Mapping[str, Mapping[Theme, bytes]]
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: heading, text, paragraphs, tables, plots and commands. `folded` tables open at a click."""
+    """A section of the page. The tables in `folded` open at a click."""
 
     title: str
     text: str = ""
@@ -26,7 +26,7 @@ class Section:
 
 
 def render_page(title: str, text: str, sections: Sequence[Section], images: Images, themes: Sequence[Theme]) -> str:
-    """Return the page.
+    """Return the HTML of the page.
 
     Args:
         title: The title.
@@ -54,7 +54,7 @@ def _read_asset(name: str) -> str:
 
 
 def _colour_rules(themes: Sequence[Theme]) -> str:
-    """Return the CSS rules for the colours of the first theme and, for dark screens, of the second theme."""
+    """Return the CSS of the themes. The second one is for dark screens."""
     rules = [
         f":root {{ --ink: {theme.ink}; --faint: {theme.faint}; --grid: {theme.grid}; --paper: {theme.paper}; "
         f"--link: {theme.palette[0]}; }}"
@@ -118,7 +118,7 @@ def _render_cell(cell: Cell, kind: str, column: str) -> str:
     value = "" if cell.value is None else str(cell.value)
     text = escape(cell.text)
     if isinstance(cell.value, str):
-        # The browser may break a long name into two lines after these characters.
+        # The browser may break a long name after these characters.
         text = text.replace(".", ".<wbr>").replace("_", "_<wbr>")
     else:
         # A number stays on one line with its unit. Its interval may move to the next line.

@@ -30,10 +30,9 @@ def report(
     landscape: bool = False,
     trust: bool = False,
 ) -> Path:
-    """Write the page `out` about these runs, or folders of runs, and return the folder beside it.
+    """Write the HTML page `out` about these runs, and return the folder beside it.
 
-    The folder `NAME_files` holds every table as CSV and LaTeX, and every plot as PDF for print. Runs that have not
-    ended are marked.
+    The folder `NAME_files` holds every table as CSV and LaTeX, and every plot as PDF.
 
     Args:
         runs: The run directories, or folders of them.
@@ -51,13 +50,13 @@ def report(
     folder = out.with_name(out.stem + FILES)
     if out.is_dir():
         raise InputError("out", f"{out} is a directory", hint="name the page to write")
-    # If the folder cannot be written, the user should learn it before the slow work.
+    # If the folder cannot be written, the error should come before the slow work.
     folder.mkdir(parents=True, exist_ok=True)
     with nullcontext() if trust else importing_only(()):
         sections = _make_sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
-    # The names of the plots are also the names of their files, so they must differ.
+    # The plots' names are also file names.
     assert len({picture.name for picture in pictures}) == len(pictures)
     images: dict[str, dict[Theme, bytes]] = {}
     prints: dict[str, bytes] = {}
@@ -74,12 +73,11 @@ def report(
     for name, pdf in prints.items():
         with replace_file(folder / f"{name}.pdf") as stream:
             stream.write(pdf)
-    write_text(out, render_page(*_title_and_text(groups), sections, images, themes))
+    write_text(out, render_page(*_title_and_subtitle(groups), sections, images, themes))
     return folder
 
 
-def _title_and_text(groups: Sequence[Group]) -> tuple[str, str]:
-    """Return the title of the page and the line below it."""
+def _title_and_subtitle(groups: Sequence[Group]) -> tuple[str, str]:
     runs = runs_of(groups)
     datasets = sorted({group.first.options["dataset"] for group in groups})
     commits = sorted({str(run.config["commit"])[:10] for run in runs})
@@ -102,11 +100,11 @@ def _make_sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]
         Section(
             "Results",
             "",
-            [tables.by_method(groups, columns), *fairness.fairness_tables(groups)],
+            [tables.make_method_table(groups, columns), *fairness.fairness_tables(groups)],
             comparison.comparison_pictures(groups),
         ),
         *(_of_group(group, sharp.get(group.first)) for group in groups),
-        Section("Every run", "", [tables.by_run(groups, columns)]),
+        Section("Every run", "", [tables.make_run_table(groups, columns)]),
         Section("Configuration", "", [differences] if len(groups) > 1 else [], folded=[settings]),
         Section("Commands", "Each of these lines reproduces one run.", commands=[run.command for run in runs]),
     ]

@@ -20,7 +20,7 @@ from fedraa.rundir.history import History, method_name
 from fedraa.rundir.summary import summarise_unfinished
 from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
-# Options in which two runs of a group may differ.
+# The options in which runs of one group may differ.
 PER_RUN = {"seed", "out", "quiet", "address"}
 # The files that a report shows.
 SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)
@@ -29,7 +29,7 @@ LABEL = 40
 
 
 class Run:
-    """A run directory, of a finished or unfinished run."""
+    """A finished or unfinished run, read from its directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -40,7 +40,7 @@ class Run:
         self._check_files()
 
     def _check_files(self) -> None:
-        """Raise InputError if the files are damaged, or if they have changed since the run wrote them."""
+        """Raise InputError if the files are damaged or were changed after the run."""
         try:
             if self.ended:
                 check_seal(self.directory, SHOWN)
@@ -55,22 +55,19 @@ class Run:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the experiment, as config.json has them."""
+        """The options of the experiment, from config.json."""
         return dict(self.config["experiment"])
 
     @property
     def command(self) -> str:
-        """The command that reproduces the run."""
         return run_command(self.history.experiment, self.config.get("given", ()))
 
     @property
     def metric_spec(self) -> MetricSpec:
-        """The metrics of the run's evaluations, and the main metric."""
         return read_metric_spec(self.config)
 
     @property
     def method(self) -> str:
-        """The name of the method."""
         return method_name(self.config)
 
     @property
@@ -83,17 +80,16 @@ class Run:
 
     @property
     def end(self) -> float:
-        """The time at which the run ended, on its clock."""
+        """The time on the run's clock at which the run ended."""
         return float(self.summary["time"])
 
     @cached_property
     def timeline(self) -> TaskTimeline:
-        """The tasks and rounds of the log."""
         return read_timeline(self.directory, partial=not self.ended)
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """The rows of `TaskTimeline.tasks`. A task that was in flight at the end of the run has the run's end time."""
+        """The rows of `TaskTimeline.tasks`. Unfinished tasks end at the end of the run."""
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
 
@@ -104,14 +100,14 @@ class Run:
 
     @cached_property
     def evals(self) -> pd.DataFrame:
-        """The columns of evals.csv, and `bytes`: the traffic of all tasks that were committed until each evaluation."""
+        """The columns of evals.csv, and `bytes`, the traffic of all tasks committed before each evaluation."""
         evals = self.history.evals
         return evals.assign(bytes=self.timeline.bytes_until(evals["t"].to_numpy(float)))
 
     @property
-    def idle_share(self) -> float:
-        """The share of the run's time in which a client had no task, as a mean over all clients."""
-        return max(0.0, self.timeline.idle_share(self.clients) or 0.0)
+    def idle_fraction(self) -> float:
+        """The mean fraction of the run's time in which a client had no task."""
+        return max(0.0, self.timeline.idle_fraction(self.clients) or 0.0)
 
 
 @dataclass(frozen=True)
@@ -127,12 +123,12 @@ class Group:
 
     @property
     def slug(self) -> str:
-        """The label in a form that can be part of a file's name."""
+        """The label in a form for file names."""
         return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
 
 
 def load_groups(directories: Sequence[Path]) -> list[Group]:
-    """Return the runs in these directories, or in these folders of runs, in groups.
+    """Return the runs in these directories or folders of runs, in groups.
 
     Raises InputError if a directory is not a run, has no evaluation yet, or occurs twice.
     """
@@ -150,7 +146,7 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
     groups: dict[tuple[str, str], dict[int, Run]] = {}
     for run in runs:
         options = {name: value for name, value in run.options.items() if name not in PER_RUN}
-        seeds = groups.setdefault((repr(options), _whole_method(run)), {})
+        seeds = groups.setdefault((repr(options), _method_configuration(run)), {})
         if run.seed in seeds:
             raise InputError(
                 "runs",
@@ -168,21 +164,19 @@ def runs_of(groups: Sequence[Group]) -> list[Run]:
     return [*chain.from_iterable(group.runs for group in groups)]
 
 
-def _whole_method(run: Run) -> str:
-    """Return the method's full configuration as text, to compare methods. The integer 1 gives the same text as 1.0."""
+def _method_configuration(run: Run) -> str:
+    """Return the method's full configuration as text. Integers have the form of floats."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
-    # Automatic capacities depend on the fleet, which may depend on the seed. So they may differ between runs of a
-    # group.
+    # Automatic capacities depend on the fleet, which may depend on the seed.
     if run.options["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
-    return json.dumps(_as_floats(method), sort_keys=True)
+    return json.dumps(_integers_to_floats(method), sort_keys=True)
 
 
-def _as_floats(value: Any) -> Any:
-    """Return a value of a method's configuration with floats in place of integers, also within nested mappings."""
+def _integers_to_floats(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _as_floats(nested) for name, nested in value.items()}
+        return {name: _integers_to_floats(nested) for name, nested in value.items()}
     if type(value) is int:
         return float(value)
     return value
@@ -195,7 +189,7 @@ def differing_options(runs: Sequence[Run]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: its method. Runs of the same method also get the options that differ, or a number."""
+    """Return a label per run: its method, and its differences from other runs of this method."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
@@ -223,7 +217,7 @@ def _method_with_options(run: Run, options: Sequence[str]) -> str:
 
 
 def custom_metrics_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the last values of custom metrics by their names; None for a value that is not finite."""
+    """Return the last values of custom metrics by name; None for a value that is not finite."""
     return dict(summary.get("metrics", {}))
 
 
@@ -239,7 +233,7 @@ def value_text(value: object) -> str:
 
 
 def _find_runs(directory: Path) -> list[Path]:
-    """Return the run directories in a folder. If it is a run itself, or contains no run, return only the folder."""
+    """Return the runs in a folder. Return the folder itself if it is a run or has no runs."""
     if (directory / CONFIG).is_file():
         return [directory]
     return sorted(path.parent for path in directory.glob(f"*/{CONFIG}")) or [directory]

@@ -1,4 +1,4 @@
-"""Plots of one run: timeline, staleness, updates, coverage and clients, if the run has data for them."""
+"""Plots of one run: timeline, staleness, updates, coverage and clients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,12 +9,12 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedraa.report.fairness import distribution_caption, draw_distribution, last_results
 from fedraa.report.runs import Run
-from fedraa.report.theme import SEQUENTIAL, Picture, draw_legend, fit_shares, is_share, new_figure
+from fedraa.report.theme import SEQUENTIAL, Picture, draw_legend, is_fraction, limit_axis_to_fractions, new_figure
 from fedraa.report.timeline import (
+    draw_time_use,
     draw_timeline,
     select_clients,
     selection_note,
-    time_use,
     time_use_caption,
     timeline_caption,
 )
@@ -34,14 +34,14 @@ COVERAGE = (
 
 
 def run_pictures(run: Run, name: str) -> list[Picture]:
-    """Return the plots for which the run has data; the names of their files begin with `name`."""
+    """Return the plots for which the run has data. Their files' names begin with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
         (True, "timeline", "Tasks over time", timeline_caption(run), draw_timeline),
-        (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
-        (True, "clients", f"Client {run.metric_spec.main.replace('_', ' ')}", clients_caption(run), client_figures),
+        (True, "time-use", "Time breakdown", time_use_caption(run), draw_time_use),
+        (True, "clients", f"Client {run.metric_spec.main.replace('_', ' ')}", clients_caption(run), draw_client_metric),
         (
             not last_results(run).empty,
             "fairness",
@@ -51,7 +51,13 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
         ),
         (commits and not rounds, "staleness", "Staleness", STALENESS, draw_staleness),
         (commits and fragments > 1, "updates", "Updates per fragment", UPDATES, draw_updates),
-        (commits and fragments > 1, "heat", "Clients by fragments", HEAT + selection_note(run), clients_by_fragments),
+        (
+            commits and fragments > 1,
+            "heat",
+            "Clients by fragments",
+            HEAT + selection_note(run),
+            draw_commit_heat_map,
+        ),
         (rounds > 0, "coverage", "Coverage by round", COVERAGE, draw_coverage),
     ]
     return [
@@ -94,7 +100,7 @@ def draw_updates(run: Run) -> Figure:
     return figure
 
 
-def clients_by_fragments(run: Run) -> Figure:
+def draw_commit_heat_map(run: Run) -> Figure:
     """Return a heat map of the commits per client and fragment."""
     shown = select_clients(run.clients)
     done = run.tasks[run.tasks["done"]]
@@ -112,7 +118,7 @@ def clients_by_fragments(run: Run) -> Figure:
 
 
 def draw_coverage(run: Run) -> Figure:
-    """Return a plot over rounds: the largest and the smallest number of clients that train the same coordinate."""
+    """Return a plot of the minimum and maximum number of clients that train a coordinate in each round."""
     figure, (above, below) = new_figure(3.6, rows=2, sharex=True, height_ratios=(2, 1))
     rounds = run.rounds["round"].to_numpy(int)
     low = run.rounds["coverage_min"].to_numpy(int)
@@ -142,18 +148,18 @@ def clients_caption(run: Run) -> str:
     )
 
 
-def client_figures(run: Run) -> Figure:
-    """Return a plot of the metric over clients: mean, standard deviation and worst client."""
+def draw_client_metric(run: Run) -> Figure:
+    """Return a plot of the main metric's mean, standard deviation and worst value over clients."""
     figure, axes = new_figure(2.8)
     evals = run.evals
     mean, std = evals["client_mean"], evals["client_std"]
     low, high = mean - std, mean + std
-    if is_share(mean):
+    if is_fraction(mean):
         low, high = low.clip(0), high.clip(upper=1)
     axes.fill_between(evals["t"], low, high, color="C0", alpha=0.2, linewidth=0)
     axes.plot(evals["t"], mean, color="C0", label="mean ± std")
     axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")
-    fit_shares(axes, mean, evals["client_worst"])
+    limit_axis_to_fractions(axes, mean, evals["client_worst"])
     axes.set_xlim(0, run.end or 1.0)
     axes.set_xlabel(f"{run.options['clock']} time")
     axes.set_ylabel(run.metric_spec.main.replace("_", " "))

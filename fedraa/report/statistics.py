@@ -22,8 +22,8 @@ def mean_or_nan(values: Values) -> float:
     return float(np.mean(values))
 
 
-def half_interval95(values: Values) -> float | None:
-    """Return half of the width of the 95 % confidence interval of the mean, by Student's t.
+def half_width95(values: Values) -> float | None:
+    """Return half of the width of the mean's 95 % confidence interval, by Student's t.
 
     Returns None for fewer than two values, or if a value is not finite.
     """
@@ -34,11 +34,11 @@ def half_interval95(values: Values) -> float | None:
 
 
 def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
-    """Return the ends of the 95 % confidence interval of the mean, clipped to the possible values of the metric.
+    """Return the mean's 95 % confidence interval, clipped to `bounds`.
 
     Returns None for fewer than two values, or if a value is not finite.
     """
-    half = half_interval95(values)
+    half = half_width95(values)
     if half is None:
         return None
     return max(bounds[0], mean_or_nan(values) - half), min(bounds[1], mean_or_nan(values) + half)
@@ -47,8 +47,8 @@ def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED)
 def bounds_of(values: Values, better: str) -> tuple[float, float]:
     """Return the possible range of a metric, estimated from its values.
 
-    If a value is negative, the metric has no bounds. If more is better and no value exceeds 1, the metric is a share
-    from 0 to 1. All other metrics are at least 0.
+    A metric with a negative value has no bounds. If more is better and no value exceeds 1, the range is 0 to 1. All
+    other metrics are at least 0.
     """
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
@@ -60,7 +60,9 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
 
 
 def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
-    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`; only the mean if there is no interval.
+    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`.
+
+    Without an interval, the text has only the mean.
 
     Args:
         values: The values.
@@ -74,21 +76,29 @@ def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[fl
 
 
 def standard_error(half: float, n: int) -> float:
-    """Return the standard error of the mean of n values, from half of the width of their 95 % interval."""
+    """Return the standard error of the mean of n values.
+
+    Args:
+        half: Half of the width of the mean's 95 % interval.
+        n: The number of values.
+    """
     return float(half / stats.t.ppf(1 - LEVEL / 2, n - 1))
 
 
 def welch_p_value(a: Values, b: Values) -> float | None:
-    """Return the two-sided p-value of Welch's t-test; None if there are too few values or all values are equal."""
+    """Return the two-sided p-value of Welch's t-test.
+
+    Returns None for too few values or if all values are equal.
+    """
     if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
         return None
-    # SciPy prints a warning if all values of a group are equal, which is no error.
+    # SciPy warns if all values of a group are equal, which is no error.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
-    """Return the p-value of Welch's test for two groups, or None if it is not defined.
+def welch_p_value_of_summaries(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
+    """Return the p-value of Welch's t-test for two groups; None if it is not defined.
 
     A group is (mean, half of the width of its 95 % interval, number of values).
     """

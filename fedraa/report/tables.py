@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction
-from fedraa.report.differences import flatten_choice
+from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, custom_metrics_of, runs_of, value_text
 from fedraa.report.statistics import (
@@ -43,7 +43,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """The text of a cell and its sort key. A `value` of None is sorted last."""
+    """A table cell: its text, and the `value` by which it is sorted. None comes last."""
 
     text: str
     value: float | str | None
@@ -51,7 +51,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `frame` is the content of the CSV file, with plain numbers. `name` is the base name of the files."""
+    """A table of a report.
+
+    Attributes:
+        name: The base name of the files.
+        title: The title.
+        note: The text below the title.
+        columns: The headings.
+        rows: The cells of each row.
+        frame: The content of the CSV file, with plain numbers.
+    """
 
     name: str
     title: str
@@ -81,7 +90,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def numeric_columns(self) -> list[bool]:
-        """Return True for each column that holds only numbers."""
+        """Return True for each column without texts."""
         return [all(not isinstance(row[i].value, str) for row in self.rows) for i in range(len(self.columns))]
 
 
@@ -94,12 +103,12 @@ class Metric:
     """A metric of a run and its format.
 
     Attributes:
-        name: The column of the CSV.
+        name: The column of the CSV file.
         heading: The heading of the table.
-        of: A function that returns the value of a run, or None if the run does not report the metric.
-        form: A function that formats a value.
+        of: Returns the value of a run; None if the run does not report the metric.
+        form: Formats a value.
         interval: True to add the confidence interval.
-        shown: False for a metric that is only in the CSV.
+        shown: False for a metric that is only in the CSV file.
         better: The better direction.
     """
 
@@ -189,12 +198,12 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         Metric("bytes_down", "down", summary_reader("bytes_down"), _format_in("B"), shown=False),
         Metric("bytes_up", "up", summary_reader("bytes_up"), _format_in("B"), shown=False),
         Metric("flops", "computed", summary_reader("flops"), _format_in("FLOP")),
-        *_of_energy(runs),
+        *_energy_columns(runs),
         Metric("staleness_mean", "staleness", summary_reader("staleness_mean"), _format_by(".2f")),
         Metric("staleness_max", "most stale", summary_reader("staleness_max"), _format_by("g"), shown=False),
-        Metric("idle", "idle", lambda run: run.idle_share, _format_by(".0%")),
+        Metric("idle", "idle", lambda run: run.idle_fraction, _format_by(".0%")),
         Metric("faults", "faults", summary_reader("faults"), _format_by("g"), shown=False),
-        *_of_bad_clients(runs),
+        *_bad_client_columns(runs),
         Metric("wall", "real seconds", summary_reader("wall"), _format_by(".3g"), shown=False),
     ]
     if sharpness:
@@ -203,20 +212,20 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
 
 
 def _read_epsilon(run: Run) -> float | None:
-    """Return the privacy loss epsilon of a run. It is None without privacy, or if epsilon is infinite."""
+    """Return the privacy loss epsilon of a run; None without privacy or if it is infinite."""
     privacy: dict[str, float | None] = run.summary.get("privacy", {})
     return privacy.get("epsilon")
 
 
-def _of_energy(runs: Sequence[Run]) -> list[Metric]:
-    """Return the column for the energy of all tasks, if the devices of a run have watts."""
+def _energy_columns(runs: Sequence[Run]) -> list[Metric]:
+    """Return the energy column if the devices of a run have watts; otherwise nothing."""
     if not any("energy" in run.summary for run in runs):
         return []
     return [Metric("energy", "energy", lambda run: run.summary.get("energy"), _format_in("J"))]
 
 
-def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:
-    """Return the columns for the numbers of failed tasks and quarantined clients, if there are any."""
+def _bad_client_columns(runs: Sequence[Run]) -> list[Metric]:
+    """Return columns for failed tasks and quarantined clients, if there are any."""
     if not any(run.summary["dropped"] for run in runs):
         return []
     return [
@@ -225,17 +234,17 @@ def _of_bad_clients(runs: Sequence[Run]) -> list[Metric]:
     ]
 
 
-def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
-    """Return a table with one row per group: means with 95 % intervals over seeds, tested against the first group."""
+def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
+    """Return a table with one row per group: means over seeds, tested against the first group."""
     rows, lines = [], []
-    base = _metric_values(groups[0], columns[0])
+    base = _seed_values(groups[0], columns[0])
     for group in groups:
-        p = None if group is groups[0] else welch_p_value(_metric_values(group, columns[0]), base)
+        p = None if group is groups[0] else welch_p_value(_seed_values(group, columns[0]), base)
         row = [Cell(group.label, group.label), Cell(str(len(group.runs)), len(group.runs))]
         line: dict[str, object] = {"method": group.label, "seeds": len(group.runs)}
         for metric in columns:
-            values = _metric_values(group, metric)
-            bounds = bounds_of([*chain.from_iterable(_metric_values(other, metric) for other in groups)], metric.better)
+            values = _seed_values(group, metric)
+            bounds = bounds_of([*chain.from_iterable(_seed_values(other, metric) for other in groups)], metric.better)
             low, high = confidence_interval(values, bounds) or (None, None)
             mark = metric is columns[0] and is_significant(p)
             if metric.shown:
@@ -268,8 +277,7 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     return " ".join(sentences)
 
 
-def _metric_values(group: Group, metric: Metric) -> list[float]:
-    """Return the metric of all seeds that report it."""
+def _seed_values(group: Group, metric: Metric) -> list[float]:
     values = [metric.of(run) for run in group.runs]
     return [float(value) for value in values if value is not None]
 
@@ -279,12 +287,7 @@ def _estimate_cell(
 ) -> Cell:
     """Return the cell of a metric's mean over seeds.
 
-    Args:
-        metric: The metric.
-        values: The values of the seeds that report it.
-        bounds: The possible values, to which the interval is clipped.
-        seeds: The number of all seeds.
-        mark: True for a significant difference, which gets an asterisk.
+    `values` has the seeds that report the metric, and `seeds` is the number of all seeds. `mark` adds an asterisk.
     """
     if len(values) < seeds and metric.name == "time_to_target":
         return Cell(f"reached in {len(values)} of {seeds}", None)
@@ -301,20 +304,19 @@ def _value_cell(metric: Metric, value: float | None) -> Cell:
 
 
 def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
-    """Return the formatted value; a dash for None."""
     if value is None:
         return NONE
     return form(float(value))
 
 
-def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
+def make_run_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     """Return a table with one row per run. The CSV also has the command that reproduces the run."""
     rows, lines = [], []
     for group in groups:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
             cells = [_value_cell(metric, numbers[metric.name]) for metric in columns if metric.shown]
-            ended = _end_reason(run)
+            ended = _end_reason_and_note(run)
             digest = str(run.summary["model_sha256"])
             rows.append(
                 (
@@ -334,8 +336,7 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     return Table("runs", "Runs", note, headings, tuple(rows), pd.DataFrame(lines))
 
 
-def _end_reason(run: Run) -> str:
-    """Return the reason of the run's end and the note of its summary."""
+def _end_reason_and_note(run: Run) -> str:
     reason = str(run.summary["reason"])
     if run.summary.get("note"):
         return f"{reason}: {run.summary['note']}"
@@ -343,7 +344,7 @@ def _end_reason(run: Run) -> str:
 
 
 def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
-    """Return two tables: the settings that differ between the groups, and the whole resolved configuration."""
+    """Return a table of the settings that differ between groups, and a table of all settings."""
     flat = {group.label: _flatten_config(group.first) for group in groups}
     names = dict.fromkeys(chain.from_iterable(flat.values()))
     whole = [(name, [values.get(name, NONE) for values in flat.values()]) for name in names]
@@ -358,15 +359,7 @@ def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
 def _settings_table(
     name: str, title: str, note: str, labels: Iterable[str], lines: Sequence[tuple[str, list[str]]]
 ) -> Table:
-    """Return a table of settings.
-
-    Args:
-        name: The name of the table's files.
-        title: The title.
-        note: The note below the title.
-        labels: The columns.
-        lines: The name of each setting and its value in each column.
-    """
+    """Return a table of settings. A line has the name of a setting and its value in each column."""
     columns = ("setting", *labels)
     texts = [[setting, *values] for setting, values in lines]
     rows = tuple(tuple(Cell(text, text) for text in row) for row in texts)
@@ -374,15 +367,15 @@ def _settings_table(
 
 
 def _flatten_config(run: Run) -> dict[str, str]:
-    """Return the configuration of a run as texts.
+    """Return the configuration of a run as texts by name.
 
-    It has the options of the command line, the method's settings under dotted names, the model's number of parameters,
-    and the versions of packages.
+    It has the options, the method's settings under dotted names, the model's number of parameters, and the versions of
+    packages.
     """
     config = run.config
     flat = {name: value_text(value) for name, value in run.options.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():
-        flat |= flatten_choice(axis, choice)
+        flat |= flatten_description(axis, choice)
     flat["parameters"] = str(config["resolved"]["parameters"])
     flat |= {f"version of {name}": str(value) for name, value in config["versions"].items()}
     flat["commit"] = str(config.get("commit"))

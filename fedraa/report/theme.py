@@ -1,4 +1,4 @@
-"""The style of plots: a light and a dark theme, in which the colours of the palette have the same names."""
+"""The style of plots in a light and a dark theme."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Width of a plot in inches. It fits half of a page of 1200 pixels, a whole page of 400 pixels, or a column on paper.
+# Inches. This width fits half of a page of 1200 pixels, a whole page of 400 pixels, or a column on paper.
 WIDTH = 4.7
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
-# Width of a legend in characters, and the width in characters that each entry needs besides its label.
+# Characters in a row of a legend, and characters that an entry needs besides its label.
 CHARACTERS, KEY = 56, 6
-# For each file format, the metadata field with the date. It is left empty, so that equal plots have equal bytes.
+# The metadata field with the date, by file format. Without a date, equal plots have equal bytes.
 DATES = {"svg": "Date", "pdf": "CreationDate"}
 # Rows of a legend that fit into a figure. Each further row makes the figure taller by ROW inches.
 ROWS, ROW = 2, 0.19
@@ -29,8 +29,8 @@ ROWS, ROW = 2, 0.19
 class Theme:
     """The colours of plots for a light or a dark background.
 
-    `palette` is the one of Okabe and Ito, which colour-blind readers can distinguish. Its yellow is missing, because it
-    is too faint on white. For a dark background the darkest colours are made lighter.
+    `palette` is the one of Okabe and Ito, which colour-blind readers can distinguish, without its yellow. A dark
+    background has lighter colours.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Theme:
 
     @property
     def settings(self) -> dict[Any, Any]:
-        """Return matplotlib's rcParams, in which `C0`, `C1`, ... are the colours of the palette."""
+        """Return matplotlib's rcParams. `C0`, `C1`, ... are the colours of the palette."""
         return {
             "axes.prop_cycle": cycler(color=self.palette),
             "axes.edgecolor": self.faint,
@@ -96,7 +96,14 @@ DARK = Theme(
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot, which `draw` makes with the colours of the current theme. `name` is the base name of its files."""
+    """A plot of a report.
+
+    Attributes:
+        name: The base name of its files.
+        title: The title.
+        caption: The text below the plot.
+        draw: Draws the plot in the colours of the current theme.
+    """
 
     name: str
     title: str
@@ -105,7 +112,7 @@ class Picture:
 
 
 def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
-    """Return the picture in each form, with reproducible bytes.
+    """Return the picture in each file format, with reproducible bytes.
 
     Args:
         picture: The picture.
@@ -119,37 +126,36 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
             stream = io.BytesIO()
             figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
             rendered.append(stream.getvalue())
-            # The layout is computed when the figure is saved in the first format. The other formats must have the same
-            # layout.
+            # The other formats must have the layout that was computed for the first.
             figure.set_layout_engine(None)
     return rendered
 
 
 def line_style(i: int) -> dict[str, str]:
-    """Return colour and line style of the i-th line. The styles distinguish lines without colour."""
+    """Return the colour and the line style of the i-th line."""
     return {"color": f"C{i % len(LIGHT.palette)}", "linestyle": STYLES[i % len(STYLES)]}
 
 
 def new_figure(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return an empty figure that is `WIDTH` inches wide, and its axes in one column."""
+    """Return an empty figure, `WIDTH` inches wide, and its axes in one column."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
 
 
-def fit_shares(axes: Axes, *columns: pd.Series) -> None:
-    """Keep the vertical axis within 0 and 1 if all values are shares."""
-    if all(is_share(column) for column in columns):
+def limit_axis_to_fractions(axes: Axes, *columns: pd.Series) -> None:
+    """Limit the vertical axis to [0, 1] if all values are within this range."""
+    if all(is_fraction(column) for column in columns):
         low, high = axes.get_ylim()
         axes.set_ylim(max(0.0, low), min(1.0, high))
 
 
-def is_share(values: pd.Series) -> bool:
+def is_fraction(values: pd.Series) -> bool:
     """Return True if all values are from 0 to 1, as accuracies are."""
     return bool(values.between(0, 1).all())
 
 
 def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:
-    """Draw the legend above the axes, where it hides nothing. The figure grows if the legend has many rows.
+    """Draw the legend above the axes. The figure grows if the legend has many rows.
 
     Args:
         axes: The axes.
@@ -163,7 +169,7 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
         figure = axes.figure.get_figure(root=True)
         figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
-        # Matplotlib fills a legend column by column. The entries are reordered so that it looks filled row by row.
+        # Matplotlib fills a legend by column. The new order looks filled by row.
         handles=[*chain.from_iterable(handles[column::columns] for column in range(columns))],
         title=title,
         alignment="left",
@@ -177,7 +183,7 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
 
 
 def _count_columns(lengths: Sequence[int]) -> int:
-    """Return the number of columns of a legend in which labels of these lengths fit, if it is filled row by row."""
+    """Return the largest number of legend columns in which labels of these lengths fit."""
     for columns in range(len(lengths), 1, -1):
         if sum(max(lengths[column::columns]) + KEY for column in range(columns)) <= CHARACTERS:
             return columns

@@ -15,26 +15,26 @@ Floats = npt.NDArray[np.float64]
 
 # Maximum number of clients that a plot shows, each in its own lane (row).
 LANES = 40
-# A timeline ends when half of its lanes have this number of tasks, because more tasks would overlap.
+# More tasks per lane would overlap.
 TASKS_PER_LANE = 25
 # Maximum number of fragments that the palette can distinguish.
 FEW = 7
 
 
 def select_clients(clients: int) -> npt.NDArray[np.int64]:
-    """Return all clients if there are at most `LANES`, else `LANES` clients at even distances."""
+    """Return all clients, or `LANES` evenly spaced ones if there are more."""
     return np.linspace(0, clients - 1, min(clients, LANES)).round().astype(np.int64)
 
 
 def selection_note(run: Run) -> str:
-    """Return a sentence about which clients a plot shows; empty if it shows all clients."""
+    """Return a sentence about the clients that a plot shows; empty if it shows all."""
     if run.clients <= LANES:
         return ""
     return f" {LANES} of {run.clients} clients are shown, at even distances."
 
 
 def window_end(run: Run) -> float:
-    """Return the end of a timeline: the time at which half of its lanes have `TASKS_PER_LANE` tasks."""
+    """Return the time at which half of the lanes have `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(select_clients(run.clients)).fillna(run.end).median())
@@ -53,7 +53,7 @@ def draw_timeline(run: Run) -> Figure:
     """Return a chart of the tasks over time, with one lane per client."""
     until = window_end(run)
     shown = select_clients(run.clients)
-    figure, axes = _new_lanes(run, shown)
+    figure, axes = _new_lane_figure(run, shown)
     tasks = run.tasks[run.tasks["client"].isin(shown) & (run.tasks["start"] < until)]
     bars = _bar_corners(
         tasks["start"].to_numpy(float),
@@ -82,17 +82,17 @@ def draw_timeline(run: Run) -> Figure:
 
 
 def time_use_caption(run: Run) -> str:
-    """Return the caption of the bar chart of the clients' working and idle time."""
+    """Return the caption of the chart of working and idle time."""
     return (
         "Share of the run in which each client worked on a task (training and transfer) or had none. "
-        f"Over all clients: {run.idle_share:.0%} idle.{selection_note(run)}"
+        f"Over all clients: {run.idle_fraction:.0%} idle.{selection_note(run)}"
     )
 
 
-def time_use(run: Run) -> Figure:
-    """Return a bar chart of the working and idle share of each client."""
+def draw_time_use(run: Run) -> Figure:
+    """Return a bar chart of the working and idle fractions of each client's time."""
     shown = select_clients(run.clients)
-    figure, axes = _new_lanes(run, shown)
+    figure, axes = _new_lane_figure(run, shown)
     busy = (run.tasks["end"] - run.tasks["start"]).groupby(run.tasks["client"]).sum() / run.end
     share = busy.reindex(shown).fillna(0).to_numpy(float)
     rows = np.arange(len(shown))
@@ -105,8 +105,7 @@ def time_use(run: Run) -> Figure:
     return figure
 
 
-def _new_lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
-    """Return a figure with one row per client, the first on top."""
+def _new_lane_figure(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
     figure, axes = new_figure(1.7 + 0.11 * max(len(shown), 15))
     axes.set_ylim(len(shown) - 0.4, -0.6)
     every = -(-len(shown) // 10)
@@ -117,7 +116,7 @@ def _new_lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
 
 
 def _bar_corners(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
-    """Return for each task the corners [4, 2] of its rectangle, from its left end, its right end and its lane."""
+    """Return the corners [4, 2] of each task's rectangle."""
     low, high = lane - 0.38, lane + 0.38
     corners = ((left, low), (right, low), (right, high), (left, high))
     return list(np.stack([np.stack(corner, -1) for corner in corners], 1))

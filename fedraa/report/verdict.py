@@ -1,4 +1,4 @@
-"""The paragraphs of a comparison: the best method, significance, differences, a weakness, and next steps."""
+"""Paragraphs about a comparison: the best method, significance, differences, a weakness, and next steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # Maximum number of groups behind the best one that a paragraph describes.
 MOST_BEHIND = 4
-# Smallest difference in the share of idle time, and smallest ratio of FLOPs or traffic, that a paragraph mentions.
+# Smallest difference of idle fractions, and smallest ratio of FLOPs or traffic, that a paragraph mentions.
 IDLE_GAP, TIMES = 0.1, 1.5
 # Smallest difference in mean staleness, in versions, that a paragraph mentions.
 STALE_GAP = 1.0
-# A run still improves if more than this share of its whole gain came in the last fifth of its evaluations.
+# A run still improves if more than this fraction of its gain came in the last fifth of its evaluations.
 RISING = 0.01
 
 
 def describe_comparison(groups: Sequence[Group]) -> list[str]:
-    """Return paragraphs about several groups of runs and their main metric; none for a single group."""
+    """Return paragraphs about several groups of runs; none for a single group."""
     if len(groups) < 2:
         return []
     ranking = Ranking.of(groups)
@@ -29,26 +29,25 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
         _describe_followers(ranking),
         _describe_weakness(ranking),
         _suggest_next_runs(ranking),
-        _not_ended(groups),
+        _describe_unfinished(groups),
     ]
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Groups from the best to the worst.
+    """Groups of runs from the best to the worst.
 
-    If every seed of at least one group has reached the target, the order is by mean time to the target. Groups with a
-    seed that has not reached the target come last. If there is no such group, or if the clocks of the runs differ, the
-    order is by the main metric at the time `at`.
+    The order is by mean time to the target if every seed of at least one group reached the target. Groups with a seed
+    that did not reach it come last. Otherwise, or if the clocks of the runs differ, the order is by the main metric.
 
     Attributes:
         groups: The groups in this order.
-        values: For each group, the values of its seeds: times to the target, or main metrics. The times are empty if a
-            seed has not reached the target.
+        values: The values of each group's seeds: times to the target, or main metrics. The times are empty if a seed
+            did not reach the target.
         by_time: True if the order is by time to the target.
-        at: The time at which metrics are compared: the end of the shortest run. None if the clocks of the runs differ;
-            then the metrics at the end of each run are compared.
+        at: The time at which metrics are compared, the end of the shortest run. None if the clocks of the runs differ;
+            each run is then compared at its own end.
     """
 
     groups: tuple[Group, ...]
@@ -58,7 +57,6 @@ class Ranking:
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Ranking":
-        """Return the ranking of these groups."""
         at = common_time(groups)
         values = [_times_to_target(group) for group in groups]
         by_time = any(values) and at is not None
@@ -75,9 +73,9 @@ class Ranking:
         return self.groups[0]
 
     def in_words(self) -> str:
-        """Return sentences that compare the first two groups and state whether the difference is significant."""
+        """Return sentences that compare the first two groups, with the significance of the difference."""
         if self.by_time:
-            return self._times_in_words()
+            return self._compare_times_to_target()
         first, second = self.groups[0].label, self.groups[1].label
         metric = self.first.first.metric_spec.main.replace("_", " ")
         best, other = mean_or_nan(self.values[0]), mean_or_nan(self.values[1])
@@ -90,15 +88,14 @@ class Ranking:
             behind = f" Behind: {', '.join(f'{group.label} {mean_or_nan(values):.4f}' for group, values in ranked)}."
         if best == other:
             return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{behind}"
-        if self.tie:
+        if self.is_tie:
             values = f"{metric} {best:.4f} and {other:.4f}"
             return f"{first} and {second} are about equal {when}: {values}. {self._describe_noise()}{behind}"
         gap = f"{abs(best - other):.4f} {'more' if best > other else 'less'}"
         values = f"{metric} {best:.4f}, {gap} than {second} ({other:.4f})"
         return f"{first} is ahead {when}: {values}. {self._describe_noise()}{behind}"
 
-    def _times_in_words(self) -> str:
-        """Return a sentence that compares the times at which the first two groups reached the target."""
+    def _compare_times_to_target(self) -> str:
         first, second = self.groups[0].label, self.groups[1].label
         best = mean_or_nan(self.values[0])
         if not self.values[1]:
@@ -112,19 +109,18 @@ class Ranking:
         return f"{first} reached the target first, at time {best:.4g}; {second} took {ratio}. {self._describe_noise()}"
 
     @property
-    def tie(self) -> bool:
-        """Return True if no test finds a significant difference between the first two groups."""
+    def is_tie(self) -> bool:
+        """Return True if a test finds no significant difference between the first two groups."""
         p = welch_p_value(self.values[0], self.values[1])
         return p is not None and p >= LEVEL
 
     @property
-    def single(self) -> bool:
-        """Return True if one of the first two groups has a single seed."""
+    def has_single_seed(self) -> bool:
         return min(map(len, self.values[:2])) < 2
 
     def _describe_noise(self) -> str:
-        """Return a sentence that compares the difference of the first two groups with the spread over seeds."""
-        if self.single:
+        """Return a sentence that states if the first two groups differ by more than noise."""
+        if self.has_single_seed:
             return "A single seed does not show whether the difference is more than noise."
         p = welch_p_value(self.values[0], self.values[1])
         if p is None:
@@ -142,7 +138,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last evaluation up to the time `at`, or of the last evaluation if `at` is None."""
+    """Return the main metric of the last evaluation up to the time `at`; None for the run's end."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
@@ -150,7 +146,7 @@ def value_at(run: Run, at: float | None) -> float:
 
 
 def _times_to_target(group: Group) -> tuple[float, ...]:
-    """Return the time at which each seed reached the target. The result is empty if a seed did not reach it."""
+    """Return each seed's time to the target; empty if a seed did not reach it."""
     times = [run.summary["time_to_target"] for run in group.runs]
     if any(time is None for time in times):
         return ()
@@ -158,19 +154,19 @@ def _times_to_target(group: Group) -> tuple[float, ...]:
 
 
 def _gain_sign(metric_spec: MetricSpec, metric: str) -> int:
-    """Return 1 if more of the metric is better, else -1."""
+    """Return 1 if more of the metric is better, otherwise -1."""
     return 1 if metric_spec.better(metric) == "max" else -1
 
 
 def _finite_or_inf(value: float) -> float:
-    """Return the value, or infinity for a value that is not finite, so that it is sorted last."""
+    """Replace a value that is not finite by infinity, which is sorted last."""
     if np.isfinite(value):
         return value
     return np.inf
 
 
 def _describe_followers(ranking: Ranking) -> str:
-    """Return a paragraph about differences in the logs that may explain why the other groups are behind the first."""
+    """Return a paragraph about differences that may explain why other groups are behind the first."""
     first = ranking.first
     sentences = []
     for group in ranking.groups[1 : 1 + MOST_BEHIND]:
@@ -187,13 +183,13 @@ def log_differences(group: Group, first: Group) -> list[str]:
     notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
         notes.append("it ended before its first step")
-    idle, usual = _mean_over_runs(group, _idle_share), _mean_over_runs(first, _idle_share)
+    idle, usual = _mean_over_runs(group, _idle_fraction), _mean_over_runs(first, _idle_fraction)
     if abs(idle - usual) > IDLE_GAP:
         notes.append(f"its clients had no task for {idle:.0%} of the time, clients of {first.label} for {usual:.0%}")
     staleness, usual = _mean_over_runs(group, _staleness), _mean_over_runs(first, _staleness)
     if staleness - usual > STALE_GAP:
         notes.append(f"its mean staleness was {staleness:.1f} versions, with {first.label} it was {usual:.1f}")
-    untrained, usual = _mean_over_runs(group, uncovered_share), _mean_over_runs(first, uncovered_share)
+    untrained, usual = _mean_over_runs(group, untrained_fraction), _mean_over_runs(first, untrained_fraction)
     if abs(untrained - usual) > 0.01:
         notes.append(f"a round left {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}")
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
@@ -203,8 +199,11 @@ def log_differences(group: Group, first: Group) -> list[str]:
     return notes
 
 
-def uncovered_share(run: Run) -> float:
-    """Return the mean share of the parameters that no client trained in a round; 0 without rounds."""
+def untrained_fraction(run: Run) -> float:
+    """Return the fraction of parameters that no client trained, averaged over rounds.
+
+    An asynchronous run has the value 0.
+    """
     if run.rounds.empty:
         return 0.0
     return float(run.rounds["uncovered"].mean()) / float(run.config["resolved"]["parameters"])
@@ -214,8 +213,8 @@ def _mean_over_runs(group: Group, quantity: Callable[[Run], float]) -> float:
     return mean_or_nan([quantity(run) for run in group.runs])
 
 
-def _idle_share(run: Run) -> float:
-    return run.idle_share
+def _idle_fraction(run: Run) -> float:
+    return run.idle_fraction
 
 
 def _staleness(run: Run) -> float:
@@ -231,14 +230,14 @@ def _bytes_per_time(run: Run) -> float:
 
 
 def _per_time(amount: float, run: Run) -> float:
-    """Return an amount per unit of the run's time; 0 for a run that ended at time 0."""
+    """Return `amount` per unit of the run's time; 0 for a run that ended at time 0."""
     if run.end == 0:
         return 0.0
     return float(amount) / run.end
 
 
 def _describe_weakness(ranking: Ranking) -> str:
-    """Return a sentence about metrics in which another group is better than the first: loss and worst client."""
+    """Return a sentence about metrics in which another group is better than the first."""
     metric_spec = ranking.first.first.metric_spec
     notes = []
     for name, heading in (("loss", "loss"), ("client_worst", "worst client")):
@@ -260,11 +259,10 @@ def _describe_weakness(ranking: Ranking) -> str:
 
 
 def _suggest_next_runs(ranking: Ranking) -> str:
-    """Return a sentence with experiments that would make the comparison clearer."""
     tips = []
-    if ranking.single:
+    if ranking.has_single_seed:
         tips.append("run several seeds (fedraa compare ... --seeds 0 1 2)")
-    elif ranking.tie:
+    elif ranking.is_tie:
         tips.append("run more seeds, if such a small difference matters")
     rising = [group.label for group in ranking.groups if all(map(still_improves, group.runs))]
     if rising:
@@ -278,7 +276,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 
 
 def still_improves(run: Run) -> bool:
-    """Return True if more than `RISING` of the run's whole gain came in the last fifth of its evaluations."""
+    """Return True if more than `RISING` of the run's gain came in the last fifth of its evaluations."""
     values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False
@@ -289,8 +287,7 @@ def still_improves(run: Run) -> bool:
     return bool(whole_gain > 0 and gain > RISING * whole_gain)
 
 
-def _not_ended(groups: Sequence[Group]) -> str:
-    """Return a sentence about the runs that have not ended."""
+def _describe_unfinished(groups: Sequence[Group]) -> str:
     unfinished = [run for run in runs_of(groups) if not run.ended]
     if not unfinished:
         return ""

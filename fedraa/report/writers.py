@@ -1,4 +1,4 @@
-"""Exports of finished runs to TensorBoard and Weights & Biases. They use the callbacks that write during a run."""
+"""Exports of finished runs to TensorBoard and Weights & Biases."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ NO_METRICS = ("step", "t", "wall")
 
 
 def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
-    """Write the evaluations of each run, by server step, as one TensorBoard run per run.
+    """Write the evaluations of each run as one TensorBoard run.
 
     Raises ValueError if the package is missing.
     """
@@ -25,7 +25,7 @@ def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
 
 
 def to_wandb(runs: Sequence[Path], project: str) -> None:
-    """Send the evaluations of each run, by server step, as one Weights & Biases run per run.
+    """Send the evaluations of each run as one Weights & Biases run.
 
     Runs that differ only in their seed are in one group.
 
@@ -47,7 +47,7 @@ def _start_event(run: Run) -> RunStart:
 
 
 def _evaluation_rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:
-    """Yield step, t, wall (s since the start) and metrics of every evaluation."""
+    """Yield the step, t, the seconds since the start, and the metrics of every evaluation."""
     names = [name for name in run.evals.columns if name not in NO_METRICS]
     for row in run.evals.to_dict("records"):
         yield int(row["step"]), float(row["t"]), float(row["wall"]), {name: float(row[name]) for name in names}

@@ -1,1 +1,1 @@
-"""The run directory: writers and readers of the log, the checkpoints, the lock and the other files of a run."""
+"""Read and write a run directory: the log, the checkpoints, the lock and other files."""

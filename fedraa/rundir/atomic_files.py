@@ -1,6 +1,7 @@
-"""Functions that write a file completely or not at all, even in a crash, and compute the digests of files."""
+"""Write a file completely or not at all, even in a crash."""
 
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -9,19 +10,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import Unwritable
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 
 PARTIAL = ".partial"
-# Number of bytes that are read at a time.
+# Bytes to read at a time.
 CHUNK = 1 << 20
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file. If the block ends without an error, flush the file to the disk and replace `path` by it."""
+    """Open a new file that replaces `path` when the block ends without an error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
-        # Opening a named pipe would wait forever for a reader.
+        # Opening a named pipe would wait for ever.
         if partial.exists() and not partial.is_file():
             partial.unlink()
         with partial.open("wb") as stream:
@@ -34,6 +35,11 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
             partial.unlink()
         raise
     sync_directory(path.parent)
+
+
+def json_text(value: object) -> str:
+    """Return a value as indented JSON. Raise ValueError for infinity and NaN, which JSON does not have."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -63,10 +69,10 @@ def raise_unwritable(directory: Path) -> Iterator[None]:
 
 
 def hash_file(path: Path, size: int | None = None) -> "hashlib._Hash":
-    """Return the SHA-256 of the file, or of its first `size` bytes if the file is longer."""
+    """Return the SHA-256 of the file, or of its first `size` bytes."""
     sha256 = hashlib.sha256()
     left = sys.maxsize if size is None else size
-    with opened(path) as stream:
+    with open_regular_file(path) as stream:
         while left > 0:
             part = stream.read(min(CHUNK, left))
             if not part:

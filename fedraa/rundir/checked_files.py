@@ -1,7 +1,9 @@
-"""Readers of summary.json and evals.csv, which check the content. Their errors name the damaged file."""
+"""Read summary.json and evals.csv and check their content. Errors name the damaged file."""
 
 import io
 import json
+from collections.abc import Mapping
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,8 +11,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedraa.errors import InputError, short_text
 from fedraa.objectives import MetricSpec
-from fedraa.reading import content
-from fedraa.rundir.clients_file import whole_lines
+from fedraa.reading import read_regular_file
+from fedraa.rundir.clients_file import drop_incomplete_line
 from fedraa.rundir.event_log import TIMES
 
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ class Totals(BaseModel):
     tasks: Count
     time: float
     wall: float
-    loss: float
-    client_worst: float
+    loss: float | None
+    client_worst: float | None
     bytes_down: Count
     bytes_up: Count
     flops: float
@@ -45,9 +47,12 @@ class Totals(BaseModel):
 
 
 def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
-    """Return the totals in summary.json of a run with these metrics. Raise InputError if the file is damaged."""
+    """Return the content of a run's summary.json. A metric that is null in the file is NaN in the result.
+
+    Raises InputError if the file is damaged.
+    """
     try:
-        summary = json.loads(content(path))
+        summary = json.loads(read_regular_file(path))
         Totals.model_validate(summary)
     except OSError as error:
         raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
@@ -58,22 +63,31 @@ def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError("run", f"{path} is not JSON: {error}") from None
     for name in (*metric_spec.names, f"best_{metric_spec.main}"):
-        value = summary.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        value = summary.get(name, "nothing")
+        if not isinstance(value, int | float | None) or isinstance(value, bool):
             raise InputError(
                 "run", f"{path} is not a summary of a run; {name}: got {short_text(value)}; expected a number"
             )
-    return dict(summary)
+    return with_nan(summary, metric_spec)
+
+
+def with_nan(totals: Mapping[str, Any], metric_spec: MetricSpec) -> dict[str, Any]:
+    """Return the totals of a run with these metrics, in which NaN replaces the metrics that are None."""
+    names = (*metric_spec.names, f"best_{metric_spec.main}", "loss", "client_worst")
+    return {**totals, **{name: nan for name in names if totals[name] is None}}
 
 
 def read_evals(path: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
-    """Return the table of evaluations without an incomplete last row. Raise InputError if the file is damaged."""
+    """Return the table of evaluations without an incomplete last row.
+
+    Raises InputError if the file is damaged.
+    """
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     columns = (*TIMES, *metric_spec.columns)
     try:
-        text = whole_lines(content(path).decode()) or ",".join(columns)
+        text = drop_incomplete_line(read_regular_file(path).decode()) or ",".join(columns)
         frame = pd.read_csv(io.StringIO(text), index_col=False)
         if tuple(frame.columns[: len(columns)]) != columns:
             raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))

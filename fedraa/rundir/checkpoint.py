@@ -1,4 +1,4 @@
-"""Checkpoints: each file holds the whole state of a run, without pickle. The reader checks the digest of the file.
+"""Checkpoints, which hold the whole state of a run without pickle.
 
 A file holds, in this order:
     a magic line
@@ -24,55 +24,55 @@ import numpy.typing as npt
 
 from fedraa.errors import Damaged, InputError, short_text
 from fedraa.messages import State
-from fedraa.reading import content, opened
+from fedraa.reading import open_regular_file, read_regular_file
 from fedraa.rundir.atomic_files import PARTIAL, hash_file, replace_file
 from fedraa.rundir.config_file import FORMAT, check_format
 
 MAGIC = b"fedraa checkpoint 1\n"
-# Number of bytes of the length in a file, and number of bytes of the digest.
+# Bytes of the length in a file, and bytes of the digest.
 LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
-# If the arrays have at least this number of bytes, a thread writes the checkpoint.
+# From this number of bytes on, a thread writes the checkpoint.
 MIN_THREAD_BYTES = 1 << 25
-# Number of checkpoints that stay on the disk. If the newest is damaged, a run resumes from the second newest.
+# If the newest checkpoint is damaged, a run resumes from the second newest.
 CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "the file is not a checkpoint"
 TORN = "the file is torn or changed: its checksum is wrong"
-# The key, in a checkpoint, of the settings that the user must not change before a resume. They are a copy of those in
-# config.json.
+# The key of the settings that must not change before a resume.
 ASKED = "experiment"
-# The key, in a checkpoint, of the number of the file format.
+# The key of the number of the file format.
 FORMAT_KEY = "format"
 
 
 def save_checkpoint(directory: Path, step: int, state: State) -> None:
-    """Write the state and the format's number to `directory`/STEP.ckpt. Keep the `CHECKPOINTS_KEPT` newest files."""
+    """Write the state to `directory`/STEP.ckpt, and delete all but the `CHECKPOINTS_KEPT` newest files."""
     _store_checkpoint(directory, step, *_encode_state({FORMAT_KEY: FORMAT} | state))
 
 
 class Saver:
     """A writer of checkpoints.
 
-    A thread writes large checkpoints while the run continues, from a copy of all arrays that may change.
+    A thread writes large checkpoints while the run continues. It writes a copy of all arrays that may change.
 
     Attributes:
-        seconds: The seconds that it took to write the newest checkpoint on the disk.
+        seconds: The seconds that writing the newest checkpoint took.
     """
 
     def __init__(self, min_thread_bytes: int = MIN_THREAD_BYTES) -> None:
-        """Let a thread write checkpoints of at least `min_thread_bytes` bytes."""
         self._min_thread_bytes = min_thread_bytes
         self._writing: Thread | None = None
         self._error: BaseException | None = None
         self.seconds = 0.0
 
     def save(self, directory: Path, step: int, state: State) -> None:
-        """Save the current state. If writing the previous checkpoint failed in the thread, raise its error.
+        """Save the current state.
+
+        The error of the previous checkpoint, if the thread could not write it, is raised first.
 
         Args:
             directory: The folder of checkpoints.
-            step: Server updates so far, which name the file.
+            step: The number of server updates, which names the file.
             state: The state.
         """
         self.wait()
@@ -81,12 +81,12 @@ class Saver:
             self._write_checkpoint(directory, step, text, arrays)
             self.wait()
             return
-        stable = [array.copy() if _may_change(array) else array for array in arrays]
+        stable = [array.copy() if _has_writeable_memory(array) else array for array in arrays]
         self._writing = Thread(target=self._write_checkpoint, args=(directory, step, text, stable), name="checkpoint")
         self._writing.start()
 
     def wait(self) -> None:
-        """Wait until the pending checkpoint is on the disk. If writing it failed, raise the error."""
+        """Wait until the pending checkpoint is on the disk, or raise the error of writing it."""
         if self._writing is not None:
             self._writing.join()
         error = self._error
@@ -99,14 +99,13 @@ class Saver:
         started = time.monotonic()
         try:
             _store_checkpoint(directory, step, text, arrays)
-        # The error is stored, and `wait` raises it in the thread of the run.
+        # `wait` raises the error in the thread of the run.
         except BaseException as error:
             self._error = error
         self.seconds = time.monotonic() - started
 
 
 def _store_checkpoint(directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Write a checkpoint, and delete all but the `CHECKPOINTS_KEPT` newest."""
     directory.mkdir(exist_ok=True)
     with replace_file(directory / f"{step:08d}{SUFFIX}") as stream:
         _write_parts(stream, text, arrays)
@@ -114,8 +113,7 @@ def _store_checkpoint(directory: Path, step: int, text: bytes, arrays: Sequence[
         old.unlink()
 
 
-def _may_change(array: npt.NDArray[Any]) -> bool:
-    """Return True if the memory of an array can be written."""
+def _has_writeable_memory(array: npt.NDArray[Any]) -> bool:
     base: object = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -124,13 +122,12 @@ def _may_change(array: npt.NDArray[Any]) -> bool:
     return False
 
 
-def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> State | None:
-    """Return the state of the newest checkpoint that is undamaged and fits the log. Delete all newer checkpoints.
+def load_latest(directory: Path, find_problem: Callable[[State], str | None]) -> State | None:
+    """Return the state of the newest usable checkpoint, and delete all newer checkpoints.
 
     Args:
         directory: The folder of checkpoints.
-        wrong_with: A function of a state. It returns None if the state fits the log, and otherwise a clause about the
-            problem, such as "it is ahead of the log".
+        find_problem: Returns None if a state fits the log, otherwise a clause such as "it is ahead of the log".
 
     Returns:
         The state, or None if no checkpoint was ever written.
@@ -138,7 +135,7 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
     Raises:
         InputError: No checkpoint can be used, or a checkpoint has another format.
     """
-    choice = choose_checkpoint(directory, wrong_with, read_checkpoint)
+    choice = choose_checkpoint(directory, find_problem, read_checkpoint)
     if choice is None:
         return None
     for path in (*map(directory.joinpath, choice.skipped), *directory.glob("*" + PARTIAL)):
@@ -148,8 +145,11 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The checkpoint to resume from. `skipped` has a clause about the problem of each newer checkpoint, by its name."""
+class UsableCheckpoint:
+    """The checkpoint to resume from.
+
+    `skipped` maps the name of each newer checkpoint to a clause about its problem.
+    """
 
     path: Path
     state: State
@@ -157,28 +157,28 @@ class Choice:
 
 
 def choose_checkpoint(
-    directory: Path, wrong_with: Callable[[State], str | None], read_it: Callable[[Path], State]
-) -> Choice | None:
-    """Return the newest checkpoint that is undamaged and fits the log. Nothing changes on the disk.
+    directory: Path, find_problem: Callable[[State], str | None], read_state_of: Callable[[Path], State]
+) -> UsableCheckpoint | None:
+    """Return the newest usable checkpoint, and change nothing on the disk.
 
     The errors are those of `load_latest`.
 
     Args:
         directory: The folder of checkpoints.
-        wrong_with: As in `load_latest`.
-        read_it: A function that returns the state in a file.
+        find_problem: Returns None if a state fits the log, otherwise a clause about the problem.
+        read_state_of: Returns the state in a file.
     """
     problems: dict[str, str] = {}
     for path in newest_first(directory):
         try:
-            state = read_it(path)
+            state = read_state_of(path)
         except Damaged as error:
             problems[path.name] = error.problem
             continue
         check_format(path, state.get(FORMAT_KEY))
-        problem = wrong_with(state)
+        problem = find_problem(state)
         if problem is None:
-            return Choice(path, state, problems)
+            return UsableCheckpoint(path, state, problems)
         problems[path.name] = problem
     if problems:
         listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
@@ -196,12 +196,15 @@ def newest_first(directory: Path) -> list[Path]:
 
 
 def write_state(stream: BinaryIO, state: State) -> None:
-    """Write a state. Raise TypeError for a value that is neither JSON nor an array of plain numbers."""
+    """Write a state to a stream.
+
+    Raises TypeError for a value that is neither JSON nor an array of plain numbers.
+    """
     _write_parts(stream, *_encode_state(state))
 
 
 def _encode_state(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
-    """Return the text of the JSON tree, and the arrays. An array that occurs several times is in the list once."""
+    """Return the JSON tree of a state and its distinct arrays."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode_value(value, arrays)).encode()
     return text, [array for _, array in arrays.values()]
@@ -216,7 +219,10 @@ def _write_parts(stream: BinaryIO, text: bytes, arrays: Sequence[npt.NDArray[Any
 
 
 def read_state(content: bytes) -> State:
-    """Return the state in a checkpoint's bytes. Raise Damaged if they are not the bytes that were written."""
+    """Return the state in a checkpoint's bytes.
+
+    Raises Damaged if the bytes have changed.
+    """
     if not content.startswith(MAGIC):
         raise Damaged("checkpoint", NOT_A_CHECKPOINT)
     body = memoryview(content)[:-DIGEST]
@@ -231,12 +237,12 @@ def read_state(content: bytes) -> State:
 
 
 def read_head(path: Path) -> State:
-    """Return the state in a checkpoint without its arrays, so that little memory is needed.
+    """Return the state in a checkpoint without its arrays, which saves memory.
 
     Raises Damaged if the file has changed since it was written.
     """
     try:
-        with opened(path) as stream:
+        with open_regular_file(path) as stream:
             body = os.fstat(stream.fileno()).st_size - DIGEST
             if not stream.read(len(MAGIC)) == MAGIC or body < len(MAGIC) + LENGTH:
                 raise Damaged(path.name, NOT_A_CHECKPOINT)
@@ -254,21 +260,23 @@ def _read_at(stream: BinaryIO, place: int, length: int) -> bytes:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Return the state in a file. Raise Damaged if the file cannot be read or has changed since it was written."""
+    """Return the state in a checkpoint.
+
+    Raises Damaged if the file cannot be read or has changed since it was written.
+    """
     try:
-        return read_state(content(path))
+        return read_state(read_regular_file(path))
     except OSError as error:
         raise Damaged(path.name, f"the file cannot be read: {error.strerror or error}") from None
 
 
 def _encode_value(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:
-    """Return the JSON value for a NumPy scalar or an array. Add an array to `arrays` unless it is already there."""
+    """Return the JSON value of a NumPy scalar or array. A new array is added to `arrays`."""
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a checkpoint cannot hold {short_text(value)}")
-    # The memory address identifies an array, because all arrays exist until the list is complete. Empty arrays have no
-    # address.
+    # The memory address identifies an array. Empty arrays have no address.
     key: object = id(value)
     if value.size:
         key = (value.ctypes.data, value.dtype, value.shape, value.strides)
@@ -293,7 +301,7 @@ def _decode_tree(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
 
 
 class _Hashed:
-    """A writer to a stream that computes the digest of all written bytes."""
+    """A writer that computes the digest of all written bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

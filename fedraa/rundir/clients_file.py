@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 from fedraa.rundir.file_names import CLIENTS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TEXT = ("name", "quarantined")
 
 
-def columns_of(metric_spec: MetricSpec) -> tuple[str, ...]:
+def clients_csv_columns(metric_spec: MetricSpec) -> tuple[str, ...]:
     """Return the columns of clients.csv for a run with these metrics."""
     metrics = list(dict.fromkeys((*metric_spec.names, "loss")))
     if metric_spec.personal:
@@ -25,8 +25,8 @@ def columns_of(metric_spec: MetricSpec) -> tuple[str, ...]:
     return ("step", "t", "client", "name", "samples", "test_samples", *metrics, "updates", "quarantined")
 
 
-def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
-    """Return rows as CSV. A missing measurement (NaN) is an empty cell."""
+def format_rows(rows: Sequence[Sequence[object]]) -> bytes:
+    """Return rows as CSV. NaN is an empty cell."""
     text = io.StringIO()
     # Only NaN is unequal to itself.
     cells = [["" if value != value else value for value in row] for row in rows]
@@ -34,37 +34,40 @@ def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
     return text.getvalue().encode()
 
 
-def whole_lines(text: str) -> str:
+def drop_incomplete_line(text: str) -> str:
     """Return the text without an incomplete last line, which a process is still writing."""
     return text[: text.rfind("\n") + 1]
 
 
-def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> bytes:
+def format_evaluation(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> bytes:
     """Return the rows of one evaluation as CSV.
 
     Args:
-        step: Number of server updates.
-        t: Time on the run's clock.
+        step: The number of server updates.
+        t: The time on the run's clock.
         columns: The values by column, without step and time.
         order: The columns of the file.
     """
     lists = {name: values.tolist() if hasattr(values, "tolist") else values for name, values in columns.items()}
     count = len(lists["client"])
     lists |= {"step": [step] * count, "t": [t] * count}
-    return as_rows([*zip(*(lists[name] for name in order), strict=True)])
+    return format_rows([*zip(*(lists[name] for name in order), strict=True)])
 
 
 def read_clients(directory: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
-    """Return clients.csv without an incomplete last row. Raise InputError if the file is missing or damaged."""
+    """Return clients.csv without an incomplete last row.
+
+    Raises InputError if the file is missing or damaged.
+    """
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     path = directory / CLIENTS
-    columns = columns_of(metric_spec)
+    columns = clients_csv_columns(metric_spec)
     if not path.exists():
         raise InputError("clients", f"{directory} has no {CLIENTS}", hint="run with --client-evals final")
     try:
-        text = whole_lines(content(path).decode()) or ",".join(columns)
+        text = drop_incomplete_line(read_regular_file(path).decode()) or ",".join(columns)
         frame = pd.read_csv(
             io.StringIO(text), index_col=False, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
         )

@@ -1,7 +1,7 @@
-"""The reader of config.json, the description of a run.
+"""Read config.json, the description of a run.
 
-Every run directory and every checkpoint states the number of its format. This version of fedraa refuses a directory of
-another format, because its keys may have other meanings.
+Every run directory and every checkpoint states the number of its format. This version of fedraa refuses other formats,
+because their keys may have other meanings.
 """
 
 import json
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.errors import InputError
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 
 FORMAT = 3
-# The required keys of config.json. The value of each is a JSON object.
+# The required keys of config.json. Their values are JSON objects.
 SECTIONS = ("experiment", "method", "resolved", "versions")
 KEYS = {*SECTIONS, "format", "given", "commit", "command"}
 
@@ -24,7 +24,7 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: The file is not the configuration of a run, or it has another format.
     """
     try:
-        config = json.loads(content(path).decode())
+        config = json.loads(read_regular_file(path).decode())
     except OSError as error:
         raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -47,7 +47,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_format(path: Path, format: object) -> None:
-    """Raise InputError unless `format` is the number of the format that this version reads and writes."""
+    """Raise InputError for a format that this version cannot read."""
     if type(format) is not int or format != FORMAT:
         raise InputError(
             "run",

@@ -1,4 +1,4 @@
-"""The file SHA256SUMS with the digests of a finished run's files, which `sha256sum -c SHA256SUMS` can check."""
+"""The file SHA256SUMS with the digests of a finished run's files, for `sha256sum -c`."""
 
 import hashlib
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedraa.errors import Inconsistent
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 from fedraa.rundir.atomic_files import hash_file, write_text
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, MODEL, PARTITION, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE
@@ -17,7 +17,7 @@ _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
 def write_seal(directory: Path, pending: Mapping[str, str]) -> None:
-    """Write the digests of the files. `pending` has the texts of those files that will be written later."""
+    """Write the digests of the files. `pending` has the texts of files that are not yet written."""
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pending.items()}
     names = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
     digests |= {name: hash_file(directory / name).hexdigest() for name in names if name not in pending}
@@ -46,7 +46,7 @@ def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> N
 
 def _read_seal(directory: Path) -> dict[str, str]:
     try:
-        text = content(directory / SEAL).decode()
+        text = read_regular_file(directory / SEAL).decode()
     except (OSError, ValueError) as error:
         raise Inconsistent(SEAL, f"the file cannot be read, although the run has ended: {error}") from None
     digests = {match["name"]: match["digest"] for match in _LINE.finditer(text)}

@@ -11,10 +11,10 @@ from typing import Any
 from fedraa.messages import Evaluation, State
 from fedraa.objectives import MetricSpec
 from fedraa.rundir.atomic_files import raise_unwritable
-from fedraa.rundir.clients_file import as_rows, columns_of, rows_of
+from fedraa.rundir.clients_file import clients_csv_columns, format_evaluation, format_rows
 from fedraa.rundir.file_names import CLIENTS
 from fedraa.rundir.growing_file import DIGESTS, LOGS, GrowingFile
-from fedraa.rundir.run_lock import Hold, this_process
+from fedraa.rundir.run_lock import WriteLock, this_process
 
 TIMES = ("step", "t", "wall")
 # The columns of evals.csv for classification.
@@ -23,10 +23,10 @@ _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
-    """The only writer of a run's events and evaluations. It writes every line to its file immediately.
+    """The only writer of a run's events and evaluations. Every line is written at once.
 
     Every event has `seq` (its number), `kind`, `t` (the time on the run's clock) and `wall` (real seconds since the
-    start; time in which the run was interrupted does not count).
+    start without interruptions).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class EventLog:
         Args:
             directory: The run directory.
             driver: The process that Ctrl-C stops. None means this process.
-            on_line: A function that receives every written line.
+            on_line: Receives every written line.
             clients: True to also write a table of the results of each client.
 
         Raises:
@@ -55,7 +55,7 @@ class EventLog:
         self._events = self._files["events"]
         self._evals = self._files["evals"]
         try:
-            self._hold = Hold(directory, self._events.stream, driver or this_process())
+            self._write_lock = WriteLock(directory, self._events.stream, driver or this_process())
         except BaseException:
             self._close_files()
             raise
@@ -68,13 +68,13 @@ class EventLog:
         return time.monotonic() - self._started
 
     def begin(self, metric_spec: MetricSpec | None = None) -> None:
-        """Start an empty log for evaluations with these metrics. The default are the metrics of classification."""
+        """Start an empty log for evaluations with these metrics, by default those of classification."""
         metric_spec = metric_spec or MetricSpec()
         for file in self._files.values():
             file.restore(0)
         self._evals.append((",".join((*TIMES, *metric_spec.columns)) + "\n").encode())
         if "clients" in self._files:
-            self._files["clients"].append(as_rows([columns_of(metric_spec)]))
+            self._files["clients"].append(format_rows([clients_csv_columns(metric_spec)]))
 
     def state(self) -> State:
         """Return the sizes of the files and the digests of their content."""
@@ -86,14 +86,17 @@ class EventLog:
         }
 
     def restore(self, state: State) -> None:
-        """Cut the log back to the state of a checkpoint. The resumed run writes the later events again."""
+        """Cut the log back to the state of a checkpoint."""
         for name, file in self._files.items():
             file.restore(state[name])
         self._seq = state["seq"]
         self._started = time.monotonic() - state["wall"]
 
     def record(self, kind: str, t: float, /, **fields: object) -> None:
-        """Write an event. If the disk is full, raise Unwritable; the log then ends with the previous event."""
+        """Write an event.
+
+        Raises Unwritable if the disk is full. The log then ends with the previous event.
+        """
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
         self._events.append((_as_json(line) + "\n").encode())
         self._seq += 1
@@ -115,21 +118,21 @@ class EventLog:
         """Append the results of clients in one evaluation to clients.csv.
 
         Args:
-            step: Number of server updates.
-            t: Time on the run's clock.
+            step: The number of server updates.
+            t: The time on the run's clock.
             columns: The values by column, without step and time.
             order: The columns of the file.
         """
-        self._files["clients"].append(rows_of(step, t, columns, order))
+        self._files["clients"].append(format_evaluation(step, t, columns, order))
 
     def sync(self) -> None:
-        """Write all lines durably to the disk."""
+        """Flush all lines to the disk."""
         with raise_unwritable(self._directory):
             for file in self._files.values():
                 os.fsync(file.stream.fileno())
 
     def close(self) -> None:
-        self._hold.release()
+        self._write_lock.release()
         self._close_files()
 
     def _close_files(self) -> None:

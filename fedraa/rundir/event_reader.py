@@ -1,4 +1,4 @@
-"""The only reader of a log's lines: it parses one line, or all lines of a run."""
+"""Parse one line of a log, or all lines of a run."""
 
 import json
 from collections.abc import Iterator
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedraa.errors import InputError
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 from fedraa.rundir.file_names import EVENTS
 
 Event = dict[str, Any]
 
 
 def parse_event(text: str | bytes) -> Event | None:
-    """Return the event in a line of a log, or None if the line is not an event."""
+    """Return the event in a line of a log; None if the line is not an event."""
     event = parse_object(text)
     if not _is_event(event):
         return None
@@ -21,7 +21,7 @@ def parse_event(text: str | bytes) -> Event | None:
 
 
 def parse_object(text: str | bytes) -> Event | None:
-    """Return the JSON object in a line of a log, or None if the line is not an object."""
+    """Return the JSON object in a line of a log; None if the line is not an object."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     try:
@@ -34,7 +34,7 @@ def parse_object(text: str | bytes) -> Event | None:
 
 
 def parse_events(lines: list[str]) -> list[Event]:
-    """Parse the lines of a log, and return the events before the first line that is not an event."""
+    """Return the events before the first line that is not an event."""
     try:
         # Parsing all lines in one call takes half the time of one call per line.
         events = _DECODER.decode(f"[{','.join(lines)}]")
@@ -52,7 +52,7 @@ def parse_events(lines: list[str]) -> list[Event]:
 
 
 def read_events(directory: Path, *, partial: bool = False) -> Iterator[Event]:
-    """Yield the events of a run in their order. The log is never in memory as a whole.
+    """Yield the events of a run one by one, without the whole log in memory.
 
     Args:
         directory: The run directory.
@@ -61,23 +61,22 @@ def read_events(directory: Path, *, partial: bool = False) -> Iterator[Event]:
     Raises:
         InputError: A line is not an event. The error names the first such line.
     """
-    with opened(directory / EVENTS) as stream:
+    with open_regular_file(directory / EVENTS) as stream:
         for number, text in enumerate(stream, 1):
             if partial and not text.endswith(b"\n"):
                 return
             event = parse_event(text)
             if event is None:
-                raise not_an_event(directory, number)
+                raise not_an_event_error(directory, number)
             yield event
 
 
-def not_an_event(directory: Path, number: int) -> InputError:
-    """Return the error about a line of a run's log, counted from 1."""
+def not_an_event_error(directory: Path, number: int) -> InputError:
+    """Return the error about line `number` of a run's log, counted from 1."""
     return InputError("events", f"line {number} of {directory / EVENTS} is not an event")
 
 
 def _is_event(value: object) -> bool:
-    """Return True if the value has the fields that all events have."""
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         return False
     return all(isinstance(value.get(name), int | float) for name in ("seq", "t", "wall"))

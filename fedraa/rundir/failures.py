@@ -1,11 +1,11 @@
-"""The failed tasks of each client, with their number and reasons, and the reason of a failed run."""
+"""The failed tasks of each client, and the reason of a failed run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedraa.ledger.bad_clients import QUARANTINED
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 from fedraa.rundir.file_names import FAILURE
 
 # Maximum number of clients that a text names for one reason.
@@ -18,7 +18,7 @@ class Failures:
     """Totals of a log's `drop` lines.
 
     Attributes:
-        tasks: Number of tasks that failed.
+        tasks: The number of failed tasks.
         quarantined: An entry for each quarantined client, with the reason and the time on the run's clock.
     """
 
@@ -28,7 +28,7 @@ class Failures:
         self._clients: dict[int, dict[str, Any]] = {}
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Count a `drop` line. Nothing changes if a field is missing."""
+        """Count a `drop` line. A line without a required field changes nothing."""
         client, reason, action, time = (line[name] for name in ("client", "error", "action", "t"))
         tasks = self._clients.get(client, {"tasks": 0})["tasks"] + 1
         self._clients[client] = {"client": client, "tasks": tasks, "reason": reason}
@@ -47,9 +47,12 @@ class Failures:
 
 
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a text for each reason, the most frequent first, with the clients that failed for this reason.
+    """Return a text with the failed clients for each reason, the most frequent reason first.
 
-    `clients` are entries of `dropped_clients` or `quarantined`. The last text counts the clients with other reasons.
+    The last text counts the clients with other reasons.
+
+    Args:
+        clients: Entries of `dropped_clients` or `quarantined`.
     """
     reasons: dict[str, list[int]] = {}
     for entry in clients:
@@ -71,8 +74,8 @@ def name_clients(numbers: Sequence[int]) -> str:
 
 
 def read_failure(directory: Path) -> str:
-    """Return the reason why the run failed. The text is empty if it did not fail, or was resumed after the failure."""
+    """Return the reason why the run failed; empty if it did not fail or was resumed."""
     try:
-        return content(directory / FAILURE).decode(errors="replace").strip()
+        return read_regular_file(directory / FAILURE).decode(errors="replace").strip()
     except FileNotFoundError:
         return ""

@@ -7,20 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Names of buffers that are not part of the frozen base, because evaluations set them.
+# Evaluations set these buffers, so they are not part of the frozen base.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "observer_enabled")
 
 
 def base_sha256(state: Mapping[str, Any], trained: Collection[str], changed: Collection[str] = ()) -> str:
     """Return the SHA-256 of the names, types, shapes and bytes of a state dict's frozen tensors.
 
-    A trained tensor is excluded under all names that it has. Statistics of batch norms and the buffers in `changed` are
-    excluded as well.
+    A trained tensor is excluded under all its names. Statistics of batch norms are also excluded.
 
     Args:
         state: The state dict.
-        trained: Names of the trained tensors.
-        changed: Names of buffers that training changes.
+        trained: The names of the trained tensors.
+        changed: The names of buffers that training changes, which are also excluded.
     """
     alike = {_memory_address(state[name]) for name in trained}
     digest = hashlib.sha256()

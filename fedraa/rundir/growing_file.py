@@ -1,4 +1,4 @@
-"""The logs of a run, which are files that only grow, and the digests by which a resumed run checks their content."""
+"""The logs of a run, which only grow, and their digests."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,7 @@ from fedraa.messages import State
 from fedraa.rundir.atomic_files import hash_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
-# The names of the logs in a checkpoint, and the file of each log.
+# The name of each log in a checkpoint, and its file.
 LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}
 # The key of the logs' digests in a checkpoint.
 DIGESTS = "sha256"
@@ -52,9 +52,9 @@ class GrowingFile:
 
 
 def describe_damage(directory: Path, log: State) -> str | None:
-    """Return a clause about a checkpoint that does not fit the logs, or None if the run can resume from the checkpoint.
+    """Return a clause about a checkpoint that does not fit the logs; None if it fits.
 
-    The logs must begin with the bytes that they had when the checkpoint was written.
+    `log` is the state of the logs in the checkpoint. The logs must begin with the bytes that they had then.
     """
     for name, file in LOGS.items():
         if name not in log:

@@ -36,7 +36,7 @@ class History:
     `t` is the time on the run's clock. On the virtual clock it is simulated time: in time units or, with physical
     units, in seconds. One time unit is the time for five local epochs of the full model on a device of compute 1 with
     an average number of samples. On the wall clock `t` is real seconds. `wall` is always real seconds since the start,
-    without interruptions. Accuracies are shares from 0 to 1.
+    without interruptions. Accuracies are from 0 to 1.
 
     `events` has one row per event in the order of the log. All events have `seq` (0, 1, ...), `kind`, `t` and `wall`.
     The other columns depend on the kind, and are NaN for events of other kinds:
@@ -109,7 +109,7 @@ class History:
 
     @property
     def state(self) -> str:
-        """The state: `running` (a process writes the run), `interrupted`, `failed`, or `ended by` with the reason."""
+        """The state: `running`, `interrupted`, `failed`, or `ended by` with the reason."""
         if (self.directory / SUMMARY).exists():
             return f"ended by {self.summary['reason']}"
         if is_written(self.directory / EVENTS):
@@ -118,7 +118,10 @@ class History:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration in config.json. Raises InputError if the file is damaged."""
+        """The resolved configuration in config.json.
+
+        Raises InputError if the file is damaged.
+        """
         return read_config(self.directory / CONFIG)
 
     @property
@@ -128,16 +131,21 @@ class History:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment of the run. Raises InputError if this version of fedraa cannot run it."""
+        """The experiment of the run.
+
+        Raises InputError if this version of fedraa cannot run it.
+        """
         return Experiment(**self.config["experiment"])
 
     @property
     def summary(self) -> dict[str, object]:
-        """The totals of a finished run, as in summary.json. Raises ValueError if the run is not finished.
+        """The totals of a finished run, from summary.json.
 
         `dropped` is the number of tasks that failed by their clients' fault. `dropped_clients` has an entry for each of
         these clients, with its `tasks` and the last `reason`. `quarantined` has an entry for each client that gets no
-        more work, with `reason` and `time`.
+        more tasks, with `reason` and `time`.
+
+        Raises ValueError if the run is not finished.
         """
         path = self.directory / SUMMARY
         if not path.exists():
@@ -153,10 +161,10 @@ class History:
         transforms: Sequence[object] | None = None,
         trust: bool = False,
     ) -> "nn.Module":
-        """Return the trained model as a module in evaluation mode. Its inputs are unscaled, as in the data set.
+        """Return the trained model as a module in evaluation mode.
 
-        The module scales inputs as the run did and applies those transforms that are not random. Then it calls the
-        model with the trained parameters and buffers.
+        The module takes unscaled inputs, as in the data set. It scales them as the run did and applies the transforms
+        that are not random.
 
             net = fedraa.History("runs/fed-raa-digits-0").load_model()
             predicted = net(images).argmax(1)
@@ -184,12 +192,12 @@ class History:
 
     @property
     def evals(self) -> "pd.DataFrame":
-        """One row per evaluation; see the class for the columns. The table is empty before the first evaluation."""
+        """One row per evaluation, empty before the first; see the class for the columns."""
         return read_evals(self.directory / EVALS, self.metric_spec)
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """One row per client and evaluation that `client_evals` selects; see the class for the columns.
+        """One row per client and evaluation; see the class for the columns.
 
         Raises InputError if the run was started without `client_evals`.
         """
@@ -202,9 +210,11 @@ class History:
 
     @property
     def partition(self) -> DataPartition:
-        """The partition of the data: `train[n]` and `test[n]` are the row numbers of client n's samples.
+        """The partition of the data.
 
-        x[history.partition.train[3]]
+        `train[n]` and `test[n]` are the row numbers of client n's samples.
+
+            x[history.partition.train[3]]
         """
         return read_partition(self.directory)
 
@@ -240,7 +250,10 @@ class History:
         return render_html(self.title, rows, self.evals, self.metric_spec.main)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the events of the log. If a line is not an event, raise InputError that names the first such line."""
+        """Return the events of the log.
+
+        Raises InputError for a line that is not an event.
+        """
         return list(read_events(self.directory))
 
     def _last_eval(self) -> dict[str, Any] | None:
@@ -251,7 +264,7 @@ class History:
 
 
 def method_name(config: Mapping[str, Any]) -> str:
-    """Return the name of a run's method. The configuration has the name, or a mapping if the method was an object."""
+    """Return the name of a run's method, from the content of config.json."""
     method = config["experiment"]["method"]
     if isinstance(method, Mapping):
         method = method["name"]

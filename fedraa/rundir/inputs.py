@@ -1,4 +1,4 @@
-"""The description of a run's inputs in config.json: classes, scaling, fitted transforms, and the form of a sample."""
+"""A run's inputs in config.json: classes, scaling, fitted transforms, and the form of a sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedraa.components.calls import convert_errors
-from fedraa.components.text import KIND, describe_component, is_ours
+from fedraa.components.text import KIND, describe_component, is_built_in
 from fedraa.data.scaling import ChannelScaling, Scaling
 from fedraa.data.transforms import Transform, Transforms
 from fedraa.data.transforms.transform import transform_name
@@ -16,21 +16,24 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
-# The JSON of a scaling is recognised by this key.
+# This key marks the JSON of a scaling.
 _NUMBERS = "mean"
-# The entry in `Inputs.fitted` of a transform that cannot be restored: it was fitted to the data, but its arguments do
-# not hold the fitted values.
-LOST = "lost"
-# The JSON of a sample is recognised by this key.
+# Marks a transform in `Inputs.fitted` whose arguments do not hold its fitted values.
+NOT_RESTORABLE = "lost"
+# This key marks the JSON of a sample.
 _SHAPE = "shape"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The description of a run's inputs without its data.
+    """A run's inputs without its data.
 
-    `batch` has two samples of zeros, in the form in which the model takes samples. `fitted` has an entry for each
-    transform that is not random: the description of the fitted transform, None if it is not fitted to data, or `LOST`.
+    Attributes:
+        classes: The number of classes.
+        batch: Two samples of zeros, in the form in which the model takes samples.
+        scaling: The scaling of the inputs.
+        fitted: An entry for each transform that is not random: the description of the fitted transform, None if it is
+            not fitted to data, or `NOT_RESTORABLE`.
     """
 
     classes: int
@@ -39,7 +42,7 @@ class Inputs:
     fitted: tuple[Any, ...]
 
     def restore_transforms(self, transforms: Transforms) -> Transforms:
-        """Return those transforms that are not random, with the values that the run fitted to the data."""
+        """Return the transforms that are not random, with the values that the run fitted."""
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
             raise InputError(
@@ -47,7 +50,7 @@ class Inputs:
             )
         fitted = []
         for part, described in zip(parts, self.fitted, strict=True):
-            if described == LOST:
+            if described == NOT_RESTORABLE:
                 raise InputError(
                     "transforms",
                     f"{transform_name(part)} was fitted to the data, but its arguments do not hold the fitted values",
@@ -60,16 +63,15 @@ class Inputs:
 
 
 def _restore_transform(part: Transform, described: Mapping[str, Any]) -> Transform:
-    """Return a transform of the class of `part` with the described values."""
     with convert_errors("transforms", part):
         return type(part)(**{name: value for name, value in described.items() if name != KIND})
 
 
 def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Transforms, fitted: Transforms) -> Any:
-    """Return the description of a run's inputs as JSON, which `read_inputs` reads.
+    """Return a run's inputs as JSON for `read_inputs`.
 
     Args:
-        classes: Number of classes.
+        classes: The number of classes.
         example: A batch of tensors.
         scaling: The scaling of the inputs.
         unfitted: The transforms before fitting.
@@ -85,17 +87,20 @@ def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Tra
 
 
 def _describe_fitted(before: Transform, part: Transform) -> Any:
-    """Return the entry of a transform in `Inputs.fitted`: None, the description of the fitted transform, or `LOST`."""
+    """Return a transform's entry in `Inputs.fitted`: None, a description, or `NOT_RESTORABLE`."""
     if type(before).fitted is Transform.fitted:
         return None
     described = describe_component(part)
-    if is_ours(type(part)) or described != describe_component(before):
+    if is_built_in(type(part)) or described != describe_component(before):
         return described
-    return LOST
+    return NOT_RESTORABLE
 
 
 def read_inputs(config: Mapping[str, Any]) -> Inputs:
-    """Return the inputs that a run's configuration describes. Raise InputError if the description is damaged."""
+    """Return the inputs that a run's configuration describes.
+
+    Raises InputError if the description is damaged.
+    """
     try:
         written = config["resolved"]["inputs"]
         return Inputs(
@@ -128,7 +133,7 @@ def _zero_samples(written: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _to_json(tree: Tree, describe_leaf: Any) -> Any:
-    """Return a tree as JSON. A tuple becomes a list. A dict becomes a list of pairs, to keep the order of its names."""
+    """Return a tree as JSON. A dict becomes a list of pairs, which keeps the order of its names."""
     if isinstance(tree, dict):
         return {"names": [[name, _to_json(part, describe_leaf)] for name, part in tree.items()]}
     if isinstance(tree, tuple):
@@ -137,7 +142,7 @@ def _to_json(tree: Tree, describe_leaf: Any) -> Any:
 
 
 def _from_json(written: Any, key: str, read_leaf: Any) -> Tree:
-    """Return the tree from which `_to_json` made the JSON. An object with the key `key` is a leaf of the tree."""
+    """Return the tree of `_to_json`'s JSON. An object with the key `key` is a leaf."""
     if isinstance(written, list):
         return tuple(_from_json(part, key, read_leaf) for part in written)
     if isinstance(written, Mapping) and key not in written:

@@ -18,7 +18,7 @@ Index = npt.NDArray[np.int64]
 
 
 class ClientRows(Sequence[Index]):
-    """A sequence with an array of row numbers for each client: `order[offsets[n]:offsets[n + 1]]` for client n."""
+    """The row numbers of each client: `order[offsets[n]:offsets[n + 1]]` for client n."""
 
     def __init__(self, order: Index, offsets: Index) -> None:
         self.order = order
@@ -43,8 +43,7 @@ class DataPartition:
     """The partition of a run's data among its clients.
 
     Attributes:
-        train: The row numbers of each client's training samples. None if a function makes the data of each client, so
-            that samples have no row numbers.
+        train: The row numbers of each client's training samples. None if a function makes the data of each client.
         sizes: The number of training samples of each client.
         test: The row numbers of each client's test samples in the test data, or in the training data if
             `test_is_held_back`.
@@ -63,7 +62,7 @@ class DataPartition:
 
 
 def write_partition(directory: Path, data: Federated) -> None:
-    """Write the partition of the data. Equal partitions give files with equal bytes."""
+    """Write the partition of the data. Equal partitions give equal bytes."""
     test_order = data.test_order
     if data.held_back is not None:
         test_order = data.held_back[test_order]
@@ -91,7 +90,10 @@ def _shrink_integers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read_partition(directory: Path) -> DataPartition:
-    """Return the partition of a run. Raise InputError if the file is missing or damaged."""
+    """Return the partition of a run.
+
+    Raises InputError if the file is missing or damaged.
+    """
     path = directory / PARTITION
     if not path.exists():
         raise InputError("partition", f"{directory} has no {PARTITION}", hint="restore it, or start the run again")

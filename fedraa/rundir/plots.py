@@ -1,4 +1,4 @@
-"""The display of a run in a notebook: a table beside a small curve, and the same curve as a matplotlib figure."""
+"""Show a run in a notebook as a table and a small curve, and plot columns with matplotlib."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Pixels of the small curve.
 WIDTH, HEIGHT = 320, 90
 BLUE = "#0072B2"
-# If a curve has more evaluations than this, it has no dots.
+# A curve with more evaluations has no dots.
 MAX_DOTS = 30
 
 
@@ -37,7 +37,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
         y: The column of the vertical axis.
         x: The column of the horizontal axis.
         title: The title.
-        clock: The name of the run's clock. If `x` is `t`, the label of the horizontal axis is `CLOCK time`.
+        clock: The name of the run's clock. The axis of `t` has this name.
 
     Raises:
         ValueError: There is no such column. The error lists the columns.
@@ -56,7 +56,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
 
 
 def render_html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> str:
-    """Return a table of these rows, beside the curve of column `y` of the evaluations over time.
+    """Return a table of these rows as HTML, with the curve of column `y` over time.
 
     Args:
         title: The caption.
@@ -71,19 +71,13 @@ def render_html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: s
 
 
 def _draw_curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
-    """Return a small line through the finite points as HTML. The text is empty if there are fewer than two points.
-
-    Args:
-        x: The horizontal coordinates.
-        y: The vertical coordinates.
-        caption: The text below the line, which is followed by the range of values.
-    """
+    """Return a small line through the finite points as HTML; empty for fewer than two points."""
     points = [(a, b) for a, b in zip(x, y, strict=True) if isfinite(b)]
     if len(points) < 2:
         return ""
     start = points[0][0]
     low, high = min(b for _, b in points), max(b for _, b in points)
-    # If all points have the same time or value, the range is 0, and 1 avoids a division by 0.
+    # The range 1 avoids a division by 0 if all points have the same time or value.
     x_range = points[-1][0] - start or 1.0
     y_range = high - low or 1.0
     line = " ".join(f"{WIDTH * (a - start) / x_range:.1f},{HEIGHT * (1 - (b - low) / y_range):.1f}" for a, b in points)

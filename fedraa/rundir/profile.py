@@ -1,4 +1,4 @@
-"""The real time of a run, in seconds that its server and its workers spent on each kind of work."""
+"""The real seconds that a run's server and workers spent on each kind of work."""
 
 import time
 from collections import defaultdict
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedraa.errors import InputError
 from fedraa.messages import State
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 
 PROFILE = "profile.json"
 SERVER = {
@@ -28,7 +28,14 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Spent(BaseModel):
-    """The real seconds of a run: its length `wall`, and the time of the server and of its `count` workers by work."""
+    """The real seconds of a run by kind of work.
+
+    Attributes:
+        wall: The length of the run.
+        count: The number of workers.
+        server: The time of the server.
+        workers: The time of all workers together.
+    """
 
     wall: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     count: Annotated[int, Field(ge=1)]
@@ -44,7 +51,7 @@ class Stopwatch:
 
     @contextmanager
     def on(self, work: str) -> Iterator[None]:
-        """Add the duration of the block to the time of a kind of work."""
+        """Add the duration of the block to the time of `work`."""
         started = time.perf_counter()
         try:
             yield
@@ -53,7 +60,7 @@ class Stopwatch:
 
 
 class RunTimes:
-    """The stopwatches of a run: the work of its server, and the work of all its workers."""
+    """The stopwatches of a run's server and of all its workers together."""
 
     def __init__(self) -> None:
         self.server = Stopwatch()
@@ -68,16 +75,16 @@ class RunTimes:
 
 
 def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
-    """Return the real time of a finished run as rows (server or workers, work, seconds, share).
+    """Return a finished run's real time as rows (server or workers, work, seconds, fraction).
 
-    A row `other` has the remaining time, in which a worker is idle, transfers data, or starts. With the engine `local`,
-    the waiting time of the server is the time of training.
+    In a row `other`, a worker is idle, transfers data, or starts. With the engine `local`, the server waits while it
+    trains.
     """
     path = directory / PROFILE
     if not path.is_file():
         raise InputError("run", f"{directory} has no {PROFILE}", hint="give a run that has ended")
     try:
-        run = Spent.model_validate_json(content(path))
+        run = Spent.model_validate_json(read_regular_file(path))
     except ValidationError as error:
         raise InputError("run", f"{path} is not a profile: {error.errors()[0]['msg']}") from None
     rows = []

@@ -1,4 +1,4 @@
-"""The lock of a run directory. The process that writes the run holds a lock on the log until the process ends."""
+"""The lock of a run directory, which the process that writes the run holds until it ends."""
 
 import fcntl
 import os
@@ -12,19 +12,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import InputError
-from fedraa.reading import content, opened
+from fedraa.reading import open_regular_file, read_regular_file
 from fedraa.rundir.atomic_files import write_text
 
-# Maximum seconds to wait for the lock. The server process of a killed run may hold it for a moment.
+# The server process of a killed run may hold the lock for a moment.
 LOCK_SECONDS = 15
-# The file that names the process that writes the run. `fedraa stop` ends this process.
+# The file that names the process that writes the run, which `fedraa stop` ends.
 WRITER = "writer"
 # The lock file in a directory of many runs.
 LOCK = "lock"
 
 
-class Hold:
-    """The right to write a run. `driver` names the user's process, which may differ from the writing process.
+class WriteLock:
+    """A lock with which this process may write a run.
+
+    Args:
+        directory: The run directory.
+        log: The open log, which is locked.
+        driver: The user's process, which may differ from the writing process.
 
     Raises InputError if another process still holds the lock after `LOCK_SECONDS`.
     """
@@ -39,7 +44,7 @@ class Hold:
         write_text(self._file, driver)
 
     def release(self) -> None:
-        """Remove the file that names the process. The lock itself ends when the log is closed."""
+        """Remove the file that names the process. Closing the log ends the lock."""
         self._file.unlink(missing_ok=True)
 
 
@@ -50,7 +55,7 @@ def this_process() -> str:
 
 def is_written(log: Path) -> bool:
     """Return True if a living process holds the lock on this log."""
-    with opened(log) as stream:
+    with open_regular_file(log) as stream:
         return not _try_lock(stream, fcntl.LOCK_SH)
 
 
@@ -61,7 +66,7 @@ def interrupt_run(directory: Path, log: Path) -> None:
     """
     if not is_written(log):
         raise InputError("run", f"no process is writing {directory}, and there is nothing to stop")
-    machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")
+    machine, _, process = read_regular_file(directory / WRITER).decode(errors="replace").rpartition(" ")
     if not process.isdecimal() or int(process) < 2:
         raise InputError("run", f"{directory / WRITER} does not name the process that writes the run", got=process)
     if machine != socket.gethostname():
@@ -76,11 +81,11 @@ def interrupt_run(directory: Path, log: Path) -> None:
 
 @contextmanager
 def lock_directory(directory: Path, doing: str) -> Iterator[None]:
-    """Hold the lock of a directory of many runs, so that only one process at a time works there.
+    """Hold the lock of a directory of many runs during the block.
 
     Args:
-        directory: The directory. The function makes it if it does not exist.
-        doing: A text about the work. If another process has to be refused meanwhile, its error contains the text.
+        directory: The directory, which is made if it does not exist.
+        doing: The work. The error of another process that wants the lock names it.
 
     Raises:
         InputError: Another process holds the lock, or the directory cannot be written.

@@ -4,34 +4,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedraa.rundir.event_reader import Event, not_an_event, read_events
+from fedraa.rundir.event_reader import Event, not_an_event_error, read_events
 from fedraa.rundir.failures import Failures
 
 MAX_COUNT = 2**63
-# The exceptions that `RunStats.add` raises for an event with values that fedraa never writes.
+# `RunStats.add` raises these errors for values that fedraa never writes.
 WRONG_VALUES = (KeyError, TypeError, OverflowError)
 
 
 class RunStats:
-    """Totals of the events so far. Their memory is constant, except for an entry for each client that failed.
+    """Totals of the events so far.
 
     Attributes:
-        events: Number of events.
-        step: Number of server updates, or rounds, in the last event that states it.
-        t: Time of the last event on the run's clock.
-        wall: Real seconds of the last event.
-        dispatched: Number of tasks that were sent.
-        committed: Number of updates that were applied.
-        lost: Number of tasks that were too late for their round.
-        faults: Number of faults of workers.
-        rounds: Number of rounds that were closed.
-        bytes_down: Bytes of all tasks that were sent.
-        bytes_up: Bytes of all updates that were applied.
+        events: The number of events.
+        step: The number of server updates, or rounds, in the last event that states it.
+        t: The time of the last event on the run's clock.
+        wall: The real seconds of the last event.
+        dispatched: The number of sent tasks.
+        committed: The number of applied updates.
+        lost: The number of tasks that were too late for their round.
+        faults: The number of faults of workers.
+        rounds: The number of closed rounds.
+        bytes_down: The bytes of all sent tasks.
+        bytes_up: The bytes of all applied updates.
         flops: Training FLOPs of all applied updates and of the finished parts of lost tasks, in the order of the log.
-        energy: Modelled joules of all tasks that were sent, including failed tasks, added in the order of the log; None
-            if the devices have no watts.
-        staleness_sum: Sum of the staleness of all updates.
-        staleness_max: Largest staleness.
+        energy: Modelled joules of all sent tasks, added in the order of the log; None if the devices have no watts.
+        staleness_sum: The sum of the staleness of all updates.
+        staleness_max: The largest staleness.
         failures: The tasks that failed by their clients' fault.
         end: The last event of a run that has ended; None until then.
     """
@@ -57,19 +56,19 @@ class RunStats:
 
     @property
     def staleness_mean(self) -> float | None:
-        """Mean staleness of all updates; None before the first one."""
+        """The mean staleness of all updates; None before the first one."""
         if self.committed == 0:
             return None
         return self.staleness_sum / self.committed
 
     @property
     def dropped(self) -> int:
-        """Number of tasks that failed by their clients' fault."""
+        """The number of tasks that failed by their clients' fault."""
         return self.failures.tasks
 
     @property
     def quarantined(self) -> list[dict[str, Any]]:
-        """An entry for each client that gets no more work, with the reason and the time on the run's clock."""
+        """An entry for each client that gets no more tasks, with the reason and the time on the run's clock."""
         return self.failures.quarantined
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -136,7 +135,7 @@ def read_stats(directory: Path, *, partial: bool = False) -> RunStats:
         try:
             stats.add(event)
         except WRONG_VALUES:
-            raise not_an_event(directory, stats.events + 1) from None
+            raise not_an_event_error(directory, stats.events + 1) from None
     return stats
 
 

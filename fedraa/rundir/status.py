@@ -1,4 +1,4 @@
-"""The state of runs, as their files show it."""
+"""The state of runs, read from their files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Status:
     Attributes:
         run: The run directory.
         state: The state, with its reason.
-        step: Number of server updates, or rounds, at the last line of the log.
+        step: The number of server updates, or rounds, at the last line of the log.
         t: The time of the last line on the run's clock.
         accuracy: The last value of the metric that `figure` names; None before the first evaluation.
         faults: The number of faults of workers.
@@ -39,7 +39,10 @@ class Status:
 
 
 def read_status(directory: Path) -> Status:
-    """Return the status of a run. Raise InputError if the directory is not a run directory, or is damaged."""
+    """Return the status of a run.
+
+    Raises InputError if the directory is not a run directory, or is damaged.
+    """
     history = History(directory)
     main = history.metric_spec.main
     stats = read_stats(directory, partial=True)
@@ -67,7 +70,7 @@ def read_status(directory: Path) -> Status:
 
 
 def read_statuses(directory: Path) -> list[Status]:
-    """Return the status of all runs in a folder. If a run cannot be read, its state is the error."""
+    """Return the status of all runs in a folder. The state of an unreadable run is the error."""
     rows = []
     for path in runs_below(directory):
         try:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.rundir.event_reader import not_an_event, read_events
+from fedraa.rundir.event_reader import not_an_event_error, read_events
 from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Maximum number of faults and drops in the timeline. Older ones are removed.
+# The timeline removes older faults and drops.
 MAX_FAILURES = 200
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Fate(IntEnum):
-    """The end of a task."""
+    """The way in which a task ended."""
 
     RUNNING = 0
     """The task is in flight."""
@@ -38,23 +38,23 @@ class Fate(IntEnum):
 
 
 class TaskTimeline:
-    """The tasks of a log as columns, in the order of dispatch, and its rounds. A task takes about 90 bytes.
+    """The tasks of a log as columns, in the order of dispatch, and its rounds.
 
     Attributes:
-        task: Numbers of the tasks.
-        client: Clients of the tasks.
-        fragment: Fragments, or labels of sampled submodels.
-        start: Times of dispatch on the run's clock.
-        end: Times of commit or drop, NaN while the task is in flight.
-        cost: Expected costs; NaN if the log does not have them.
-        bytes_down: Bytes that the server sent.
-        bytes_up: Bytes of the update, 0 without an update.
-        staleness: Updates of the fragment since the dispatch, 0 without an update.
+        task: The numbers of the tasks.
+        client: The clients of the tasks.
+        fragment: The fragments, or labels of sampled submodels.
+        start: The times of dispatch on the run's clock.
+        end: The times of commit or drop; NaN while the task is in flight.
+        cost: The expected costs; NaN if the log does not have them.
+        bytes_down: The bytes that the server sent.
+        bytes_up: The bytes of the update; 0 without an update.
+        staleness: Updates of the fragment since the dispatch; 0 without an update.
         fate: A `Fate` for each task.
-        commits: Indices in these columns of the tasks with applied updates, in the order of the commits.
+        commits: The indices in these columns of tasks with applied updates, in the order of the commits.
         round_events: The event of each round.
         failures: The newest faults and drops, with `kind`, `t`, `wall`, `error`, `action`, `task`, `client`, `worker`.
-        t: Latest time of all events.
+        t: The latest time of all events.
     """
 
     def __init__(self) -> None:
@@ -69,16 +69,15 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
-        # The indices of the committed and the lost tasks, in the order of their ends. `bytes_until` adds their traffic.
+        # Indices of the committed and lost tasks, whose traffic `bytes_until` adds.
         self.with_traffic = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
         self.t = 0.0
-        # `_busy` is the total time of all finished tasks. `_starts` is the sum of the start times of all tasks in
-        # flight.
+        # The total time of all finished tasks, and the sum of the start times of all tasks in flight.
         self._busy = 0.0
         self._starts = 0.0
-        # For the number of each task in flight, its index in the columns.
+        # The index in the columns of each task in flight, by its number.
         self._in_flight: dict[int, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -86,7 +85,7 @@ class TaskTimeline:
 
         Raises:
             KeyError, TypeError, OverflowError: The event has values that fedraa never writes. The columns do not
-            change.
+                change.
         """
         t = float_number(event["t"])
         match event["kind"]:
@@ -111,11 +110,10 @@ class TaskTimeline:
 
     @property
     def in_flight(self) -> int:
-        """Number of tasks in flight."""
         return len(self._in_flight)
 
-    def idle_share(self, clients: int) -> float | None:
-        """Return the share of the time so far in which a client had no task, as a mean over all clients.
+    def idle_fraction(self, clients: int) -> float | None:
+        """Return the fraction of the time in which a client had no task, averaged over clients.
 
         The result is None before any time has passed.
         """
@@ -125,7 +123,7 @@ class TaskTimeline:
         return 1 - busy / (clients * self.t)
 
     def bytes_until(self, t: Floats) -> Floats:
-        """Return for each time in `t` [K] the bytes, down and up, of all tasks that were committed or lost by then."""
+        """Return the bytes [K] of all tasks that were committed or lost before each time in `t` [K]."""
         places = np.array(self.with_traffic, np.int64)
         per_task = np.array(self.bytes_down)[places] + np.array(self.bytes_up)[places]
         sums = np.concatenate(([0.0], np.cumsum(per_task, dtype=np.float64)))
@@ -135,7 +133,7 @@ class TaskTimeline:
     def tasks(self) -> "pd.DataFrame":
         """Return a row per task: task, client, fragment, start, end, cost, bytes_down, bytes_up, staleness, done.
 
-        Tasks with applied updates come first, in the order of the commits. `end` is NaN for a task in flight.
+        Committed tasks come first, in the order of the commits. `end` is NaN for a task in flight.
         """
         # pandas is slow to import, and workers do without it.
         import pandas as pd
@@ -156,7 +154,7 @@ class TaskTimeline:
         return pd.DataFrame({**columns, "done": done}).iloc[order].reset_index(drop=True)
 
     def rounds(self) -> "pd.DataFrame":
-        """Return a row per round with the fields of its event; no row for an asynchronous run."""
+        """Return a row per round with the fields of its event; none for an asynchronous run."""
         import pandas as pd
 
         if not self.round_events:
@@ -214,7 +212,7 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
         try:
             timeline.add(event)
         except WRONG_VALUES:
-            raise not_an_event(directory, line) from None
+            raise not_an_event_error(directory, line) from None
     return timeline
 
 

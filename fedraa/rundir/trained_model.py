@@ -1,4 +1,4 @@
-"""The model of a finished run, as a module that takes unscaled inputs, as the data set has them."""
+"""The model of a finished run, as a module that takes unscaled inputs."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +17,7 @@ from fedraa.errors import InputError
 from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
 from fedraa.models.wrappers import unwrap_module
-from fedraa.reading import opened
+from fedraa.reading import open_regular_file
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.inputs import Inputs, read_inputs
 
@@ -64,7 +64,7 @@ def load_trained(
 def _refuse_foreign(
     directory: Path, problem: ProblemOptions, *, model: object, transforms: Sequence[object] | None, trust: bool
 ) -> None:
-    """Raise InputError if the run directory names code that cannot be imported, or that the caller does not trust."""
+    """Raise InputError for code that cannot be imported or is not trusted."""
     written = problem.model_dump(mode="json", include={"model", "transforms"})
     objects = {"model": model, "transforms": transforms}
     foreign: set[str] = set()
@@ -88,10 +88,10 @@ def _refuse_foreign(
 
 
 def _make_module(problem: ProblemOptions, inputs: Inputs, model: object, *, seed: int) -> nn.Module:
-    """Return a copy of the user's model without wrappers, or the named model of the experiment."""
+    """Return a copy of the user's model, or the named model of the experiment."""
     if isinstance(model, nn.Module):
         return deepcopy(unwrap_module(model))
-    # The options `hidden` and `dropout` apply only to the named model of the experiment, not to another model.
+    # `hidden` and `dropout` apply only to the named model of the experiment.
     hidden = ProblemOptions.model_fields["hidden"].default
     dropout = 0.0
     if model is None or model == problem.model:
@@ -110,7 +110,7 @@ def _make_module(problem: ProblemOptions, inputs: Inputs, model: object, *, seed
 
 def _load_parameters(module: nn.Module, path: Path) -> None:
     try:
-        with opened(path) as stream:
+        with open_regular_file(path) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
     # PyTorch may raise any exception for a damaged file.
     except Exception as error:

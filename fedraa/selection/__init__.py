@@ -1,1 +1,1 @@
-"""Components that choose clients: the values of the option `participation`. Each module registers some of them."""
+"""Components that choose clients by the option `participation`. Each module registers some of them."""

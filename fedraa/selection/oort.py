@@ -27,17 +27,17 @@ from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 
-# The pacer raises the percentile if the utility has changed by at most this share since the previous window.
+# The pacer raises the percentile if the utility changed by at most this share since the last window.
 FLAT_CHANGE = 0.1
-# The pacer lowers the percentile if the utility has changed by at least this share.
+# The pacer lowers the percentile if the utility changed by at least this share.
 SHARP_CHANGE = 5.0
-# The pool from which clients are drawn by score is at least this many times as large as the number of drawn clients.
+# The pool has at least this multiple of the number of clients that are drawn from it.
 POOL_FACTOR = 10
 UNCERTAINTY = 0.1
 
 
 def exploration_at(step: int, first: float, decay: float, least: float) -> float:
-    """Return the share of explored clients after this number of steps.
+    """Return the fraction of a round's clients that are chosen at random among clients without a loss so far.
 
     Args:
         step: Number of steps.
@@ -51,7 +51,7 @@ def exploration_at(step: int, first: float, decay: float, least: float) -> float
 def score_clients(
     stats: Floats, durations: Floats, last: Ints, *, step: int, preferred: float, penalty: float, clip: float = 1.0
 ) -> Floats:
-    """Return the score of each explored client [n], as in the authors' code.
+    """Return the score of each client [n] that has trained, as in the authors' code.
 
     Args:
         stats: The statistical utility of each client [n].
@@ -71,7 +71,7 @@ def score_clients(
 
 
 def penalise(durations: Floats, preferred: float, penalty: float) -> Floats:
-    """Return the penalty factor of each duration t [n]: 1 up to the preferred duration T, (T / t)^penalty above it."""
+    """Return each client's penalty factor [n]: 1 for durations t up to `preferred` (T), otherwise (T / t)^penalty."""
     factors = np.ones(len(durations))
     slow = durations > preferred
     factors[slow] = (preferred / durations[slow]) ** penalty
@@ -79,7 +79,7 @@ def penalise(durations: Floats, preferred: float, penalty: float) -> Floats:
 
 
 def draw_by_score(pool: Ints, scores: Floats, count: int, rng: np.random.Generator) -> list[int]:
-    """Return `count` clients of the pool [n] without replacement, with probability proportional to their scores [n]."""
+    """Draw `count` clients of the pool [n] without replacement, in proportion to their scores [n]."""
     if count == 0:
         return []
     positive = np.maximum(scores, 1e-12)
@@ -92,8 +92,7 @@ def draw_by_score(pool: Ints, scores: Floats, count: int, rng: np.random.Generat
 class Oort(CountedSelection):
     """A choice of fast clients with a high loss, and of some clients that never trained (Lai et al. 2021).
 
-    With an asynchronous method, a single client is chosen at a time. With the probability eps it is a client that never
-    trained.
+    An asynchronous method chooses one client at a time. With the probability eps it is a client that never trained.
 
     Attributes:
         exploration: Share eps of chosen clients that never trained, in the first round.
@@ -106,8 +105,8 @@ class Oort(CountedSelection):
         cut_off: If m1 clients are drawn by score, the pool has all clients whose score is at least this share of the
             (m1 + 1)-th highest score.
         clip: The quantile of the utilities, 0 to 1, to which larger utilities are reduced.
-        max_participations: A client with more updates is not chosen again. At most 30 % of the clients are excluded in
-            this way. None: no limit.
+        max_participations: A client with more updates is not chosen again; None for no limit. This excludes at most 30
+            % of the clients.
     """
 
     exploration: UpToOne = 0.9
@@ -125,9 +124,9 @@ class Oort(CountedSelection):
 
     def __post_init__(self) -> None:
         self._threshold = self.percentile
-        # For each choice in the last two windows, the mean utility of the exploited clients.
+        # The mean utility of the exploited clients at each choice of the last two windows.
         self._utilities: list[float] = []
-        # The exploited clients of the last choice, and their numbers of updates at that time.
+        # The exploited clients of the last choice, and their numbers of updates before it.
         self._exploited: list[int] = []
         self._exploited_before: list[int] = []
 
@@ -142,7 +141,7 @@ class Oort(CountedSelection):
         count = min(view.count, len(candidates))
         share = exploration_at(view.step, self.exploration, self.decay, self.min_exploration)
         exploit = _round_at_random(count * (1 - share), rng)
-        # If one of the two groups has too few clients, more clients are drawn from the other group.
+        # If one group has too few clients, the other group gives more.
         exploit = min(max(exploit, count - len(unseen)), len(explored), count)
         exploited: list[int] = []
         if exploit:
@@ -163,7 +162,6 @@ class Oort(CountedSelection):
         return exploited + new
 
     def _exploit(self, explored: Ints, scores: Floats, count: int, rng: np.random.Generator) -> list[int]:
-        """Return `count` explored clients, drawn by score from the pool of clients with the best scores."""
         order = np.argsort(-scores, kind="stable")
         limit = scores[order[min(count, len(order) - 1)]] * self.cut_off
         near = int((scores >= limit).sum())
@@ -171,14 +169,14 @@ class Oort(CountedSelection):
         return draw_by_score(explored[pool], scores[pool], count, rng)
 
     def _preferred_duration(self, durations: Floats) -> float:
-        """Return the duration T at the current percentile. It is infinite if the percentile is 100."""
+        """Return the duration T at the current percentile; infinite at the percentile 100."""
         if self._threshold >= 100:
             return float("inf")
         known = np.sort(durations)
         return float(known[min(int(len(known) * self._threshold / 100), len(known) - 1)])
 
     def _without_frequent(self, view: SelectionContext) -> Ints:
-        """Return the candidates without those that have trained more often than `max_participations` allows."""
+        """Return the candidates without those that exceed `max_participations`."""
         if self.max_participations is None:
             return view.candidates
         trained = view.participations[view.candidates]
@@ -187,7 +185,7 @@ class Oort(CountedSelection):
         return np.setdiff1d(view.candidates, frequent[: max(0, allowed)])
 
     def _pace(self, view: SelectionContext, stats: Floats) -> None:
-        """Record the utility of the last exploited clients, and change the percentile at the end of a window."""
+        """Record the utility of the last exploited clients. Change the percentile at the end of a window."""
         pairs = zip(self._exploited, self._exploited_before, strict=True)
         answered = [client for client, before in pairs if view.participations[client] > before]
         self._utilities.append(float(stats[answered].mean()) if answered else 0.0)
@@ -203,6 +201,6 @@ class Oort(CountedSelection):
 
 
 def _round_at_random(value: float, rng: np.random.Generator) -> int:
-    """Return the value rounded to an integer: up with the probability of its fractional part, otherwise down."""
+    """Round the value up with the probability of its fractional part, otherwise down."""
     whole = int(value)
     return whole + int(rng.random() < value - whole)

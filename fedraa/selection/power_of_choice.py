@@ -21,7 +21,7 @@ from fedraa.numbers import Count
 
 
 def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
-    """Return the candidates with the highest losses, the highest first. Equal losses are sorted by client number.
+    """Return the `count` candidates with the highest losses, the highest first, then by number.
 
     Args:
         losses: A loss for each client [N].
@@ -39,15 +39,15 @@ def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
 class PowerOfChoice(CountedSelection):
     """A choice of the clients with the highest last loss among random candidates (Cho et al. 2020, rpow-d).
 
-    On unequal data the model converges faster than with a uniform choice. It may stay at a higher loss, because clients
-    with a high loss count more. The losses need no additional traffic, because clients send them with their updates.
-    The paper's pow-d, which first evaluates the model on all candidates, is not available.
+    On unequal data the model converges faster than with a uniform choice, but may stay at a higher loss. The losses
+    need no additional traffic, because clients send them with their updates. The paper's pow-d, which first evaluates
+    the model on all candidates, is not available.
 
     Attributes:
         count: Number of clients per round (m). Not for asynchronous methods.
-        candidates: Number of candidates (d). None: twice the number of clients that are chosen.
-        max_age: Number of server steps after which a client's last loss counts as unknown, so that a client with one
-            high loss is not chosen for ever. None: losses stay valid.
+        candidates: Number of candidates (d); None for twice the number of chosen clients.
+        max_age: Number of server steps after which a client's last loss counts as unknown; None for no limit. It
+            prevents that a client with one high loss is chosen for ever.
     """
 
     candidates: Count | None = None
@@ -58,7 +58,7 @@ class PowerOfChoice(CountedSelection):
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
         drawn = self.candidates or 2 * view.count
         if drawn < view.count:
-            problem = f"it must choose {view.count} clients from them"
+            problem = f"{view.count} of the candidates must be chosen"
             raise InputError("participation", problem, got=f"candidates={drawn}", hint="give more candidates")
         if self.candidates is not None and self.candidates > len(view.samples):
             problem = f"there are {len(view.samples)} clients"

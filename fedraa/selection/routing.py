@@ -21,17 +21,16 @@ BISECTIONS = 40
 class Routing(CountedSelection):
     """A random choice of clients with probabilities p_i proportional to a power of their speed (Generalized AsyncSGD).
 
-    The exponent of this power is at most 1. It is the largest exponent at which every p_i is at least min_share / N and
-    every mean staleness is at most `max_staleness`. With the exponent 1, all queues are equally long, so that the
-    server receives the most updates. With the exponent 0, all clients have the same probability.
+    The exponent is the largest one up to 1 at which every p_i is at least min_share / N and every mean staleness is at
+    most `max_staleness`. With the exponent 1, all queues are equally long, and the server receives the most updates.
+    With the exponent 0, all clients have the same probability.
 
-    An asynchronous server keeps `concurrency` tasks at the clients, or as many as there are clients. Whenever a task
-    ends, the server draws the client of a new task from all clients. The task waits while this client trains another
-    task. The client receives the model when it starts the task. The staleness is therefore lower than in the paper, in
-    which the server sends the model at the draw. In rounds, the clients are drawn without replacement.
+    An asynchronous server keeps `concurrency` tasks at the clients, or one per client. Whenever a task ends, the server
+    draws the client of a new task from all clients. The task waits while this client trains another task or is not
+    available. The client receives the model when it starts the task. The staleness is therefore lower than in the
+    paper, in which the server sends the model at the draw. In rounds, the clients are drawn without replacement.
 
-    The tasks of a client wait while its device is not available. A trace of availability must therefore repeat, so that
-    each device becomes available again (`availability_period`).
+    A trace of availability must repeat, so that each device becomes available again (`availability_period`).
 
     The papers choose p_i by gradient descent on a bound. The powers of the speed are a decision of fedraa.
 
@@ -53,7 +52,7 @@ class Routing(CountedSelection):
         return drawn
 
     def find_probabilities(self, durations: Floats, tasks: int) -> Floats:
-        """Return the probabilities [N] of clients with tasks that last this long.
+        """Return the probability of each client [N].
 
         Args:
             durations: Duration of a task of each client [N].
@@ -80,7 +79,7 @@ class Routing(CountedSelection):
         return np.asarray(weights / weights.sum())
 
     def _is_allowed(self, weights: Floats, rates: Floats, tasks: int) -> bool:
-        """Return True if probabilities proportional to these weights satisfy both limits."""
+        """Return True if probabilities proportional to the weights satisfy both limits."""
         probabilities = weights / weights.sum()
         if probabilities.min() * len(weights) < self.min_share:
             return False
@@ -94,8 +93,8 @@ def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[fl
     """Return the number of updates per unit of time, and the mean staleness of each client's updates [N].
 
     The method is mean value analysis (Reiser, Lavenberg 1980) of a closed network of queues with exponential durations.
-    A task that arrives at a queue finds there the mean queue of a network with one task less. The mean staleness of a
-    client is this queue divided by the client's probability.
+    A task that arrives at a queue finds the mean queue of a network with one task less. The mean staleness of a client
+    is this queue divided by the client's probability.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].

@@ -28,7 +28,7 @@ class Uniform(CountedSelection):
 @PARTICIPATION.register("weighted")
 @dataclass
 class Weighted(CountedSelection):
-    """A random choice of clients without replacement, with probability proportional to their number of samples."""
+    """A random choice of clients without replacement, in proportion to their numbers of samples."""
 
     state_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -47,7 +47,6 @@ class RoundRobin(CountedSelection):
     state_fields: ClassVar[tuple[str, ...]] = ("_next",)
 
     def __post_init__(self) -> None:
-        # The client that is chosen next.
         self._next = 0
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
@@ -60,7 +59,7 @@ class RoundRobin(CountedSelection):
 @PARTICIPATION.register("available")
 @dataclass
 class Available(CountedSelection):
-    """A random choice of available clients. If there are too few, the clients that are available next are added."""
+    """A random choice of available clients. If there are too few, it adds those that are available next."""
 
     is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()

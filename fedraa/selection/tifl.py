@@ -25,7 +25,7 @@ from fedraa.numbers import Count, format_count
 
 
 def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
-    """Return the probability of each tier [n], which is higher for a higher loss, and 0 for a tier without credits.
+    """Return the probability of each tier [n]: higher for a higher loss, 0 for a tier without credits.
 
     Args:
         losses: The loss of each tier [n].
@@ -47,7 +47,7 @@ class TiFL(CountedSelection):
     Attributes:
         tiers: Number of tiers.
         rounds: Number of rounds, which are divided among the tiers as credits.
-        interval: Rounds between two changes of the probabilities. None: the number of tiers.
+        interval: Rounds between two changes of the probabilities; None for the number of tiers.
     """
 
     tiers: Count = 5
@@ -58,13 +58,13 @@ class TiFL(CountedSelection):
     state_fields: ClassVar[tuple[str, ...]] = ("_tier_of", "_credits", "_probabilities", "_tier", "_last_losses")
 
     def __post_init__(self) -> None:
-        # The tier of each client, filled before the first round.
+        # The tier of each client, empty before the first round.
         self._tier_of: list[int] = []
         self._credits: list[int] = []
         self._probabilities: list[float] = []
-        # The tier from which the last round drew its clients.
+        # The tier of the last round's clients.
         self._tier = 0
-        # The mean loss of each tier when the probabilities of the tiers were last updated.
+        # The mean loss of each tier at the last call of `_update_probabilities`.
         self._last_losses: list[float] = []
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
@@ -87,7 +87,7 @@ class TiFL(CountedSelection):
         return drawn
 
     def _form_tiers(self, durations: Floats, count: int) -> None:
-        """Divide the clients into tiers of at least `count` clients, by the duration of their tasks [N]."""
+        """Divide the clients by their task durations [N] into tiers of at least `count` clients."""
         clients = len(durations)
         if clients < self.tiers:
             problem = f"there are {clients} clients"
@@ -104,10 +104,9 @@ class TiFL(CountedSelection):
         self._probabilities = [1 / self.tiers] * self.tiers
 
     def _update_probabilities(self, view: SelectionContext) -> None:
-        """Set the probabilities of the tiers by the ranks of their losses, if the last round's tier did not improve.
+        """Set the tiers' probabilities by the ranks of their losses, unless the loss of the last round's tier fell.
 
-        A tier improved if its loss is lower than at the previous call. The loss of a tier is the mean of the last
-        losses of its clients.
+        A tier's loss is the mean of its clients' last losses. It fell if it is lower than at the previous call.
         """
         tier_of = np.array(self._tier_of)
         losses = np.full(self.tiers, np.inf)

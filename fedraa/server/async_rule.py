@@ -1,6 +1,6 @@
 """The interface of an update rule of an asynchronous server, and the registry of rules.
 
-The rules are in `fedraa/methods`, each in the file of its paper.
+The rules are in `fedraa/methods`, each in the file of its method.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
 
-# Largest absolute weight that a rule may give to an update. Usual weights are in [0, 1].
+# Largest absolute weight of an update. Usual weights are in [0, 1].
 MAX_WEIGHT = 1e3
 NO_VALUES = np.zeros(0, np.float32)
 
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientUpdate:
-    """A client update that has arrived at an asynchronous server. Its arrays are read-only.
+    """A client update at an asynchronous server. Its arrays are read-only.
 
     Attributes:
         client: The client, from 0.
@@ -43,15 +43,15 @@ class ClientUpdate:
         where: Coordinates [k] of the fragment in the model, as indices or as a slice.
         new: Trained weights [k].
         sent: Weights [k] that the client received.
-        staleness: Number of updates that were applied since the client received the fragment. Only updates of this
-            fragment count, unless the schedule's `staleness_clock` is `server`.
+        staleness: Number of updates of the fragment since the client received it. If the schedule's `staleness_clock`
+            is `server`, updates of all fragments count.
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
-        balance: The client's participation correction: a factor above 1 if the client reports rarely in relation to its
-            number of samples. It is 1 unless `participation_correction` of the rule is set.
+        balance: The client's participation correction: a factor above 1 if it reports rarely for its number of samples.
+            It is 1 unless the rule's `participation_correction` is set.
         steps: Number of local steps that the client finished.
-        path_length: Length of the client's path if each local gradient has length 1. For SGD it is the sum of the
-            learning rates of its steps.
+        path_length: Length of the client's path if each local gradient had length 1. For SGD, the sum of its learning
+            rates.
         runs: The coordinates `where` as contiguous runs, if the runs are long.
     """
 
@@ -70,7 +70,7 @@ class ClientUpdate:
 
     @property
     def change(self) -> DeltaView:
-        """The delta as a view, which computes it in chunks that fit into the processor's cache."""
+        """The delta as a view that computes it in chunks of the size of the processor's cache."""
         return DeltaView(self.coordinates, self.new, self.sent)
 
     @property
@@ -80,7 +80,7 @@ class ClientUpdate:
 
     @property
     def coordinates(self) -> CoordinateSet:
-        """The coordinates of the fragment, in the form in which a pass over the model is fastest."""
+        """The coordinates of the fragment: `runs` if they are long, because runs are faster, otherwise `where`."""
         return self.where if self.runs is None else self.runs
 
 
@@ -92,13 +92,13 @@ class AsyncModel:
         params: Parameters [d]. The rule changes them in place.
         clients: Number of clients.
         fragments: Number of fragments.
-        at_a_time: Number of clients that train at the same time. None means all.
-        common: For each fragment, the positions in the fragment's buffer of the coordinates that all fragments have.
-        tensors: The shape of each tensor of the model, in the order of `params`. If empty, the shapes are unknown.
-        probabilities: The probability with which the server draws each client [N]. None if it is unknown.
-        sent: Number of coordinates that clients send. None means all; personal layers are not sent.
-        release_noise: Returns the noise [d] of central privacy for the sum of a full buffer, and the mask [d] of the
-            coordinates with noise. None without central privacy, and for a rule that does not add this noise.
+        at_a_time: Number of clients that train at the same time; None for all.
+        common: For each fragment, the positions in its buffer of the coordinates that all fragments have.
+        tensors: The shape of each tensor of the model, in the order of `params`; empty if unknown.
+        probabilities: The probability with which the server draws each client [N]; None if unknown.
+        sent: Number of coordinates that clients send; None for all. Personal layers are not sent.
+        release_noise: A function that returns the noise [d] of central privacy for a full buffer, and the mask [d] of
+            the coordinates with noise. None without such noise.
     """
 
     params: Vector
@@ -122,9 +122,8 @@ class ApplyResult(NamedTuple):
 
     Attributes:
         weight: Weight of the update in the log; 0 if the update was ignored.
-        new_version: True if the model has a new version. False if the rule did not change the model.
-        keep_task: True if the client continues with the weights that it received for this task, on other minibatches.
-            The server then sends nothing to the client.
+        new_version: True if the rule changed the model.
+        keep_task: True if the client trains again from the weights of this task, so that the server sends nothing.
         unprotected: Number of coordinates of a new version that too few clients trained for a robust aggregator.
     """
 
@@ -135,7 +134,7 @@ class ApplyResult(NamedTuple):
 
 
 class AsyncRule(Stateful, ABC):
-    """The rule by which an asynchronous server applies updates, one at a time.
+    """The rule by which an asynchronous server applies one update at a time.
 
     A custom rule defines `apply_update`, and `start` if it keeps state:
 
@@ -161,7 +160,7 @@ class AsyncRule(Stateful, ABC):
         adds_noise: True if the rule adds `model.release_noise` to each full buffer. For other rules, central privacy
             adds noise to every single update.
         uses_losses: True if weights depend on training losses, which central privacy does not protect.
-        participation_correction: Exponent of the participation correction (`balance`) in the weights. 0 turns it off.
+        participation_correction: Exponent of the participation correction (`balance`) in the weights; 0 turns it off.
     """
 
     keeps: ClassVar[str] = ""
@@ -177,7 +176,7 @@ class AsyncRule(Stateful, ABC):
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Check that a subclass that overrides `apply_update` repeats each guarantee of its base class.
+        """Check that a subclass with its own `apply_update` repeats each guarantee of its base class.
 
         Raises:
             TypeError: The subclass inherits a guarantee, such as `is_convex_mix`, that its `apply_update` may break.
@@ -211,10 +210,10 @@ class AsyncRule(Stateful, ABC):
 
     @abstractmethod
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-        """Apply one update: change `model.params` in place, usually on the coordinates `update.where`."""
+        """Change `model.params` in place by one update, usually on the coordinates `update.where`."""
 
     def look_ahead(self, values: Vector, where: CoordinateSet) -> None:
-        """Change the values [k] that the server sends to a client, in place. By default they stay unchanged.
+        """Change in place the values [k] that the server sends to a client. By default they stay unchanged.
 
         Args:
             values: The current values of the model on these coordinates.
@@ -222,14 +221,14 @@ class AsyncRule(Stateful, ABC):
         """
 
     def leave(self, client: int) -> None:
-        """Remove a quarantined client. A rule that `needs_all_clients` then waits only for the other clients."""
+        """Remove a quarantined client, so that a rule with `needs_all_clients` no longer waits for it."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        """Return the weight of an update. Only a rule with `is_convex_mix` defines it."""
+        """Return the weight of an update. Only rules with `is_convex_mix` define it."""
         raise AssertionError(f"{type(self).__name__} is no convex mix")
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the size of the rule's state in bytes. The check of the free memory before a run uses it."""
+        """Return the bytes of the rule's state. The memory check uses it before a run."""
         return 0
 
 
@@ -237,7 +236,7 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
-    """Return a model without parameters, for the calls of a rule in a forecast or a replay."""
+    """Return a model without parameters, for calls of a rule in a forecast or a replay."""
     probabilities = None if ledger.routing is None else ledger.routing.probabilities
     return AsyncModel(
         NO_VALUES,
@@ -251,7 +250,7 @@ def model_without_values(ledger: AsyncLedger) -> AsyncModel:
 def update_without_values(
     ledger: AsyncLedger, task: Dispatch, *, samples: int = 1, loss: float = inf, balance: float = 1.0
 ) -> ClientUpdate:
-    """Return an update without parameters for a task in flight, for the calls of a rule in a forecast or a replay.
+    """Return the update of a task in flight without parameters, for calls of a rule in a forecast or a replay.
 
     Args:
         ledger: The decisions so far.
@@ -266,7 +265,7 @@ def update_without_values(
         where=slice(None),
         new=NO_VALUES,
         sent=NO_VALUES,
-        staleness=ledger.weighed_staleness(task.task),
+        staleness=ledger.staleness_for_weight(task.task),
         samples=samples,
         loss=loss,
         balance=balance,
@@ -274,7 +273,7 @@ def update_without_values(
 
 
 def factor_at(staleness: int, factor: Any) -> float:
-    """Return `factor(staleness)`. Raise InputError if it is not finite or its absolute value exceeds `MAX_WEIGHT`."""
+    """Return `factor(staleness)`. Raise InputError if its absolute value exceeds `MAX_WEIGHT` or is not finite."""
     with convert_errors("staleness", factor):
         weight = factor(staleness)
     if is_finite(weight) and abs(weight) <= MAX_WEIGHT:

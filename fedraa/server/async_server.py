@@ -1,4 +1,4 @@
-"""The asynchronous server: each client update is applied when it arrives."""
+"""The asynchronous server, which applies each client update when it arrives."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -24,15 +24,12 @@ SampleSubmodel = Callable[[int, int, float, Vector], Assignment]
 class AsyncServer(Stateful):
     """The server of Fed-RAA (Algorithm 1) and of every other method that applies updates one at a time.
 
-    Three objects share the work. The ledger decides which client trains next and which fragment it gets, and counts
-    versions and staleness. The store holds the parameters and applies the updates. The task table makes the tasks and
-    logs them. With one fragment the server is that of FedAsync.
+    - The ledger chooses the next client and its fragment, and counts versions and staleness.
+    - The store holds the parameters and applies the updates.
+    - The task table makes the tasks and logs them.
 
-    When an update of fragment j arrives, the update rule changes theta_j, and the version q(j) of the fragment grows by
-    1. Fed-RAA's rule is theta_j <- (1 - alpha_t) theta_j + alpha_t theta_new, with alpha_t = alpha * s(staleness).
-    Parameters that cannot be cut, such as the biases of the output layer, are in every fragment and are mixed with the
-    same alpha_t. If the rule returns `keep_task`, the client receives nothing and trains again from the weights that it
-    received for its last task.
+    An update of fragment j changes the fragment's parameters and the version q(j). Parameters that cannot be cut, such
+    as the biases of the output layer, are in every fragment. With one fragment this is FedAsync's server.
 
     Args:
         store: The parameters.
@@ -69,7 +66,7 @@ class AsyncServer(Stateful):
         self._learn = learn
         self.collusion: Collusion | None = None
         """The attack of clients that know the deltas of other clients. It replaces the attackers' updates."""
-        # The last task of each client that will train again from the weights of this task.
+        # The last task of each client that will train again from this task's weights.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan_scheduler()
 
@@ -108,7 +105,7 @@ class AsyncServer(Stateful):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         flight = self.task_table.in_flight[update.task]
         task = flight.task
-        stale = self.ledger.weighed_staleness(task.id)
+        stale = self.ledger.staleness_for_weight(task.id)
         balance = float(self.balances[task.client])
         if self.collusion is not None:
             update = self.collusion.replace_update(task, flight.assignment, update, self.ledger.clients)
@@ -130,7 +127,7 @@ class AsyncServer(Stateful):
         if self._learn:
             optional |= {"seconds": update.seconds, "waited": update.waited}
         self.task_table.commit(update, done, result.weight, now, **optional)
-        # The duration of a client's first task is not used, because the first steps of a worker take longer.
+        # A client's first task does not count, because the first steps of a worker take longer.
         if self._learn and task.turn > 0:
             real = training_time(now - flight.left, task.cost, update.waited)
             if self.task_table.costs.observe(task.widths, task.client, real, update.seconds):
@@ -167,7 +164,7 @@ class AsyncServer(Stateful):
         self._plan_scheduler()
 
     def _plan_scheduler(self) -> None:
-        """Compute the participation corrections and the scheduler's plan from the current costs."""
+        """Derive the participation corrections and the scheduler's plan from the current costs."""
         costs = self.task_table.costs
         shapes = [assignment.submodel.widths for assignment in self._assignments]
         samples = np.array(self.task_table.sizes, np.int64)

@@ -1,4 +1,4 @@
-"""The values that clients keep from one task to the next, such as the state of an optimizer or a personal model."""
+"""Values that clients keep from one task to the next, such as an optimizer's state or a personal model."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.components.state import Stateful
-from fedraa.messages import Extra, Index, MadeBuffer, State, Update, Vector
+from fedraa.messages import Extra, Index, LazyBuffer, State, Update, Vector
 from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.client_rows import ClientRows
@@ -16,12 +16,10 @@ from fedraa.vectors.index_runs import where_of
 
 
 class ClientStates(Stateful):
-    """The kept values of all clients. Each client has one row of values for each kept buffer.
+    """The kept values of all clients: one row per client in each kept buffer.
 
-    A real device keeps its state itself. Here the state travels with tasks and updates, so that any worker can train
-    any client, and a resumed run continues with the same state. The state does not count as traffic. A task carries the
-    state of the coordinates that it trains, and only these values change. A client that has never trained has no row.
-    If a task fails, the row does not change.
+    A real device would keep its values itself. Here tasks and updates carry them, without traffic, so that any worker
+    can train any client. Only the values of trained coordinates change.
 
     Args:
         buffers: The declarations of the buffers.
@@ -38,8 +36,7 @@ class ClientStates(Stateful):
             key: ClientRows(buffer.count(len(params)), clients, partial(_new_row, buffer, len(params)))
             for key, buffer in self._buffers.items()
         }
-        # For each buffer that has only some coordinates of the model: an array [d] with the position of each coordinate
-        # in a client's row, or -1 if the buffer does not have the coordinate.
+        # For each buffer with only some coordinates: the position [d] of each coordinate in a client's row, or -1.
         self._places: dict[str, Index] = {}
         for key, buffer in self._buffers.items():
             if buffer.coordinates is not None:
@@ -48,19 +45,19 @@ class ClientStates(Stateful):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the extra buffers that tasks and updates carry."""
+        """Names of the extra buffers that tasks and updates carry."""
         return tuple(self._buffers)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the extra buffers of the client's task.
 
-        Outside of the task's mask the values are 0, or NaN in a buffer that starts from the received weights. If the
-        task has the whole model and a mask, a personal model keeps the client's values outside of the mask.
+        Outside of the task's mask the values are 0, or NaN in a buffer that starts from the received weights. With the
+        whole model, a personal model keeps its values there.
         """
-        return {key: MadeBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
+        return {key: LazyBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
     def receive(self, assignment: Assignment, update: Update) -> None:
-        """Store the state that a client has after its task."""
+        """Store the client's state after its task."""
         for key, buffer in self._buffers.items():
             row = self._rows[key][update.client]
             values = update.extras[key]
@@ -69,14 +66,15 @@ class ClientStates(Stateful):
             elif buffer.coordinates is None:
                 row[assignment.where] = assignment.trained(values)
             else:
-                chosen, places = self._split(key, assignment)
+                chosen, places = self._shared_positions(key, assignment)
                 trained = slice(None) if assignment.mask is None else assignment.mask[chosen]
                 row[places[trained]] = values[trained]
 
     def copy_rows(self, clients: Sequence[int]) -> State:
-        """Return copies of the rows of the clients that have trained, for an evaluation of personal models.
+        """Return copies of the clients' rows. Evaluations of personal models use them.
 
-        The key `clients` holds the numbers [n] of these clients. The key of each buffer holds their rows [n, size].
+        The key `clients` holds the numbers [n] of the clients that have trained. The key of each buffer holds their
+        rows [n, size].
         """
         present = [client for client in clients if all(client in rows for rows in self._rows.values())]
         copies = {
@@ -87,7 +85,7 @@ class ClientStates(Stateful):
     def _cut_row(self, key: str, client: int, assignment: Assignment) -> Vector:
         """Return a copy of the client's values on the coordinates of a task.
 
-        In a buffer that starts from the received weights, coordinates that the client has never trained are NaN.
+        NaN marks coordinates that the client has never trained, in a buffer that starts from the received weights.
         """
         buffer = self._buffers[key]
         row = self._rows[key].peek_row(client)
@@ -98,7 +96,7 @@ class ClientStates(Stateful):
         if buffer.coordinates is None:
             values: Vector = copy_coordinates(row, where)
         else:
-            chosen, places = self._split(key, assignment)
+            chosen, places = self._shared_positions(key, assignment)
             values = row[places]
             if mask is not None:
                 mask = mask[chosen]
@@ -115,7 +113,7 @@ class ClientStates(Stateful):
             values[~mask] = 0.0
         return values
 
-    def _split(self, key: str, assignment: Assignment) -> tuple[Index, Index]:
+    def _shared_positions(self, key: str, assignment: Assignment) -> tuple[Index, Index]:
         """Return the positions, in the submodel and in the buffer, of the coordinates that both have."""
         places = self._places[key]
         if assignment.submodel.index is not None:
@@ -125,6 +123,6 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the row of a client that has never trained. NaN stands for weights that replace it at the first task."""
+    """Return the first row of a client. Received weights replace NaN at the first task."""
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

@@ -1,4 +1,4 @@
-"""The local learning rates of tasks: a schedule, and a factor that the server may adapt during the run."""
+"""Local learning rates of tasks: a schedule, and a factor that may adapt during the run."""
 
 import math
 from collections.abc import Callable
@@ -11,38 +11,31 @@ from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor, ta
 from fedraa.components.state import Stateful
 from fedraa.messages import Update
 
-# The rate stays between its initial value divided by this factor and its initial value times this factor.
+# The learning rate stays within this factor of its initial value.
 MAX_FACTOR = 1e4
-# A client's loss has risen if it exceeds its lowest value by this share of its first value.
+# A client's loss has risen if it exceeds the client's lowest loss by this share of the client's first loss.
 RISE = 0.1
-# A client is recent if it sent one of the last RECENT * N updates, where N clients train at the same time.
+# A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
-# After the rate has fallen for the first time because of the losses, its logarithm grows by at most this amount while
-# every client sends one update.
+# After its first fall, the logarithm of the rate grows by at most this amount while every client sends one update.
 CAUTIOUS_GROWTH = 0.1
 
 
 class AdaptiveFactor(Stateful):
     """A factor of the learning rate that adapts to the clients' updates.
 
-    After each client update, with the median c of the last N cosines:
+    After each client update, with the median c of the last N cosines (`HalfwayCosine`):
         factor <- factor * exp((c - target) / N)
     If the losses of most of the last N updates and of most recent clients have risen:
         factor <- half of the smaller of factor and the factor at which the losses were lowest
 
-    A client is recent if it sent one of the last 5 N updates (`RECENT`); the loss of its last update counts. Without
-    the condition on recent clients, noisy losses of a few fast clients with little data, which send most updates, would
-    let the rate fall to 0.
+    N is the number of clients that train at the same time. The cosine decreases as the rate grows, so the rule is
+    hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients.
 
-    The cosine of a task compares the model's change in the first half of the task's steps with the change in the second
-    half (`HalfwayCosine`). The expected cosine decreases as the rate grows, so the rule is hypergradient descent
-    (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients. N is the number of clients that
-    train at the same time, because their updates depend on earlier rates.
-
-    If clients have different labels, the two changes of a short task may agree although the model does not improve.
-    The losses then limit the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of the client's
-    first loss (`RISE`); only losses since the last fall of the rate count. After the first fall the rate grows more
-    slowly (`CAUTIOUS_GROWTH`). Medians ignore clients that are far from all others.
+    If clients have different labels, the cosine may be high although the model does not improve. The losses then limit
+    the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of its first loss (`RISE`). Only losses
+    since the last fall of the rate count. A client is recent if it sent one of the last 5 N updates (`RECENT`). After
+    the first fall the rate grows more slowly (`CAUTIOUS_GROWTH`).
 
     Args:
         target: The cosine at which the rate stays constant.
@@ -69,18 +62,18 @@ class AdaptiveFactor(Stateful):
         self._at_work = at_work
         self._log_factor = 0.0
         self._cosines: list[float] = []
-        # The last losses as shares of the clients' first losses.
+        # The last losses, each divided by its client's first loss.
         self._relative_losses: list[float] = []
         # For each of the last N updates since the last fall of the rate: 1 if its loss has risen, otherwise 0.
         self._rises: list[int] = []
         self._updates = 0
-        # For each recent client: the client, the number of its last update, and 1 if the loss of this update has risen
-        # since the last fall of the rate, otherwise 0.
+        # For each recent client: the client, the number of its last update, and 1 if this update's loss has risen,
+        # otherwise 0.
         self._recent: list[tuple[int, int, int]] = []
-        # The first loss of each client, and its lowest loss since the last fall of the rate. NaN before its first task.
+        # The first loss of each client, and its lowest loss since the last fall of the rate; NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
-        # The lowest median of the relative losses, and the factor at that time.
+        # The lowest median of the relative losses, and the factor when it was reached.
         self._best_loss = math.inf
         self._best_log_factor = 0.0
         self._has_fallen = False
@@ -90,7 +83,7 @@ class AdaptiveFactor(Stateful):
         return math.exp(self._log_factor)
 
     def receive(self, client: int, cosine: float | None, loss: float) -> None:
-        """Adapt the factor to a client update. A task without a cosine changes nothing."""
+        """Adapt the factor to a client update. An update without a cosine changes nothing."""
         if cosine is None or not math.isfinite(cosine):
             return
         self._cosines = [*self._cosines, cosine][-self._at_work :]
@@ -110,7 +103,7 @@ class AdaptiveFactor(Stateful):
         self._log_factor = min(limit, max(-limit, self._log_factor + change / self._at_work))
 
     def _record_loss(self, client: int, loss: float) -> None:
-        """Record a loss. If the median loss is lower than ever before, also record the current factor."""
+        """Record a loss. Also record the current factor if the median loss is the lowest so far."""
         if math.isnan(self._first[client]):
             self._first[client] = loss
         if math.isnan(self._lowest[client]):
@@ -164,10 +157,10 @@ class LocalRates(Stateful):
         return self._base(widths) * self._factor(progress) * self._adaptive.value
 
     def mean_factor(self, steps: int) -> float:
-        """Return the mean factor by which the schedule changes the rate during this number of local steps."""
+        """Return the schedule's mean factor over this number of local steps."""
         return mean_local_factor(self._schedule, steps)
 
     def receive(self, update: Update) -> None:
-        """Adapt the rate to a client update, if the schedule is adaptive."""
+        """Adapt the learning rate to a client update if the schedule is adaptive."""
         if self.is_adaptive:
             self._adaptive.receive(update.client, update.cosine, update.loss)

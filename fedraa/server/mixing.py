@@ -1,4 +1,4 @@
-"""Changes of the model in place: a client's parameters or delta is mixed in, or a mean of its versions is updated.
+"""Changes of the model in place: mixing in parameters or deltas of clients, and means of its versions.
 
 Server shards use these functions without torch.
 """
@@ -13,9 +13,9 @@ from fedraa.vectors.index_runs import CoordinateSet, index_of, iterate_parts
 
 
 def blend_weights(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None:
-    """Mix trained weights in: theta <- (1 - mix) theta + mix theta_new, in place, element by element.
+    """Mix trained weights into the model in place: theta <- (1 - mix) theta + mix theta_new.
 
-    If several calls each change some of the coordinates, the result has the same bits as with one call.
+    Several calls for parts of the coordinates give the same bits as one call.
 
     Args:
         params: Parameters [d], changed in place.
@@ -44,7 +44,7 @@ def add_delta(
     common: Index | None = None,
     shared_weight: float = 1.0,
 ) -> None:
-    """Add a delta: theta <- theta + weight * (new - sent), in place, element by element.
+    """Add a delta to the model in place: theta <- theta + weight * (new - sent).
 
     Args:
         params: Parameters [d], changed in place.

@@ -1,8 +1,8 @@
 """Server optimizers with steps of a fixed length: normalised momentum, and Muon (Jordan et al. 2024).
 
-The direction of a step comes from a linear minimization oracle (LMO): of all vectors in the unit ball of a norm, it is
-the one with the largest scalar product with the momentum. The length of the delta does not matter, so `server_lr` is in
-units of the weights.
+The direction of a step comes from a linear minimization oracle (LMO): the vector in the unit ball of a norm that has
+the largest scalar product with the momentum. The length of the delta does not matter, so `server_lr` is in units of the
+weights.
 """
 
 from abc import abstractmethod
@@ -24,7 +24,7 @@ from fedraa.vectors.chunked import map_chunks, scalar_product
 Matrix = npt.NDArray[np.float32]
 
 NEWTON_SCHULZ_STEPS = 5
-# The factors p, q, r of each Newton-Schulz step, in Muon and in the code of Ringmaster LMO.
+# Factors p, q, r of each Newton-Schulz step, in Muon and in the code of Ringmaster LMO.
 FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
     "muon": ((3.4445, -4.7750, 2.0315),) * NEWTON_SCHULZ_STEPS,
     "per-step": (
@@ -39,9 +39,10 @@ FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
 
 @dataclass
 class FixedLengthStep(ServerOptimizer):
-    """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta. A subclass defines the LMO.
+    """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta.
 
-    Coordinates outside `moved` are 0 in the argument of the LMO, and their momentum does not change.
+    lmo is the linear minimization oracle of a norm, which a subclass defines. Coordinates outside `moved` are 0 in its
+    argument, and their momentum does not change.
 
     Attributes:
         server_lr: Length of the step, in units of the weights.
@@ -82,13 +83,13 @@ class FixedLengthStep(ServerOptimizer):
 
     @abstractmethod
     def _minimize(self, direction: Vector, moved: Mask) -> None:
-        """Replace the direction [d] by the LMO's step, in place. The direction is 0 outside the mask `moved` [d]."""
+        """Replace the direction [d] by lmo(direction), in place. The direction is 0 outside the mask `moved` [d]."""
 
 
 @SERVER_OPTIMIZER.register("normalized-momentum")
 @dataclass
 class NormalizedMomentum(FixedLengthStep):
-    """theta += server_lr * m / |m|, m <- beta m + (1 - beta) delta: the LMO of the Euclidean ball."""
+    """theta += server_lr * m / |m|, m <- beta m + (1 - beta) delta."""
 
     nesterov: bool = False
 
@@ -105,18 +106,15 @@ class NormalizedMomentum(FixedLengthStep):
 class Muon(FixedLengthStep):
     """Muon (Jordan et al. 2024): theta += server_lr * the orthogonalised momentum of each matrix.
 
-    For a matrix m = U S V^T the step is about sqrt(max(1, rows / columns)) * U V^T, computed by five Newton-Schulz
-    steps. A tensor of two or more dimensions counts as a matrix: its first dimension gives the rows, and the others the
-    columns. This includes embeddings and output layers. Other tensors step along the plain momentum with the same
-    `server_lr`. With submodels, only the rows and columns that some client trained form the matrix. In it, coordinates
-    that no client trained are 0.
+    For a matrix m = U S V^T the step is about sqrt(max(1, rows / columns)) * U V^T, by five Newton-Schulz steps.
+    Tensors with more dimensions count as matrices, with the first dimension as rows. Vectors step along the plain
+    momentum. With submodels, the matrix has only the rows and columns that some client trained.
 
-    Source: the Newton-Schulz steps, their factors and the scale are from transcriptions of the papers and from the code
-    of Ringmaster LMO.
+    Source: transcriptions of the papers, and the code of Ringmaster LMO.
 
     Attributes:
         factors: The factors of the Newton-Schulz steps. `muon` has the same factors in each step. `per-step` has the
-            factors of the code of Ringmaster LMO, with which the result is nearer to U V^T.
+            factors of the code of Ringmaster LMO, with a result nearer to U V^T.
     """
 
     factors: Literal["muon", "per-step"] = "muon"
@@ -142,7 +140,7 @@ class Muon(FixedLengthStep):
             start = stop
 
     def _orthogonalize_block(self, matrix: Matrix, moved: Mask) -> None:
-        """Orthogonalise the block of moved rows and columns of a matrix in place. The matrix is 0 outside `moved`."""
+        """Orthogonalise the block of moved rows and columns of a matrix in place. Other coordinates are 0."""
         block = np.ix_(moved.any(axis=1), moved.any(axis=0))
         part = matrix[block]
         if part.any():
@@ -151,10 +149,10 @@ class Muon(FixedLengthStep):
 
 
 def orthogonalize(matrix: Matrix, factors: tuple[tuple[float, float, float], ...]) -> Matrix:
-    """Return an approximation of U V^T for a matrix U S V^T, which must not be 0.
+    """Return an approximation of U V^T for a matrix U S V^T other than 0.
 
     X starts as the matrix divided by its Frobenius norm. Each Newton-Schulz step is
-    X <- p X + (q X X^T + r (X X^T)^2) X.
+        X <- p X + (q X X^T + r (X X^T)^2) X.
 
     Args:
         matrix: The matrix [rows, columns].

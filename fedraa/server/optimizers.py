@@ -1,7 +1,7 @@
 """Server optimizers: the step along a round's mean delta (Reddi et al. 2021, Algorithm 2).
 
-The delta points in the direction in which the clients moved, so the step adds it. Coordinates that no client trained
-in the round do not move, and their moments do not change. Otherwise the momentum would move untrained weights.
+The delta points in the direction in which the clients moved, so the step adds it. Coordinates that no client trained in
+the round do not move, and their moments do not change.
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ class ServerOptimizer(Stateful, ABC):
     keeps: ClassVar[str] = ""
 
     def bind(self, size: int, tensors: Shapes = ()) -> Self:
-        """Return a copy of this optimizer for one run, whose model has `size` parameters.
+        """Return a copy of this optimizer for a model of `size` parameters.
 
         An optimizer that needs the shapes of the tensors overrides this method. `tensors` is empty if they are unknown.
         """
@@ -44,10 +44,10 @@ class ServerOptimizer(Stateful, ABC):
         return own
 
     def start(self, size: int) -> None:
-        """Allocate the state for each of the `size` parameters."""
+        """Allocate the state for `size` parameters."""
 
     def memory(self, size: int) -> int:
-        """Return the bytes of the optimizer's state."""
+        """Return the bytes of the state for `size` parameters."""
         return 0
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Adaptive(ServerOptimizer):
         map_chunks(len(params), step_piece)
 
     def _second_moment(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
-        """Return the new second moment v from the old one and the squared delta."""
+        """Return the new second moment for the old one and the squared delta."""
         moment: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":
@@ -167,16 +167,14 @@ class Adaptive(ServerOptimizer):
 class AmsGrad(ServerOptimizer):
     """AMSGrad in the form of FADAS (Wang et al. 2024): theta += server_lr * m / (sqrt(v_max) + epsilon).
 
-    m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v). All three start at 0. With
-    `corrected` the moments are divided by 1 - b^t, as in Adam. The authors' code has this correction, their formulas do
-    not.
+    m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v). All three start at 0.
 
     Attributes:
         server_lr: Length of the step.
         beta1: b1, the decay of the first moment.
         beta2: b2, the decay of the second moment.
         epsilon: Small number that is added to the divisor.
-        corrected: True if the moments are divided by 1 - b^t.
+        corrected: True to divide the moments by 1 - b^t, as in Adam and the authors' code, but not in their formulas.
     """
 
     server_lr: Positive = 1e-3
@@ -219,10 +217,10 @@ class AmsGrad(ServerOptimizer):
 
 
 def move_params(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:
-    """Add server_lr * direction to theta in place.
+    """Add server_lr * direction to the parameters in place.
 
     Args:
-        params: Parameters theta [d].
+        params: Parameters [d].
         server_lr: Length of the step.
         direction: Direction [d].
         moved: Mask [d] of the coordinates that move.

@@ -8,17 +8,16 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel, Widths
 from fedraa.ledger.dispatch import Dispatch
 
-# The measured time of a task is multiplied by this number before the comparison with a deadline, because times vary.
+# The measured time of a task is multiplied by this safety margin.
 TIME_MARGIN = 1.25
-# A lost task is assumed to need this multiple of the time that had passed when it was lost.
+# A lost task counts as if it needed this multiple of the time until its loss.
 LOST_TIME = 2.0
 
 
 class RealPaces(Stateful):
-    """The measured time per FLOP of each client, for runs on the wall clock.
+    """The measured time per FLOP of each client's last task, for runs on the wall clock.
 
-    It is measured at the client's last task and includes the time for which this task waited for a worker. After a lost
-    task a longer time is assumed, so that the client's next task has fewer steps.
+    It includes waiting for a worker. After a lost task a longer time is assumed.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)
@@ -28,21 +27,21 @@ class RealPaces(Stateful):
         self._seconds: dict[int, float] = {}
 
     def record_update(self, client: int, flops: float, elapsed: float) -> None:
-        """Record the time that a task of this number of FLOPs took."""
+        """Record the time of a finished task with `flops` FLOPs."""
         self._seconds[client] = elapsed / flops
 
     def record_lost(self, client: int, flops: float, elapsed: float) -> None:
-        """Record the time after which a task of this number of FLOPs was lost."""
+        """Record the time after which a task with `flops` FLOPs was lost."""
         self._seconds[client] = max(self._seconds.get(client, 0.0), LOST_TIME * elapsed / flops)
 
     def duration(self, client: int, flops: float) -> float:
-        """Return the time of a task of this number of FLOPs, with the margin; 0 before the client's first task."""
+        """Return the expected time of a task with `flops` FLOPs, with the margin; 0 before the client's first task."""
         return TIME_MARGIN * self._seconds.get(client, 0.0) * flops
 
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """The end of one round.
+    """The deadline of one round.
 
     Attributes:
         closes_at: Time of the deadline.
@@ -74,7 +73,7 @@ class Deadline:
     paces: RealPaces | None = field(default=None, compare=False)
 
     def end_of(self, started: float) -> RoundEnd:
-        """Return the end of the round that began at this time."""
+        """Return the end of a round that began at `started`."""
         return RoundEnd(started + self.duration, self.partial, self.timing, self.paces)
 
 
@@ -89,9 +88,8 @@ def cut_task(
 ) -> int | None:
     """Return the number of local steps that a client can finish before the deadline, or None for the whole task.
 
-    If the client cannot finish even one step, the result is also None, and the whole task is lost at the deadline. The
-    modelled time of the steps must end before the deadline. On the wall clock, the measured time of two or more steps
-    must also end before the deadline.
+    The result is also None if not even one step can be finished: the task is then lost. The modelled time must end
+    before the deadline, on the wall clock also the measured time of two or more steps.
 
     Args:
         end: The end of the round, None without a deadline.
@@ -116,7 +114,7 @@ def cut_task(
 
     if is_in_time(None):
         return None
-    # Find the largest number of steps by bisection: `least` steps can be finished in time, `most` steps cannot.
+    # Bisection: `least` steps can be finished in time, `most` steps cannot.
     least = 0
     most = costs.count_steps(widths, client)
     while most - least > 1:

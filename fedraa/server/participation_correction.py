@@ -1,4 +1,4 @@
-"""Participation correction: a factor in the weights of updates. Clients with much data and few updates count more."""
+"""Participation correction: weights of updates by which clients with much data and few updates count more."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,7 @@ Floats = npt.NDArray[np.float64]
 def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
     """Return c_n = ((n's share of samples) / (n's share of local steps)) ** power [N], scaled to a mean of 1.
 
-    The mean over clients is weighted by their shares of local steps. With the power 1, all samples count equally in the
-    long run, even if devices differ in speed. With the power 0, all steps count equally, and c_n is 1.
+    The mean is weighted by the shares of local steps. With the power 1, all samples count equally in the long run.
 
     Args:
         samples: Number of training samples of each client [N].
@@ -31,7 +30,7 @@ def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float)
 
 
 def balanced_weight(weight: float, balance: float) -> float:
-    """Return the weight times the client's factor c_n, but at most 1. A factor of 1 does not change the weight."""
+    """Return weight * balance, but at most 1. A balance of 1 does not change the weight."""
     if balance == 1:
         return weight
     return min(1.0, balance * weight)
@@ -44,14 +43,14 @@ def planned_balances(
     power: float,
     at_a_time: int | None = None,
 ) -> Floats:
-    """Return the factors c_n [N] that follow from the current costs, for all clients including quarantined ones.
+    """Return the factor of each client [N], computed from the current costs of its tasks.
 
     Args:
         costs: The costs of tasks.
         shapes: The submodels that clients train.
         samples: Number of training samples of each client [N].
         power: The power of the participation correction.
-        at_a_time: Clients that train at a time. None means all.
+        at_a_time: Number of clients that train at the same time; None for all.
     """
     if power == 0:
         return np.ones(len(samples))
@@ -60,18 +59,17 @@ def planned_balances(
 
 
 def mean_pause(table: Floats, at_a_time: int | None) -> float:
-    """Return the mean time that a client waits between two of its tasks.
+    """Return the mean time that a client waits between two of its tasks; 0 if all clients train at the same time.
 
-    The next client is drawn uniformly, so the mean time is the same for all clients. With this waiting time,
-    `at_a_time` clients train on average. If all clients train at the same time, the waiting time is 0.
+    With this waiting time, `at_a_time` clients train on average.
 
     Args:
         table: The costs of tasks [N, M].
-        at_a_time: Clients that train at a time. None means all.
+        at_a_time: Number of clients that train at the same time; None for all.
     """
     if at_a_time is None or at_a_time >= len(table):
         return 0.0
-    # The cost is infinite if a client does not have the memory for a submodel.
+    # A submodel that does not fit in a client's memory has an infinite cost.
     held_count = np.maximum(1, np.isfinite(table).sum(axis=1))
     known = np.where(np.isfinite(table), table, 0.0)
     low = 0.0

@@ -1,4 +1,4 @@
-"""Polyak averaging: the run evaluates and saves a mean of its last models, which has less noise than a single model."""
+"""Polyak averaging: evaluating and saving a mean of the last models, which has less noise than one model."""
 
 from collections.abc import Iterable
 
@@ -10,11 +10,10 @@ from fedraa.server.tasks import TaskTable
 
 
 class PolyakAveraging:
-    """A server that wraps another server and keeps a mean of its models.
+    """A wrapper of a server that keeps a mean of the server's models.
 
-    Clients train the current model of the inner server. Evaluations use `params`, which is the mean. After step t,
-    counted from 0, mean <- mean + (theta - mean) / (share * t + 1). With a `share` of 0.1 the mean covers about the
-    last tenth of all steps, for any length of the run. Each step needs one more pass over the model.
+    Clients train the current model. Evaluations use `params`, the mean. After step t, from 0, mean <- mean + (theta -
+    mean) / (share * t + 1). With a `share` of 0.1 the mean covers about the last tenth of all steps.
     """
 
     def __init__(self, server: Server, share: float, mean: RunningMean) -> None:
@@ -63,7 +62,7 @@ class PolyakAveraging:
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         before = self._server.step
         waiting = self._server.drop(task, error, now)
-        # If the round waited only for the dropped task, it has now ended and its other updates have moved the model.
+        # If the round waited only for the dropped task, the round has ended and has moved the model.
         self._update_mean(before)
         return waiting
 
@@ -81,6 +80,6 @@ class PolyakAveraging:
         self._mean.restore(state["mean"])
 
     def _update_mean(self, before: int) -> None:
-        """Update the mean if the server has made a step since `before`."""
+        """Update the mean if the server has made a step since step `before`."""
         if self._server.step > before:
             self._mean.follow(1 / (self._share * before + 1))

@@ -1,4 +1,4 @@
-"""The synchronous server: in each round it waits for a cohort of clients, and then moves the model once."""
+"""The synchronous server: in each round a cohort of clients trains, and then the model moves once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ class RoundComponents:
         aggregator: Forms the mean delta of a round.
         optimizer: Takes the server's step.
         auxiliary: State besides the model, such as control variates.
-        reportable: A function of the client. It returns the mask [d] of the coordinates that count in the mean: in
-            HeteroFL, only the output rows of labels that the client holds. None: all coordinates.
+        reportable: A function of the client that returns the mask [d] of the coordinates that count in the mean. In
+            HeteroFL it excludes output rows of labels that the client lacks. None: all coordinates.
         download: Compresses the model that is sent to the clients.
-        shared: Mask [d] of the coordinates that clients send. None if they send all, because no layer is personal.
-        deadline: The deadline of the rounds; None if rounds have no deadline.
+        shared: Mask [d] of the coordinates that clients send; None for all.
+        deadline: The deadline of the rounds; None without a deadline.
     """
 
     submodels: SubmodelSampler | Sequence[Submodel]
@@ -60,13 +60,10 @@ class RoundComponents:
 
 
 class RoundServer(Stateful):
-    """A server in rounds: first the clients of a cohort train their submodels, then the model moves by the mean delta.
+    """A server in rounds: the clients of a cohort train their submodels, then the model moves by the mean delta.
 
-    With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1). The
-    other synchronous methods differ in the submodels, local training, the aggregator, the optimizer or the auxiliary
-    state. The ledger decides the cohorts and, with a scheduler, the fragments. A failed task contributes nothing to its
-    round, and the kept state of its client does not change. A round without updates changes nothing. A quarantined
-    client is not drawn again.
+    With full models, a mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017, Algorithm 1). A
+    failed task contributes nothing to its round. A round without updates changes nothing.
 
     Args:
         params: The model [d].
@@ -106,7 +103,7 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # With a scheduler there is no sampler. This object of the base class then does nothing at the end of a round.
+        # With a scheduler, this sampler does nothing at the end of a round.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels
@@ -123,7 +120,7 @@ class RoundServer(Stateful):
         self._deadline = components.deadline
         self._paces = None if self._deadline is None else self._deadline.paces
         self._coverage = CoverageCounter(len(params), np.int32)
-        # Counts all trained coordinates, including personal layers, which are not sent. Used only with personal layers.
+        # These count all trained coordinates, including personal layers, which clients do not send.
         self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()
@@ -162,10 +159,10 @@ class RoundServer(Stateful):
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Add a client's delta to the sums of the round. After the last delta, close the round and move the model.
+        """Add a client's delta to the sums of the round. After the last delta, move the model.
 
-        The logged weight is the server learning rate times the client's share of the weights of the whole cohort,
-        including clients that fail later. The mean delta includes only the clients that report.
+        The logged weight is the server learning rate times the client's share of the weights of the whole cohort, even
+        if clients fail later.
         """
         flight = self.task_table.in_flight[update.task]
         task = flight.task
@@ -228,11 +225,10 @@ class RoundServer(Stateful):
 
     @property
     def _end(self) -> RoundEnd | None:
-        """The end of the current round, None without a deadline."""
         return None if self._deadline is None else self._deadline.end_of(self.ledger.started)
 
     def _next_clients(self, ended: Committed | Dropped, now: float) -> Iterable[int]:
-        """If the round is complete, close it, begin the next round and return its cohort. Else return no clients."""
+        """Close a complete round and return the next cohort. Return no clients if the round is incomplete."""
         if not ended.round_complete:
             return ()
         return self._end_round("count", now)
@@ -241,17 +237,11 @@ class RoundServer(Stateful):
         return self._end_round("deadline", now)
 
     def _end_round(self, reason: str, now: float) -> Iterable[int]:
-        """Give up the tasks in flight, close the round, and return the cohort of the next round.
-
-        Args:
-            reason: The reason for which tasks are lost: `count` or `deadline`.
-            now: Time on the run's clock.
-        """
+        """Give up the tasks in flight for this reason, close the round, and return the next cohort."""
         for number in list(self.ledger.in_flight):
             flight = self.task_table.in_flight[number]
             elapsed = now - flight.left
-            # With the reason `count`, the round ended because other clients were faster. The time until then does not
-            # show how long this task would have taken.
+            # A round that ended with enough updates does not show how long this task would have taken.
             if self._paces is not None and reason == "deadline":
                 self._paces.record_lost(flight.task.client, self.task_table.count_flops(flight), elapsed)
             self.ledger.lose(number, elapsed)
@@ -263,15 +253,14 @@ class RoundServer(Stateful):
 
     def _reset_round(self) -> None:
         """Clear the sums of a round, and the snapshots of the model that its clients received."""
-        # The sum of learning rate times local steps over the clients that have reported.
+        # Sum over the reporting clients of learning rate times local steps.
         self._lr_steps: float = 0.0
         self._square: float = 0.0
         self._lr = 0.0
-        # The snapshots of the model at the start of the round, by submodel. The key None is the whole model.
+        # Snapshots of the model at the start of the round, by submodel. The key None is the whole model.
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}
 
     def _close_round(self, now: float) -> None:
-        """Move the model by the mean delta of the round, and record the round."""
         coverage = self._coverage.finish()
         reported = self.ledger.reported
         protection = {}
@@ -293,7 +282,7 @@ class RoundServer(Stateful):
         )
 
     def _move_model(self, totals: RoundTotals) -> None:
-        """Move the model by the mean delta of the round. Pass the step to the auxiliary state and the sampler."""
+        """Move the model by the round's mean delta. Pass the step to the auxiliary state and the sampler."""
         delta, moved = self._aggregator.finish(totals)
         with convert_errors("server_optimizer", self._optimizer):
             self._optimizer.step(self.params, delta, moved)
@@ -302,11 +291,7 @@ class RoundServer(Stateful):
             follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))
 
     def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
-        """Return the submodel's parameters at the start of the round, as clients receive them.
-
-        All clients that train the same submodel share the buffer. The whole model is not copied, because it does not
-        change until all clients have trained.
-        """
+        """Return the submodel's parameters at the start of the round, which all clients with this submodel share."""
         whole = submodel.index is None
         key = None if whole else submodel
         if key not in self._snapshots:
@@ -330,12 +315,12 @@ def received_buffer(download: Compressor, part: Vector, rng: np.random.Generator
         rng: The random generator of the compressor.
 
     Raises:
-        InputError: A custom compressor returned something else than a tensor [k].
+        InputError: A custom compressor returned anything but a tensor [k].
     """
     with convert_errors("schedule.download_compressor", download):
         arrived = download.apply(torch.tensor(part), rng)
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
-            problem = f"{type(download).__name__}.apply returned it"
+            problem = f"{type(download).__name__}.apply returned a wrong value"
             expected = f"a tensor {list(part.shape)}"
             raise InputError("schedule.download_compressor", problem, got=arrived, expected=expected)
     return np.asarray(arrived.numpy(), np.float32)

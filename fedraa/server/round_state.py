@@ -1,7 +1,7 @@
 """Auxiliary state of methods in rounds, such as control variates: values that the server keeps besides the model.
 
-The server also keeps the state of every client, so that any worker can train any client. Buffers that a real client
-would exchange with the server count as traffic (`extra_buffers`).
+The server also keeps the state of every client, so that any worker can train any client. `extra_buffers` counts the
+traffic of buffers that a real client would exchange with the server.
 """
 
 from collections.abc import Mapping
@@ -41,19 +41,19 @@ class RoundStateContext:
 
 @dataclass
 class RoundState(Stateful):
-    """State of a synchronous method besides the model, at the server or for each client. This base class has no state.
+    """State of a synchronous method besides the model, at the server or for each client.
 
-    Subclasses override the methods that they need.
+    This base class has no state. Subclasses override the methods that they need.
 
     Attributes:
         keeps: A description of the state at the server, for messages about memory.
-        refuses: The settings of local training that are incompatible with the method, with the reasons. The keys are
-            the same as in `check_terms` in composition/compatibility.py.
+        refuses: Settings of local training that are incompatible with the method, with the reasons. The keys are the
+            same as in `check_terms` in composition/compatibility.py.
         reads_deltas: True if `receive` reads the deltas of clients.
         momentum: True if the server sends a momentum that clients may blend into their gradients.
         corrects: True if deltas are corrected by the state of each client.
-        extra_buffers: How many buffers of the model's size a client receives and sends besides the model. They count
-            as traffic.
+        extra_buffers: Number of buffers of the model's size that a client receives and sends besides the model, as
+            traffic.
         asks: Names of extra buffers that client updates must contain besides the parameters.
     """
 
@@ -88,7 +88,7 @@ class RoundState(Stateful):
         """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """Close the round.
+        """Update the state at the end of a round.
 
         Args:
             params: The model [d] after the step.
@@ -98,5 +98,5 @@ class RoundState(Stateful):
         """
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the bytes of the state at the server, for a model of `size` parameters."""
+        """Return the bytes of the server's state with a model of `size` parameters."""
         return 0

@@ -1,4 +1,4 @@
-"""The settings of a synchronous server: the mean of a round's deltas, the server's step, and the auxiliary state."""
+"""Settings of a synchronous server: the mean of a round's deltas, the server's step, and the auxiliary state."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,11 +18,11 @@ class Mean:
     """The server's part of a synchronous method: a step by the mean delta of a round.
 
     Attributes:
-        weights: "uniform" if all clients count equally, "samples" if they are weighted by their number of samples.
+        weights: `uniform` if all clients count equally, `samples` if they are weighted by their number of samples.
         aggregator: Forms the mean.
         optimizer: Takes the step.
         auxiliary: State besides the model, such as control variates.
-        owned_head: True if an output row is averaged only over the clients that hold its label (HeteroFL).
+        owned_head: True to average an output row only over the clients that hold its label (HeteroFL).
     """
 
     weights: str = "uniform"
@@ -43,13 +43,13 @@ class Mean:
             raise InputError("auxiliary", got=self.auxiliary, expected="an object of RoundState or of a subclass")
 
     def resolve_aggregator(self) -> Aggregator:
-        """Return the aggregator of the deltas."""
+        """Return the aggregator as an object."""
         return AGGREGATOR.resolve(self.aggregator)
 
     def resolve_optimizer(self) -> ServerOptimizer:
-        """Return the optimizer that takes the server's step by the mean delta."""
+        """Return the server optimizer as an object."""
         return SERVER_OPTIMIZER.resolve(self.optimizer)
 
     def memory(self, size: int, clients: int) -> int:
-        """Return an upper bound of the memory in bytes that the server needs besides the model."""
+        """Return an upper bound of the server's memory in bytes, without the model."""
         return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients)

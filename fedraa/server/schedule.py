@@ -35,7 +35,7 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
     "scheduler",
     ("choose", "plan", "state", "restore"),
     dict(SCHEDULERS),
-    # Other libraries call a learning-rate schedule a scheduler, so the error suggests the option `lr_schedule`.
+    # In other libraries, a scheduler is a learning-rate schedule, which is the option `lr_schedule`.
     hints={name: f"did you mean lr_schedule {value}?" for name, value in USUAL_SCHEDULES.items()},
 )
 
@@ -43,10 +43,8 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
 class Schedule(ABC):
     """The order of tasks: one by one if `asynchronous` is True, otherwise in rounds.
 
-    If `scheduled` is True, a scheduler chooses the submodel of each task. Otherwise a submodel policy chooses it.
-
-    With a `polyak_fraction` over 0, the evaluated and delivered model is a mean over the last models
-    (`PolyakAveraging`).
+    If `scheduled` is True, a scheduler chooses the submodel of each task, otherwise a submodel policy. With a
+    `polyak_fraction` over 0, the evaluated model is a mean over the last models (`PolyakAveraging`).
     """
 
     asynchronous: ClassVar[bool] = False
@@ -58,22 +56,27 @@ class Schedule(ABC):
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
-        """Return the server of a method with this schedule and this update rule or mean."""
+        """Return the server of a method with this schedule.
+
+        Args:
+            update: The update rule of an asynchronous server, or the Mean of a synchronous server.
+            setup: The other inputs.
+        """
 
 
 @dataclass(frozen=True)
 class AsyncSchedule(Schedule):
-    """An asynchronous schedule: an idle client receives a fragment at once, and a scheduler chooses the fragment.
+    """An asynchronous schedule: an idle client receives a fragment at once. A scheduler chooses the fragment.
 
     Attributes:
         scheduler: Chooses the fragments.
-        delay_bound: Largest duration of a task, None for the bound that follows from the costs.
-        updates: Number of server updates, None to stop by another limit.
-        concurrency: Number of clients that train at the same time, None for all.
+        delay_bound: Largest duration of a task; None for the bound that follows from the costs.
+        updates: Number of server updates; None to stop by another limit.
+        concurrency: Number of clients that train at the same time; None for all.
         polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
         next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
-        staleness_clock: The updates that the staleness in the weight of an update counts: `fragment` for the updates of
-            its fragment, `server` for all updates. With a single fragment both are equal.
+        staleness_clock: Updates that count for the staleness in an update's weight: `fragment` for those of its
+            fragment, `server` for all. With a single fragment both are equal.
     """
 
     scheduler: Any = "gre-raa"
@@ -88,7 +91,7 @@ class AsyncSchedule(Schedule):
     scheduled: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        ledger = _make_ledger(self, setup, SchedulerRunner(SCHEDULER.own(self.scheduler)))
+        ledger = _make_ledger(self, setup, SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler)))
         store = setup.store or _make_store(self, setup, update, ledger)
         ledger.staleness_clock = self.staleness_clock
         server = AsyncServer(
@@ -106,14 +109,13 @@ class AsyncSchedule(Schedule):
 
 @dataclass(frozen=True)
 class AsyncSampled(Schedule):
-    """An asynchronous schedule: an idle client receives a submodel at once, and a policy draws the submodel.
+    """An asynchronous schedule: an idle client receives a submodel at once. A policy draws the submodel.
 
-    Staleness counts versions of the whole model. A policy that draws something once per round draws it once per version
-    of the model here, with all clients as the cohort.
+    Staleness counts versions of the whole model. A policy that draws once per round draws once per version.
 
     Attributes:
-        updates: Number of server updates, None to stop by another limit.
-        concurrency: Number of clients that train at the same time, None for all.
+        updates: Number of server updates; None to stop by another limit.
+        concurrency: Number of clients that train at the same time; None for all.
         polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
         next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
     """
@@ -127,7 +129,7 @@ class AsyncSampled(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.participation_correction:
-            problem = "it needs the costs of tasks, which are unknown until a submodel is sampled"
+            problem = "it needs costs of submodels, which are unknown before they are sampled"
             got = update.participation_correction
             raise InputError("update.participation_correction", problem, got=got, hint="give 0")
         run = setup.run
@@ -149,13 +151,6 @@ class AsyncSampled(Schedule):
 def _make_ledger(
     schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, scheduler: SchedulerRunner | None = None
 ) -> AsyncLedger:
-    """Return the ledger of an asynchronous server.
-
-    Args:
-        schedule: The schedule.
-        setup: The run.
-        scheduler: Chooses the fragments; None if a submodel is drawn for every task.
-    """
     choice: dict[str, Any] = {
         "clients": setup.run.clients,
         "seed": setup.run.seed,
@@ -174,7 +169,6 @@ def _make_ledger(
 def _make_store(
     schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, update: AsyncRule, ledger: AsyncLedger
 ) -> LocalStore:
-    """Return the store of an asynchronous server in this process."""
     routing = ledger.routing
     return LocalStore(
         setup.params,
@@ -191,7 +185,7 @@ def _make_store(
 
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
-    """Return the number of clients whose deltas colluding attackers see: those in one buffer of the rule, or all."""
+    """Return the number of clients whose deltas colluding attackers see: one buffer of the rule, or all clients."""
     if update.per_step > 1:
         return update.per_step
     return clients
@@ -202,11 +196,11 @@ class Barrier(Schedule):
 
     Attributes:
         participation: Chooses the clients of a round.
-        over_selection: Factor by which a round starts more clients than it needs. The first updates count, and the work
-            of the other clients is lost.
-        deadline: Time from the start of a round after which the round closes, None for no deadline.
-        late: What happens to the work of a client that is not ready at the deadline. With `drop` it is lost, with
-            `partial` the local steps before the deadline count.
+        over_selection: Factor by which a round starts more clients than it needs. The first updates count; later ones
+            are lost.
+        deadline: Time from the start of a round to its end; None for no deadline.
+        late: `drop` loses the work of a client that is late at the deadline. `partial` uses its local steps before the
+            deadline.
     """
 
     participation: Any = "all"
@@ -227,7 +221,7 @@ class Barrier(Schedule):
         size = run.traced.size
         clients = run.clients
         submodels = self.submodels(setup)
-        alone = submodels.alone if isinstance(submodels, SubmodelSampler) else 0
+        single_client_rounds = submodels.alone if isinstance(submodels, SubmodelSampler) else 0
         ledger = RoundLedger(
             clients=clients,
             seed=run.seed,
@@ -238,7 +232,7 @@ class Barrier(Schedule):
                 clients=clients,
                 seed=run.seed,
                 over_selection=self.over_selection,
-                alone=alone,
+                single_client_rounds=single_client_rounds,
             ),
             samples=setup.task_table.sizes if update.weights == "samples" else None,
             fragments=len(setup.submodels),
@@ -284,11 +278,11 @@ class Rounds(Barrier):
 
     Attributes:
         participation: Chooses the clients of a round.
-        rounds: Number of rounds, None to stop by another limit.
+        rounds: Number of rounds; None to stop by another limit.
         polyak_fraction: Share of the last rounds that the evaluated mean model covers; 0 evaluates the current model.
         download_compressor: Compresses the model that the server sends (the operator C of RA-Fed).
         over_selection: Factor by which a round starts more clients than it needs.
-        deadline: Time from the start of a round after which the round closes, None for no deadline.
+        deadline: Time from the start of a round to its end; None for no deadline.
         late: `drop` or `partial`, as in Barrier.
     """
 
@@ -308,8 +302,8 @@ class Rounds(Barrier):
 class ScheduledRounds(Barrier):
     """A schedule in rounds in which a scheduler chooses the fragments (Sync Fed-RAA).
 
-    While the tasks of a round are assigned, each task counts as an update of its fragment. At the end of the round,
-    this is corrected: each fragment that at least one client trained has one update more than before the round.
+    Within a round, each assigned task counts as an update of its fragment. After the round, all updates of a fragment
+    count as one.
     """
 
     scheduler: Any = "gre-raa"
@@ -327,7 +321,7 @@ class ScheduledRounds(Barrier):
         return setup.submodels
 
     def planner(self, setup: ServerSetup) -> SchedulerRunner:
-        planner = SchedulerRunner(SCHEDULER.own(self.scheduler))
+        planner = SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler))
         costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
         planner.plan(costs, self.delay_bound)
         return planner

@@ -1,7 +1,4 @@
-"""Functions that create the client selector of a run, which chooses the clients that train.
-
-Runs and replays call these functions with the settings of the schedule.
-"""
+"""Functions that create a run's ClientSelector from the settings of its schedule."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
@@ -13,7 +10,7 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel, Widths
 from fedraa.errors import InputError
 from fedraa.ledger.client_selector import ClientSelector
-from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Selection, count_of, needs_view
+from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, Selection, count_of, needs_observations
 from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.selection.routing import Routing
@@ -28,9 +25,9 @@ def make_round_selector(
     clients: int,
     seed: int,
     over_selection: float = 1.0,
-    alone: int = 0,
+    single_client_rounds: int = 0,
 ) -> ClientSelector:
-    """Return the selector of a schedule in rounds.
+    """Return the client selector of a schedule in rounds.
 
     Args:
         source: The selection as a name, a text, an import path or an object.
@@ -38,27 +35,34 @@ def make_round_selector(
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        alone: Number of rounds at the start in which only the first client trains.
+        single_client_rounds: Number of rounds at the start in which only the first client trains.
 
     Raises:
         InputError: A built-in selection has no number of clients per round, or the number is too large.
     """
-    selection = PARTICIPATION.own(source)
+    selection = PARTICIPATION.copy_for_run(source)
     count = count_of(selection)
-    if needs_view(selection) and _has_count(selection) and count is None:
+    if needs_observations(selection) and _has_count(selection) and count is None:
         hint = "give the number, such as oort:10"
         raise InputError("participation", "it needs a number of clients per round", got=text_of(selection), hint=hint)
     if count is not None and count > clients:
         expected = f"at most {clients}, the number of clients"
         raise InputError("participation.count", got=count, expected=expected)
-    facts = find_facts() if needs_view(selection) else None
-    return ClientSelector(selection, facts, clients=clients, seed=seed, over_selection=over_selection, alone=alone)
+    facts = find_facts() if needs_observations(selection) else None
+    return ClientSelector(
+        selection,
+        facts,
+        clients=clients,
+        seed=seed,
+        over_selection=over_selection,
+        single_client_rounds=single_client_rounds,
+    )
 
 
 def make_async_selector(
     source: object, find_facts: Callable[[], ClientFacts], *, clients: int, seed: int, concurrency: int | None
 ) -> ClientSelector | None:
-    """Return the selector of an asynchronous schedule, or None for the uniform choice and for routing.
+    """Return the client selector of an asynchronous schedule, or None for the uniform choice and for routing.
 
     Args:
         source: The selection as a name, a text, an import path or an object.
@@ -70,16 +74,16 @@ def make_async_selector(
     Raises:
         InputError: The selection is only for rounds, or all clients train at the same time.
     """
-    selection = NEXT_CLIENT.own(source)
+    selection = NEXT_CLIENT.copy_for_run(source)
     if isinstance(selection, Uniform) and selection.count is None:
         return None
     got = text_of(selection)
-    if not needs_view(selection) or selection.rounds_only:
+    if not needs_observations(selection) or selection.rounds_only:
         problem = "it chooses the clients of a round, and the method has no rounds"
         raise InputError("next_client", problem, got=got, hint="give uniform, oort or power-of-choice")
     if _has_count(selection) and count_of(selection) is not None:
         problem = "the method chooses one client whenever another has finished"
-        hint = "leave the number out, and give concurrency"
+        hint = "give concurrency instead of the number"
         raise InputError("next_client", problem, got=got, hint=hint)
     if is_routing(selection):
         return None
@@ -92,7 +96,7 @@ def make_async_selector(
 def make_routing(
     source: object, find_facts: Callable[[], ClientFacts], *, clients: int, seed: int, concurrency: int | None
 ) -> RoutedTasks | None:
-    """Return the queues of tasks if the asynchronous schedule has the selection `routing`, otherwise None.
+    """Return the queues of tasks for the selection `routing`, or None for other selections.
 
     Args:
         source: The selection as a name, a text, an import path or an object.
@@ -101,7 +105,7 @@ def make_routing(
         seed: Seed of the run.
         concurrency: Number of tasks, None for the number of clients.
     """
-    selection = NEXT_CLIENT.own(source)
+    selection = NEXT_CLIENT.copy_for_run(source)
     if not is_routing(selection):
         return None
     assert isinstance(selection, Routing)
@@ -110,16 +114,15 @@ def make_routing(
 
 
 def is_routing(source: object) -> bool:
-    """Return True if an asynchronous server with this selection has queues of tasks at the clients.
+    """Return True if the selection is the built-in Routing, which gives clients queues of tasks.
 
-    Only the built-in class Routing has queues. A subclass chooses among the idle clients, because a replay runs no
-    custom code.
+    A subclass of Routing has no queues, because a replay runs no custom code.
     """
     return type(NEXT_CLIENT.resolve(source)) is Routing
 
 
 def make_deadline(duration: float | None, late: str, timing: Timing, *, wall: bool) -> Deadline | None:
-    """Return the deadline of the rounds, or None if rounds have no deadline.
+    """Return the deadline of the rounds, or None if `duration` is None.
 
     Args:
         duration: Time from the start of a round to its deadline.
@@ -139,7 +142,7 @@ def make_deadline(duration: float | None, late: str, timing: Timing, *, wall: bo
 
 
 def make_facts(costs: CostModel, shapes: Sequence[Widths], samples: Sequence[int], timing: Timing) -> ClientFacts:
-    """Return the facts about the clients of a run.
+    """Return the facts about a run's clients.
 
     Args:
         costs: The costs of tasks.
@@ -151,5 +154,4 @@ def make_facts(costs: CostModel, shapes: Sequence[Widths], samples: Sequence[int
 
 
 def _has_count(selection: Selection) -> bool:
-    """Return True if the selection has a field `count`, the number of clients per round."""
     return is_dataclass(selection) and any(field.name == "count" for field in fields(selection))

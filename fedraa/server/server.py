@@ -24,7 +24,7 @@ from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
 class Server(Protocol):
-    """A state machine: the loop passes events to the server, and the server answers with its next decisions.
+    """A state machine: the loop passes events to the server, and the server answers with its decisions.
 
     A server update is one applied client update of an asynchronous server, or one round of a synchronous server.
     """
@@ -47,25 +47,22 @@ class Server(Protocol):
 
     @property
     def closes_at(self) -> float:
-        """The time at which the server stops waiting for the tasks in flight; infinite without a deadline."""
+        """The time at which the round ends at the latest; infinite without a deadline."""
 
     def close_late(self, now: float) -> Iterable[int]:
-        """End the round at its deadline, log a `lost` event for each task in flight, and return the waiting clients."""
+        """End the round at its deadline, and log a `lost` event for each task in flight. Return the waiting clients."""
 
     def begin(self) -> Iterable[int]:
         """Return the clients that wait for a task at the start."""
 
     def assign(self, client: int, now: float) -> Task:
-        """Return the next task of a waiting client, and log it as a `dispatch` event."""
+        """Return the next task of a waiting client, and log a `dispatch` event."""
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Apply an update or add it to its round, and log it as a `commit` event.
-
-        Return the clients that now wait for a task.
-        """
+        """Apply the update or add it to its round, log a `commit` event, and return the clients that need a task."""
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
-        """Drop a task that failed by its client's fault, log a `drop` event, and return the clients that now wait.
+        """Drop a task that failed by its client's fault, and log a `drop` event. Return the clients that need a task.
 
         Args:
             task: The number of the task.
@@ -77,10 +74,10 @@ class Server(Protocol):
         """End a round that has no clients. Return the clients that now wait for a task."""
 
     def state(self) -> State:
-        """Return the state for a checkpoint. The loop calls this method only between calls of the other methods."""
+        """Return the state for a checkpoint."""
 
     def restore(self, state: State) -> None:
-        """Restore the values that `state` returned."""
+        """Restore the result of `state`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +96,12 @@ class ServerSetup:
         grad_mix: The weight of a client's gradient in local steps; the rest is the weight of the server's momentum.
         learn: True if the estimated costs adapt to the real durations of tasks.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
-        share: A function of the parameters to send. It returns a buffer that several tasks can share.
+        share: A function that returns a buffer with the given parameters, which several tasks can share.
         timing: The timing model, which gives the duration of each task.
-        attack: The attack of some clients, if there is one.
-        privacy: Central privacy, if the run has it.
-        shared: True for the coordinates [d] that clients send, False for personal layers. None: all are sent.
-        rounds: The limit of server updates of the run, None without such a limit.
+        attack: The attack of some clients; None without attackers.
+        privacy: Central privacy; None without it.
+        shared: Mask [d] of the coordinates that clients send; None for all.
+        rounds: The run's limit of server updates; None without a limit.
     """
 
     params: Vector
@@ -131,12 +128,12 @@ class ServerSetup:
         return float(self.task_table.costs.all_steps([self.run.whole().widths]).mean())
 
     def client_facts(self) -> ClientFacts:
-        """Return the facts about the clients by which a selection chooses."""
+        """Return the facts about the clients that a selection uses."""
         shapes = [submodel.widths for submodel in self.submodels]
         return make_facts(self.task_table.costs, shapes, self.task_table.sizes, self.timing)
 
     def make_collusion(self, voters: int) -> Collusion | None:
-        """Return the collusion of attackers that know other clients' deltas, or None if attackers do not collude.
+        """Return the collusion of attackers that know other clients' deltas, or None without collusion.
 
         Args:
             voters: Number of clients whose deltas are combined: in a buffer of an asynchronous server, or all clients.

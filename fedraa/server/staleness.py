@@ -13,23 +13,23 @@ from fedraa.numbers import NotNegative
 
 
 class StalenessWeight(ABC):
-    """A function of the staleness of an update. It returns a factor of the update's weight.
+    """A factor of an update's weight, as a function of the update's staleness.
 
     A plain function can take its place, such as lambda staleness: 1 / (1 + staleness)
     """
 
     @abstractmethod
     def __call__(self, staleness: int) -> float:
-        """Return the factor at this staleness, a number of updates of the fragment."""
+        """Return the factor for an update with this staleness."""
 
     def among(self, clients: int) -> "StalenessWeight":
-        """Return this StalenessWeight, adapted to a run in which this number of clients train at the same time."""
+        """Return this function, adapted to `clients` clients that train at the same time."""
         return self
 
 
 @dataclass(frozen=True)
 class Constant(StalenessWeight):
-    """The weight 1 at any staleness."""
+    """The factor 1 at any staleness."""
 
     def __call__(self, staleness: int) -> float:
         return 1.0
@@ -37,7 +37,7 @@ class Constant(StalenessWeight):
 
 @dataclass(frozen=True)
 class Polynomial(StalenessWeight):
-    """The weight (k + 1)^-a."""
+    """The factor (k + 1)^-a."""
 
     exponent: NotNegative = 0.5
 
@@ -47,7 +47,7 @@ class Polynomial(StalenessWeight):
 
 @dataclass(frozen=True)
 class Hinge(StalenessWeight):
-    """The weight 1 for k <= b, and 1 / (a (k - b) + 1) for k > b, with the `slope` a and the `start` b."""
+    """The factor 1 for k <= b, and 1 / (a (k - b) + 1) for k > b, with the `slope` a and the `start` b."""
 
     slope: NotNegative = 10
     start: NotNegative = 4
@@ -60,10 +60,10 @@ class Hinge(StalenessWeight):
 
 @dataclass(frozen=True)
 class DelayAdaptive(StalenessWeight):
-    """The weight n / max(n, k) (delay-adaptive asynchronous SGD).
+    """The factor n / max(n, k) (delay-adaptive asynchronous SGD).
 
-    `clients` is n. If it is 0, n is the number of clients that train at the same time. With n such clients, a staleness
-    of n is usual.
+    `clients` is n. If it is 0, n is the number of clients that train at the same time, because a staleness of n is then
+    usual.
     """
 
     clients: NonNegativeInt = 0
@@ -77,7 +77,7 @@ class DelayAdaptive(StalenessWeight):
 
 
 def weight_for_clients(weight: StalenessWeight, clients: int) -> StalenessWeight:
-    """Return the StalenessWeight, adapted to a run in which this number of clients train at the same time.
+    """Return the weight function, adapted to `clients` clients that train at the same time.
 
     A plain function is returned unchanged.
     """

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from fedraa.components.state import Stateful
-from fedraa.devices.costs import BYTES, CostModel
+from fedraa.devices.costs import FLOAT32_BYTES, CostModel
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
@@ -17,7 +17,7 @@ from fedraa.server.partial_work import RoundEnd, cut_task
 from fedraa.server.stores.local import shared_again
 from fedraa.submodels.assignment import Assignment, Mask
 
-# The displayed mean staleness is a running mean, in which the newest update has this weight.
+# Weight of the newest update in the displayed mean staleness.
 STALENESS_EMA_WEIGHT = 0.1
 
 
@@ -29,7 +29,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight, the submodel that it trains, and the time `left` at which the server sent the task."""
+    """A task in flight with its submodel and the time `left` of its dispatch."""
 
     task: Task
     assignment: Assignment
@@ -37,7 +37,7 @@ class InFlightTask:
 
 
 class TaskTable(Stateful):
-    """A table of tasks. It makes tasks from the ledger's decisions, holds the tasks in flight, and logs their events.
+    """A table of tasks: it makes tasks from the ledger's decisions, holds those in flight, and logs events.
 
     Args:
         sizes: Number of training samples of each client.
@@ -45,11 +45,10 @@ class TaskTable(Stateful):
         record: Writes an event to the log.
         rates: The local learning rates.
         client_states: The values that clients keep between their tasks.
-        shared: True for the coordinates [d] that clients send. None: all are sent.
+        shared: Mask [d] of the coordinates that clients send; None for all.
     """
 
-    # `in_flight` is not in this list, because its state is in three objects: the ledger keeps the decisions, and a
-    # store may keep the buffers. `in_flight_state` and `restore_in_flight` save and restore it.
+    # `in_flight_state` saves `in_flight`, because the ledger holds the decisions, and a store may hold the buffers.
     state_fields: ClassVar[tuple[str, ...]] = (
         "applied",
         "quarantined",
@@ -89,8 +88,7 @@ class TaskTable(Stateful):
         self._shared = shared
         # Number of training samples in all applied updates.
         self._trained = 0.0
-        # Number of minibatches of each client's tasks so far. If a pass over the data takes several tasks, the next
-        # task continues after these minibatches.
+        # Minibatches of each client's tasks so far. The client's next task continues its pass over the data after them.
         self._taken = np.zeros(len(sizes), np.int64)
 
     def dispatch(
@@ -105,7 +103,7 @@ class TaskTable(Stateful):
         traffic_sizes: tuple[int, int] | None = None,
         asks: tuple[str, ...] = (),
     ) -> Task:
-        """Make a task from a decision, put the task in flight and log it.
+        """Make a task from a decision, put it in flight and log it.
 
         Args:
             decision: The decision of the ledger.
@@ -114,7 +112,7 @@ class TaskTable(Stateful):
             buffer: The parameters of the submodel.
             extras: Buffers that the task carries besides the parameters.
             extra_buffers: The numbers of buffers besides the parameters that count as traffic.
-            traffic_sizes: Numbers of coordinates down and up that count as traffic. None: those of the submodel.
+            traffic_sizes: Numbers of coordinates down and up that count as traffic; None for those of the submodel.
             asks: Names of buffers that the update must contain besides the parameters.
         """
         client = decision.client
@@ -218,11 +216,11 @@ class TaskTable(Stateful):
     def lose(self, number: int, reason: str, now: float) -> None:
         """Log a task that was too late for its round, and remove it from the tasks in flight.
 
-        Its client has received the model and has trained for a part of the task's modelled duration.
+        Its cost still counts: the client received the model and trained for a part of the modelled duration.
 
         Args:
             number: The number of the task.
-            reason: The reason: `count` if the round had enough updates, `deadline` if it closed at its deadline.
+            reason: `count` if the round had enough updates, `deadline` if it closed at its deadline.
             now: Time on the run's clock.
         """
         flight = self.in_flight.pop(number)
@@ -244,15 +242,15 @@ class TaskTable(Stateful):
         return self.costs.flops(task.widths, task.client, task.cut_at) * flight.assignment.work
 
     def mean_lr(self, task: Task, steps: int) -> float:
-        """Return the mean learning rate of a task over this number of local steps."""
+        """Return the mean learning rate over the first `steps` local steps of a task."""
         return task.lr * self._rates.mean_factor(steps)
 
     def path_length(self, task: Task, steps: int) -> float:
-        """Return the length of a client's path over this number of local steps if each gradient has length 1."""
+        """Return the length of a client's path in `steps` local steps if each gradient had length 1."""
         return self.costs.path_length(self.mean_lr(task, steps), steps)
 
     def _run_progress(self, step: int, now: float) -> float:
-        """Return the progress of the run in the unit of the learning rate's schedule."""
+        """Return the run's progress in the unit of the learning-rate schedule."""
         if self._rates.unit == "passes":
             return self._trained / sum(self.sizes)
         if self._rates.unit == "time":
@@ -266,18 +264,18 @@ class TaskTable(Stateful):
         extra_buffers: Sequence[ExtraBuffers],
         traffic_sizes: tuple[int, int] | None,
     ) -> tuple[int, int]:
-        """Return the bytes of a task's traffic down and up. The arguments are those of `dispatch`."""
+        """Return the bytes of a task's traffic, down and up. `dispatch` documents the arguments."""
         if self._shared is not None and assignment.mask is not None:
             assignment = assignment.restrict(self._shared)
         sent = self.costs.sent(assignment.submodel.widths)
         crossing = self.costs.activation_bytes(client)
-        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
+        down, up = assignment.bytes(sent // FLOAT32_BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
         if traffic_sizes is not None:
             down = self.costs.download.bytes(traffic_sizes[0])
             up = self.costs.compressor.bytes(traffic_sizes[1])
         trained = sent
         if assignment.mask is not None:
-            trained = BYTES * int(assignment.mask.sum())
+            trained = FLOAT32_BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
         for more in extra_buffers:
             down += more.down * received
@@ -300,12 +298,12 @@ class TaskTable(Stateful):
         decisions: Iterable[Dispatch],
         send: Callable[[list[Task]], list[Task]] | None = None,
     ) -> None:
-        """Put the tasks of a checkpoint back in flight, after the other values of the table are restored.
+        """Put the tasks of a checkpoint back in flight. All other values of the table are restored before.
 
         Args:
-            states: The values that `in_flight_state` returned.
+            states: The result of `in_flight_state`.
             decisions: The decisions of the tasks, in the same order.
-            send: Puts the buffers of all tasks into the store. None if the tasks themselves hold the values.
+            send: Puts the buffers of all tasks into the store; None if the tasks hold the values.
         """
         flights = map(self._with_kept_buffers, restored_flights(states, decisions, send))
         self.in_flight = {flight.task.id: flight for flight in flights}
@@ -328,7 +326,7 @@ def lost_flops(flops: float, cost: float, elapsed: float) -> float:
 
 
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
-    """Return the values of a task in flight for a checkpoint, except the values of its decision.
+    """Return the values of a task in flight for a checkpoint, without its decision.
 
     Args:
         flight: The task.
@@ -355,7 +353,7 @@ def restored_flights(
     decisions: Iterable[Dispatch],
     send: Callable[[list[Task]], list[Task]] | None = None,
 ) -> list[InFlightTask]:
-    """Return the tasks in flight of a checkpoint. The arguments are those of `TaskTable.restore_in_flight`."""
+    """Return a checkpoint's tasks in flight. `TaskTable.restore_in_flight` documents the arguments."""
     assignments = [Assignment.restored(state["assignment"]) for state in states]
     tasks = [
         _restored_task(state, decision, assignment)
@@ -367,13 +365,6 @@ def restored_flights(
 
 
 def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:
-    """Return a task of a checkpoint. The task holds the values of its buffer.
-
-    Args:
-        state: The values that `flight_state` returned.
-        decision: The decision of the task.
-        assignment: The submodel.
-    """
     return Task(
         id=decision.task,
         client=decision.client,

@@ -1,4 +1,4 @@
-"""Checks of client updates. They run before any value of an update reaches the model."""
+"""Checks of client updates, before any value of an update reaches the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,17 +22,17 @@ from fedraa.vectors.finite import (
     wrong_kind,
 )
 
-# No value of an update may exceed this multiple of max(1, largest value that the client received).
+# Maximum absolute value of an update, as a multiple of max(1, largest value that the client received).
 MAX_GROWTH = 1e3
-# Names of the extra buffers in client updates that must have one value per trained parameter.
+# Extra buffers of client updates that have one value per trained parameter.
 PER_PARAMETER_BUFFERS = ("gradient", "squares")
 AUTO = "auto"
-# With `auto`, the norm of an update may be at most this multiple of the median norm. Honest updates stay below this
-# multiple, even if the numbers of samples differ tenfold.
+# With `auto`, the largest norm of an update as a multiple of the median norm. Honest updates stay below it, even if
+# numbers of samples differ tenfold.
 NORM_FACTOR = 20
-# Number of the last accepted updates from which the median norm is computed.
+# Number of last accepted updates in the median norm.
 MEDIAN_WINDOW = 50
-# Number of accepted updates of a fragment before the median is used.
+# Number of accepted updates of a fragment before its median is used.
 WARM_UP_UPDATES = 5
 
 MaxNorm = float | Literal["auto"] | None
@@ -41,10 +41,9 @@ MaxNorm = float | Literal["auto"] | None
 class Bounds(Stateful):
     """The checks of updates, in the order in which the updates are applied.
 
-    With `auto`, the norm of an update, ||w - w_received||, may be at most `NORM_FACTOR` times the median norm of the
-    last `MEDIAN_WINDOW` accepted updates of its fragment. Until a fragment has `WARM_UP_UPDATES` accepted updates, the
-    bound is `NORM_FACTOR` times max(1, ||w_received||). Even if one or two of these first updates are outliers, the
-    median changes little.
+    With `auto`, an update's norm ||w - w_received|| may be at most `NORM_FACTOR` times the median norm of the last
+    `MEDIAN_WINDOW` accepted updates of its fragment. For the first `WARM_UP_UPDATES` updates of a fragment, the bound
+    is `NORM_FACTOR` times max(1, ||w_received||).
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
@@ -55,9 +54,9 @@ class Bounds(Stateful):
         self._seen: dict[int, list[float]] = {}
 
     def judge_update(self, update: Update, task: Task | None) -> str | None:
-        """Return the reason to refuse the update, or None to accept it. Record the norm of an accepted update."""
+        """Return why the update is refused, or None if it is accepted. Record the norm of an accepted update."""
         if task is not None and update.receipt is None and not isinstance(task.buffer, RemoteBuffer):
-            # All checks below use this receipt, so that the values of the update are read only once.
+            # All later checks use this receipt, so that the values are read only once.
             update = replace(update, receipt=receipt_of(task.params, update.params, norms=self._max_norm is not None))
         max_norm = self._max_norm if isinstance(self._max_norm, int | float) else None
         wrong = check_update(update, task, max_norm=max_norm)
@@ -69,10 +68,7 @@ class Bounds(Stateful):
         return wrong
 
     def _unusual_norm(self, update: Update, task: Task) -> str | None:
-        """Return the reason to refuse the update if its norm exceeds the bound of `auto`.
-
-        Otherwise record the norm for later medians and return None.
-        """
+        """Return why the update is refused if its norm exceeds the bound of `auto`. Otherwise record the norm."""
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = update_norms(update, task)
         usual = 0.0
@@ -90,7 +86,7 @@ class Bounds(Stateful):
 
 
 def check_update(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
-    """Return the reason why an update is no valid result of the task, or None if it is valid.
+    """Return why an update is no valid result of the task, or None if it is valid.
 
     Args:
         update: The client update.
@@ -133,17 +129,16 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 
 
 def outgrown_values(update: Update, task: Task) -> str | None:
-    """Return the reason to refuse an update if it has finite values that no training can produce, otherwise None.
+    """Return why an update is refused if it has finite values that no training can produce, otherwise None.
 
-    Such values would pass the other checks and damage the weights that the next clients receive. These clients would
-    then fail and be blamed for it.
+    Without this check, the next clients would receive damaged weights, fail, and be blamed.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
     if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
         return f"params hold values up to {receipt.largest:.4g}, the received weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
-        # Buffers that the client keeps are not checked. They may contain squares of gradients, which are this large in
-        # honest training, and no other client receives them.
+        # Kept buffers are not checked: honest squares of gradients can be this large, and no other client receives
+        # them.
         if name.startswith(KEPT_PREFIX):
             continue
         largest = find_largest(buffer)
@@ -153,7 +148,7 @@ def outgrown_values(update: Update, task: Task) -> str | None:
 
 
 def model_defect(task: Task, update: Update | None) -> str | None:
-    """Return the defect of the weights that the client received, or None if they have no defect or are unknown."""
+    """Return the defect of the weights that the client received; None without a known defect."""
     if update is not None and update.receipt is not None:
         return describe_unfit(update.receipt.sent)
     if isinstance(task.buffer, RemoteBuffer):
@@ -162,13 +157,13 @@ def model_defect(task: Task, update: Update | None) -> str | None:
 
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
-    """Raise InputError if a component left values in the model that are not finite or too large.
+    """Raise InputError if a component left values in the model that are too large or not finite.
 
     Args:
         where: The setting of the component.
         part: The component. The message contains its name.
         params: The model [d].
-        when: A text that is added at the end of the message.
+        when: The end of the message.
     """
     if at_most(params, LARGEST):
         return
@@ -178,13 +173,13 @@ def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> 
 
 
 def update_norms(update: Update, task: Task) -> tuple[float, float]:
-    """Return the norm of the delta and the norm of the weights that the client received."""
+    """Return the norms of the delta and of the weights that the client received."""
     receipt = update.receipt or receipt_of(task.params, update.params, norms=True)
     return receipt.squared**0.5, receipt.squared_sent**0.5
 
 
 def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False) -> Receipt:
-    """Check a trained buffer, or a piece of one, and return the result of the checks.
+    """Check a trained buffer or a piece of one. Return the result of the checks.
 
     Args:
         sent: Weights [k] that the client received.
@@ -197,7 +192,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
     if not norms and at_most(new, MAX_GROWTH):
-        # All values are at most MAX_GROWTH, so they cannot be too large, whatever the sent weights are.
+        # Values up to MAX_GROWTH are allowed for any sent weights.
         return Receipt(push, None, 0, 0.0)
     largest = find_largest(new)
     bad = count_not_finite(new, largest)
@@ -217,7 +212,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
 
 
 def join_receipts(push: str, pieces: Sequence[Receipt]) -> Receipt:
-    """Join the check results of all pieces of a buffer into the result for the buffer."""
+    """Return the check result of a whole buffer from the check results of its pieces."""
     return Receipt(
         push,
         next(filter(None, (piece.wrong for piece in pieces)), None),
@@ -236,7 +231,7 @@ def _wrong_params(update: Update, task: Task) -> str | None:
 
 
 def _expected_shape(name: str, task: Task) -> tuple[int, ...] | None:
-    """Return the expected shape of an extra buffer of a client's update, or None if any shape is valid."""
+    """Return the expected shape of an extra buffer of an update, or None if any shape is valid."""
     if name in PER_PARAMETER_BUFFERS:
         return (task.size,)
     return task.extra_values(name).shape if name in task.extras else None

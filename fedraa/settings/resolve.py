@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedraa.client.local_optimizer import ADAMW_WEIGHT_DECAY, LOCAL_OPTIMIZER
 from fedraa.client.local_training import LocalTraining
-from fedraa.components.field_checks import check_part
+from fedraa.components.field_checks import check_component_fields
 from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
     can_be_spread,
@@ -20,13 +20,13 @@ from fedraa.composition.compatibility import (
     fields_without_effect,
 )
 from fedraa.composition.method import Method
-from fedraa.composition.overrides import SHORTCUTS, chosen_value, foreign_names, set_values
+from fedraa.composition.overrides import SHORTCUTS, chosen_value, names_that_method_lacks, set_values
 from fedraa.composition.private_methods import check_privacy
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import Overrides
 from fedraa.config.sections import LocalOptions, MethodOptions
-from fedraa.errors import InputError, without_effect
+from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
 from fedraa.submodels.policies.slices import FRAGMENT_RATIOS, LayerCut
@@ -51,7 +51,7 @@ def resolve_method(experiment: Experiment) -> Method:
     )
     values = values_set(experiment, method)
     if experiment.fragments is not None and method.path("ratios") is None:
-        raise without_effect("fragments", experiment.fragments, str(experiment.method))
+        raise no_effect_error("fragments", experiment.fragments, str(experiment.method))
     method = set_values(replace(method, local=solver), _with_auto_capacities(values), str(experiment.method))
     momentum, weight_decay = chosen_value(experiment, "momentum"), chosen_value(experiment, "weight_decay")
     method = replace(method, local=with_optimizer(method.local, momentum=momentum, weight_decay=weight_decay))
@@ -59,14 +59,14 @@ def resolve_method(experiment: Experiment) -> Method:
     layers = method.submodel.layers if isinstance(method.submodel, LayerCut) else 0
     method = replace(method, local=replace(method.local, split=layers, squares=squares))
     for choice, part in method.choices().items():
-        check_part(part, f"method.{choice}")
+        check_component_fields(part, f"method.{choice}")
     # The property raises InputError if `steps` is an unknown text.
     _ = method.local.auto
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
         if experiment.override.get(CALIBRATION):
             beside = f"{objective.name}, which has no logits of labels"
-            raise without_effect(CALIBRATION, experiment.override[CALIBRATION], beside)
+            raise no_effect_error(CALIBRATION, experiment.override[CALIBRATION], beside)
         method = replace(method, local=replace(method.local, logit_calibration=0.0))
     check_objective(str(experiment.method), method, objective, vmap_batch=experiment.vmap_batch)
     check_terms(str(experiment.method), method)
@@ -75,7 +75,7 @@ def resolve_method(experiment: Experiment) -> Method:
     check_personal(str(experiment.method), method, server_shards=experiment.server_shards)
     for name, why in fields_without_effect(experiment, method).items():
         value = experiment.override[name] if name in experiment.override else getattr(experiment, name)
-        raise without_effect(name, text_of(value), why)
+        raise no_effect_error(name, text_of(value), why)
     if experiment.server_shards > 1:
         check_shards(str(experiment.method), method, experiment.server_shards)
     return method
@@ -117,7 +117,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
     if optimizer.has_momentum:
         new_momentum = optimizer.momentum
     elif momentum:
-        raise without_effect("momentum", momentum, f"local_optimizer {text}")
+        raise no_effect_error("momentum", momentum, f"local_optimizer {text}")
     else:
         new_momentum = 0.0
     new_decay = optimizer.weight_decay
@@ -132,7 +132,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
         raise InputError("local_optimizer", problem, got=text)
     if local.optimizer_state == "keep" and not optimizer.kept(local.momentum, 1):
         beside = f"{text} without momentum, which has no state"
-        raise without_effect("local_optimizer_state", local.optimizer_state, beside)
+        raise no_effect_error("local_optimizer_state", local.optimizer_state, beside)
     return local
 
 
@@ -151,7 +151,7 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
     if getattr(getattr(policy, "capacities", None), "levels", None) != AUTO:
         return method
     if policy.capacities.redraw:
-        raise without_effect(REDRAW, True, "capacities auto, which follow each client's device")
+        raise no_effect_error(REDRAW, True, "capacities auto, which follow each client's device")
     return replace(method, submodel=replace(policy, capacities=Capacities.from_speeds(compute, policy.shares)))
 
 
@@ -159,7 +159,7 @@ def drop_unused_options(experiment: Experiment) -> Experiment:
     """Return the experiment without options that have no effect on its method."""
     method = find_method(experiment.method)
     values = values_set(experiment, method)
-    foreign = foreign_names(method, values)
+    foreign = names_that_method_lacks(method, values)
     known = {name: value for name, value in values.items() if name not in foreign and value != "auto"}
     if "ratios" in foreign:
         foreign.add("fragments")

@@ -14,17 +14,23 @@ from torch import nn
 from fedraa.errors import InputError
 from fedraa.submodels.scripted import copy_scripts
 
-BY_PIECE = 2**19
-"""A submodel with more parameters than this is updated in chunks. About this number fits into the cache of a core."""
-GPU_BY_PIECE = 2**26
-"""The same limit for a GPU. There chunks only save memory: a GPU reaches its full speed only with large chunks."""
+BY_PIECE = 2**17
+"""A submodel of at least this size is updated in chunks. The weights and the gradient of this size fit into 1 MB, the
+cache of a core."""
+LARGE = 2**19
+"""A submodel of at least this size trains without a second buffer for its gradient, even if this takes longer."""
+GPU_LARGE = 2**26
+"""Both limits for a GPU. There chunks only save memory: a GPU reaches its full speed only with large chunks."""
 
 
 def is_by_piece(size: int, device: torch.device) -> bool:
     """Return True if a submodel of this size is updated in chunks on this device."""
-    if device.type == "cpu":
-        return size >= BY_PIECE
-    return size >= GPU_BY_PIECE
+    return size >= (BY_PIECE if device.type == "cpu" else GPU_LARGE)
+
+
+def is_large(size: int, device: torch.device) -> bool:
+    """Return True if a second buffer for the gradient of a submodel of this size would take too much memory."""
+    return size >= (LARGE if device.type == "cpu" else GPU_LARGE)
 
 
 def copy_to_numpy(tensor: torch.Tensor) -> np.ndarray:

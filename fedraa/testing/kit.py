@@ -65,7 +65,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
 
 
 class _ComponentCheck:
-    """The check of one component. Every run and every tester gets a fresh copy."""
+    """The check of one component. Each small run gets a new copy of the component."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
         self._kind = kind

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from fedraa.components.text import describe_component, is_ours
+from fedraa.components.text import describe_component, is_built_in
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.small_runs import run_small_experiment
 
@@ -17,7 +17,7 @@ ORDERS = ("1", "2")
 def can_travel(kind: Kind, part: Any) -> bool:
     """Return True if the component is custom and another process can create it from its description."""
     definition = part if hasattr(part, "__qualname__") else type(part)
-    if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_ours(definition):
+    if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_built_in(definition):
         return False
     try:
         return bool(

@@ -8,7 +8,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.components.state import save_state
 from fedraa.ledger.client_selector import ClientSelector
-from fedraa.ledger.participation import needs_view
+from fedraa.ledger.participation import needs_observations
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import Index, State
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
@@ -77,7 +77,7 @@ class ParticipationTester(Tester):
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
-        self.stateful = needs_view(part)
+        self.stateful = needs_observations(part)
         facts = ClientFacts(
             make_rng(0).integers(10, 99, COHORT_CLIENTS), make_rng(1).uniform(1, 9, COHORT_CLIENTS), start_now
         )

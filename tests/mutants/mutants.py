@@ -317,8 +317,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/auto_steps.py",
         ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
-        ("SHORT = 15", "SHORT = 20", AUTO),
-        ("np.minimum(SHORT, whole)", "np.maximum(SHORT, whole)", AUTO),
+        ("DEFAULT_MINIMUM = 15", "DEFAULT_MINIMUM = 20", AUTO),
+        ("round(DEFAULT_MINIMUM * overlap)), whole)", "round(DEFAULT_MINIMUM / overlap)), whole)", AUTO),
     ),
     *_in(
         "schedulers/greedy.py",
@@ -338,7 +338,7 @@ MUTANTS: list[Mutant] = [
         ('"momentum": 0.0,', '"momentum": 0.5,', ON_TERMS),
         ("return drawn.count", "return None", ON_TERMS),
     ),
-    *_in("fedraa/client/lr_schedule.py", ("LAST = 0.99", "LAST = 1.0", ON_TERMS)),
+    *_in("fedraa/client/lr_schedule.py", ("COSINE_END = 0.99", "COSINE_END = 1.0", ON_TERMS)),
     *_in("fedraa/tuning/space.py", ("* (high - low) / 2", "* (high - low)", SPACE)),
     *_in("fedraa/tuning/suggest.py", ('trial.value if better == "max" else -trial.value', "trial.value", TUNER)),
     *_in(

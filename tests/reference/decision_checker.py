@@ -74,7 +74,7 @@ class AsyncChecker:
         """Choose the next client after the end of this task."""
         concurrency, left_out = self._rules.concurrency, self._tasks.bad_clients.left_out
         busy = {other.client for other in self._tasks.flights.values()} if concurrency.limited else ()
-        self._tasks.waiting.extend(concurrency.next(flight.client, flight.task, busy, left_out))
+        self._tasks.waiting.extend(concurrency.next_clients(flight.client, flight.task, busy, left_out))
 
     def _given(self, line: Line, client: int) -> int:
         """Return the label of the client's submodel. The log has the labels that a policy draws."""

@@ -61,13 +61,13 @@ class Tasks:
         """Check that a `commit` answers a task in flight."""
         flight = self._over(line)
         line.expect_value("base_version", flight.version)
-        self.bad_clients.well(flight.client)
+        self.bad_clients.count_success(flight.client)
         return flight
 
     def drop(self, line: Line) -> tuple[LoggedTask, bool]:
         """Check that a `drop` is of a task in flight. Return the task, and True if its client gets another task."""
         flight = self._over(line)
-        action = self.bad_clients.failed(flight.client)
+        action = self.bad_clients.count_failure(flight.client)
         line.expect_value("action", action)
         return flight, action == RETRY
 

@@ -10,7 +10,7 @@ from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant
-from fedraa.report.statistics import half_interval95, mean_or_nan
+from fedraa.report.statistics import half_width95, mean_or_nan
 
 WITHIN_NOISE = "within the noise"
 
@@ -48,7 +48,7 @@ class Comparison:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the geometric mean of rival time / our time; None for fewer than two seeds."""
-        half = half_interval95(self.log_ratios)
+        half = half_width95(self.log_ratios)
         if half is None:
             return None
         middle = mean_or_nan(self.log_ratios)
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def faster(self) -> str:
-        """The name of the faster method, or WITHIN_NOISE if the interval contains 1."""
+        """The name of the faster method, or WITHIN_NOISE if the interval of the time ratio contains 1."""
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return WITHIN_NOISE
         return OURS if self.interval[0] > 1 else self.rival

@@ -15,7 +15,7 @@ from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant, make_columns, rank_entrants
 from fedraa.report.curves import PALETTE
-from fedraa.report.statistics import half_interval95, mean_or_nan
+from fedraa.report.statistics import half_width95, mean_or_nan
 
 POINTS = 300
 # The time axis ends at this multiple of the slowest coloured entrant's mean time to the last target.
@@ -167,7 +167,7 @@ def _draw_mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, 
     half = None
     if filled:
         face = edge
-        half = half_interval95(values)
+        half = half_width95(values)
     axes.errorbar(
         mean_or_nan(values),
         place,

@@ -15,7 +15,7 @@ from benchmarks.studies.race.entrants import KNOWN
 from benchmarks.studies.race.measures import SPENT, Measured, cost_to_accuracy
 from benchmarks.studies.race.runs import PARTS
 from fedraa.errors import InputError
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 from fedraa.rundir.atomic_files import replace_file
 
 SUFFIX = ".runs.jsonl.gz"
@@ -31,7 +31,7 @@ def write_record(path: Path, runs: Iterable[Measured]) -> None:
 def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
     """Read the runs from a record. Raise InputError if the file is not a record."""
     try:
-        packed = content(path)
+        packed = read_regular_file(path)
     except OSError as error:
         raise InputError("extend", f"{path} cannot be read: {error.strerror or error}") from None
     try:

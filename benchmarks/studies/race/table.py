@@ -14,7 +14,7 @@ from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.tables import describe_test, markdown_table
 from fedraa.components.text import text_of
-from fedraa.report.statistics import half_interval95, mean_or_nan, welch_p_value
+from fedraa.report.statistics import half_width95, mean_or_nan, welch_p_value
 
 Values = Mapping[str, Mapping[str, Any]]
 Runs = Mapping[str, Sequence[Measured]]
@@ -81,7 +81,7 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
         return "–"
     if reached < len(values):
         return f"{reached} of {len(values)} there"
-    spread = half_interval95(values)
+    spread = half_width95(values)
     if spread is None:
         return column.form(mean_or_nan(values))
     return f"{column.form(mean_or_nan(values))} ± {column.form(spread)}"
@@ -106,7 +106,7 @@ def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measur
                 numbers = [column.of(run) for run in runs_of_entrant]
                 reached = sum(map(math.isfinite, numbers))
                 middle = mean_or_nan(numbers) if reached == len(numbers) else math.inf
-                statistics = (middle, half_interval95(numbers), len(numbers), reached)
+                statistics = (middle, half_width95(numbers), len(numbers), reached)
                 lines.append((part, entrant, column.name, *statistics, text_of_values))
     return pd.DataFrame(lines, columns=["part", "entrant", "figure", "mean", "ci95", "n", "reached", "values"])
 

@@ -1,4 +1,4 @@
-"""Small networks in place of a paper's networks, for the sizes quick and standard."""
+"""Small networks that replace a paper's networks at the sizes quick and standard."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,7 @@
 """Studies that test the Fed-RAA paper: baselines, schedulers, slow devices, number of fragments."""
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.metrics import ACCURACY, FAIRNESS, STALENESS_TAIL, Metric, at_own_time, to_target
@@ -27,6 +28,8 @@ HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
 # The runs are too short for the PruneFL paper's 50 rounds.
 REPRUNE_EVERY_3 = {"submodel.reprune_every": 3}
+FLEETS = Path(__file__).parents[2] / "fleets"
+LATENCIES = {"0.1": 1.6, "0.3": 3.2}
 
 
 def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
@@ -308,6 +311,38 @@ def raa_in_flight(scale: Scale) -> Study:
             *scale.pick_value((SMALL,), (), ()),
         ),
         seeds=scale.pick_value(tuple(range(8)), (0, 1, 2), (0, 1, 2)),
+        along="t",
+    )
+
+
+def raa_latency(scale: Scale) -> Study:
+    """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6."""
+    dataset = scale.pick_value("digits", "mnist", "mnist")
+    schedulers = {"gre-raa": "gre-raa", "gre-raa, in flight": "gre-raa(in_flight=True)"}
+    # The fleets by latency, and the time limit of their runs as a multiple of the limit without latency.
+    fleets = {"0": ("1:0.5,3:0.5", 1.0)}
+    fleets |= {latency: (str(FLEETS / f"latency-{latency}.csv"), factor) for latency, factor in LATENCIES.items()}
+    shortest = scale.pick_value(2.5, 8.0, 20.0)
+    cells = []
+    for (latency, (fleet, factor)), (name, scheduler) in product(fleets.items(), schedulers.items()):
+        for fragments in (2, 3, 4, 5):
+            own = _raa_fields(fragments=fragments, scheduler=scheduler, compute=fleet, time=shortest * factor)
+            cells.append(
+                Cell(f"M = {fragments}", _make_experiment(scale, dataset, **own), f"latency {latency}, {name}")
+            )
+    return Study(
+        "raa_latency",
+        f"Number M of fragments if every task has a latency, {dataset} (Fed-RAA, Figure 6)",
+        cells,
+        (to_target({"digits": 0.9, "mnist": 0.93}, "t"), ACCURACY),
+        reference="M = 2",
+        notes=(
+            "A slow device trains the whole model in time 1. The latency is a time that every task needs in addition, "
+            "whatever the size of its fragment. The fleets are benchmarks/fleets/latency-*.csv.",
+            "The paper gives only curves, no numbers. Its times are seconds on its machines.",
+            *scale.pick_value((SMALL,), (), ()),
+        ),
+        seeds=scale.pick_value(tuple(range(10)), (0, 1, 2), (0, 1, 2)),
         along="t",
     )
 

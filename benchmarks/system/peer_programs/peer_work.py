@@ -1,4 +1,4 @@
-"""The parts that the programs of all frameworks share: the workload, its data, the model, and the report of results.
+"""The workload, data, model and report of results that all frameworks' programs share.
 
 The programs run in environments without fedraa and its dependencies.
 """
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Work:
-    """A workload: rounds of FedAvg with plain SGD. All clients have the same number of consecutive samples."""
+    """Rounds of FedAvg with plain SGD on clients with equally many consecutive samples."""
 
     folder: str
     """The folder of the arrays."""
@@ -34,12 +34,12 @@ class Work:
 
     @classmethod
     def read(cls) -> "Work":
-        """Read the workload from the file that the first argument of this program names."""
+        """Read the workload from the file that this program's first argument names."""
         fields: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
         return cls(**fields | {"hidden": tuple(fields["hidden"])})
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """Return an array of the data: `x_train`, `y_train`, `x_test` or `y_test`. Processes share its memory."""
+        """Return `x_train`, `y_train`, `x_test` or `y_test` as an array in shared memory."""
         array: npt.NDArray[Any] = np.load(Path(self.folder) / f"{name}.npy", mmap_mode="c")
         return array
 
@@ -49,7 +49,6 @@ class Work:
         return torch.from_numpy(self.array("x_train")[rows]), torch.from_numpy(self.array("y_train")[rows])
 
     def make_model(self) -> nn.Sequential:
-        """Return the model of the workload, an MLP: linear layers with ReLU between them."""
         torch.manual_seed(0)
         layers: list[nn.Module] = [nn.Flatten()]
         before = int(np.prod(self.array("x_train").shape[1:]))
@@ -59,13 +58,12 @@ class Work:
         return nn.Sequential(*layers, nn.Linear(before, 10))
 
     def accuracy(self, model: nn.Module) -> float:
-        """Return the share of the test samples that a model classifies correctly."""
+        """Return the fraction of test samples that a model classifies correctly."""
         with torch.no_grad():
             predicted = model(torch.from_numpy(self.array("x_test"))).argmax(1).numpy()
         return float((predicted == self.array("y_test")).mean())
 
     def draw_cohort(self, rng: np.random.Generator) -> list[int]:
-        """Draw the clients that train in one round."""
         drawn: list[int] = rng.choice(self.clients, self.cohort, replace=False).tolist()
         return drawn
 
@@ -85,7 +83,10 @@ class WithLoss(nn.Module):
 
 
 def report(ends: list[float], accuracy: float) -> None:
-    """Print the times at which rounds ended (Unix time in seconds) and the final accuracy. The benchmark reads them."""
+    """Print the final accuracy and the Unix times in seconds at which rounds ended.
+
+    The benchmark reads this output.
+    """
     sys.stdout.write("\n" + json.dumps({"ends": ends, "accuracy": accuracy}) + "\n")
 
 

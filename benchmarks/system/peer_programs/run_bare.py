@@ -1,4 +1,4 @@
-"""The program that trains the workload in bare PyTorch. Each of two processes trains half of a round's clients."""
+"""Train the workload in bare PyTorch, with two processes that each train half of a round's clients."""
 
 import multiprocessing
 from multiprocessing.connection import Connection
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def serve(pipe: Connection, work: Work) -> None:
-    """Receive requests from the parent process. Train the clients of each request, and send the sum of their models."""
+    """Train the clients of each request of the parent process, and send the sum of their models."""
     torch.set_num_threads(1)
     model = work.make_model()
     data = {client: work.client(client) for client in range(work.clients)}

@@ -1,6 +1,6 @@
-"""The program that trains the workload of the benchmark with fedraa.
+"""Train the workload with fedraa.
 
-Its arguments are the file of the workload, the engine, and the value of `--vmap-batch`.
+The arguments are the file of the workload, the engine, and the value of `--vmap-batch`.
 """
 
 import sys
@@ -44,7 +44,7 @@ def main() -> None:
             quiet=True,
             out=out,
         )
-        # The times in the log are real seconds since the start of the run.
+        # The log's times are real seconds since the start of the run.
         walls = [line["wall"] for line in history.lines() if line["kind"] == "round"]
         ended = time.time()
         report([ended - (walls[-1] - wall) for wall in walls], work.accuracy(history.load_model(work.make_model())))

@@ -1,4 +1,4 @@
-"""The program that trains the workload in Flower's simulation, which trains two clients at the same time on Ray."""
+"""Train the workload in Flower's simulation, with two clients at the same time on Ray."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from benchmarks.system.peer_programs.peer_work import Work, now, report
 
 
 def load(model: nn.Module, arrays: list[Any]) -> None:
-    """Set the parameters of a model to the given arrays."""
+    """Set the parameters of a model."""
     model.load_state_dict(dict(zip(model.state_dict(), map(torch.tensor, arrays), strict=True)))
 
 
@@ -27,12 +27,7 @@ class Client(NumPyClient):  # type: ignore[misc]
         self._client = client
 
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
-        """Train the model on the client's data, and return the trained parameters.
-
-        Args:
-            parameters: The parameters of the global model.
-            config: The settings from the server.
-        """
+        """Train the global model on the client's data, and return the trained parameters."""
         torch.set_num_threads(1)
         work = self._work
         model = work.make_model()
@@ -48,7 +43,7 @@ class Client(NumPyClient):  # type: ignore[misc]
 
 
 class Timed(FedAvg):  # type: ignore[misc]
-    """Flower's strategy FedAvg, extended to record when rounds end and to keep the last model."""
+    """Flower's FedAvg, which also records when rounds end and keeps the last model."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -1,11 +1,11 @@
-"""The program that trains the workload in fluke, which uses one process."""
+"""Train the workload in fluke, in one process."""
 
 import contextlib
 from typing import Any
 
 import torch
 
-# If torchvision was built for CUDA but PyTorch for CPUs, importing torchvision fails unless these operators exist.
+# Importing a torchvision for CUDA fails with PyTorch for CPUs unless these operators exist.
 with contextlib.suppress(RuntimeError):
     torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     torch.library.define("torchvision::qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -35,7 +35,7 @@ def main() -> None:
     FlukeENV().set_seed(0)
     FlukeENV().set_device("cpu")
     FlukeENV().set_inmemory(True)
-    # fluke does not evaluate the model after each round, because no other system does.
+    # No other system evaluates the model after each round.
     FlukeENV().set_eval_cfg(server=False, pre_fit=False, post_fit=False, locals=False)
     arrays = [torch.from_numpy(work.array(name)) for name in ("x_train", "y_train", "x_test", "y_test")]
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The program that trains the workload in pfl-research, in one process or in several that torchrun starts."""
+"""Train the workload in pfl-research, in one process or in several that torchrun starts."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def main() -> None:
     work = Work.read()
     model = WithLoss(work.make_model())
     data = {client: PyTorchTensorDataset(work.client(client)) for client in range(work.clients)}
-    # pfl-research calls the sampler for one client after another, so the clients of a round are drawn in advance.
+    # pfl-research asks the sampler for one client at a time, so a round's clients are drawn in advance.
     rng = np.random.default_rng(0)
     queue: list[int] = []
 
@@ -56,7 +56,7 @@ def main() -> None:
     )
     rank = get_default_framework_module().distributed.global_rank
     if torch.distributed.is_initialized():
-        # All processes wait here, because a process that ended before the others would abort with an error.
+        # A process that ended before the others would abort with an error.
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
     if rank == 0:

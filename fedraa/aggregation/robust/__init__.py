@@ -1,1 +1,1 @@
-"""Robust aggregators, which limit the influence of clients that send wrong deltas. Each has its own module."""
+"""Robust aggregators, one per module. They limit the influence of clients that send wrong deltas."""

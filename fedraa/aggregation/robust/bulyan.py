@@ -27,7 +27,7 @@ from fedraa.aggregation.robust.rows import Numbers, Rows, combine_chunks, count_
 @AGGREGATOR.register("bulyan")
 @dataclass
 class Bulyan(DistanceRule):
-    """Repeated Krum and a trimmed mean around the median (El Mhamdi et al. 2018).
+    """Repeated Krum, then a trimmed mean around the median (El Mhamdi et al. 2018).
 
     Attributes:
         attackers: The number of attackers that the rule withstands, f.
@@ -56,7 +56,7 @@ class Bulyan(DistanceRule):
         counts = count_rows(block)
         kept = counts - 2 * self.attackers
         distances = np.abs(block - middle_of_sorted(np.sort(block, axis=0), counts))
-        # `argsort` puts NaN last, so that missing values are not among the `kept` ones.
+        # `argsort` puts missing values (NaN) last, after the `kept` ones.
         nearest = np.take_along_axis(block, np.argsort(distances, axis=0, kind="stable"), axis=0)
         total = np.where(np.arange(len(block))[:, None] < kept, nearest, 0.0).sum(axis=0)
         return np.asarray(np.divide(total, kept, out=np.full(len(total), np.nan), where=kept > 0))

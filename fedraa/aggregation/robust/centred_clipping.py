@@ -43,7 +43,7 @@ class CentredClipping(RobustAggregator):
 
     Attributes:
         radius: The largest distance between a clipped delta and the last aggregate v.
-        iterations: How often a round or a buffer repeats the step of v.
+        iterations: Number of steps of v in a round or a buffer.
     """
 
     radius: Positive = 10.0
@@ -62,8 +62,8 @@ class CentredClipping(RobustAggregator):
         for _ in range(self.iterations):
             norms, shares = measure_rows(votes.rows, self._centre, self.sent)
             factors = clip_factors(norms, shares, self.radius)
-            # The mean of s_i (delta_i - v) is computed as the mean of s_i delta_i minus v times the mean of s_i. This
-            # needs no copies of the rows.
+            # The mean of s_i delta_i minus v times the mean of s_i is the mean of s_i (delta_i - v) without copies of
+            # the rows.
             pulled = weighted_mean(votes.rows, np.ones(len(factors)), factors)
             kept = combine_chunks(votes.rows, partial(_mean_factor, factors=factors))
             self._centre[covered] += pulled[covered] - kept[covered] * self._centre[covered]

@@ -29,7 +29,7 @@ from fedraa.aggregation.robust.rows import Numbers, RobustAggregator, Votes, mea
 @AGGREGATOR.register("fltrust")
 @dataclass
 class FLTrust(RobustAggregator):
-    """Mean of the deltas, weighted by their cosine with the delta of the client `root` (FLTrust, Cao et al. 2021).
+    """Mean of the deltas, weighted by their cosine with the delta of the client `root` (Cao et al. 2021).
 
     It works only in rounds, because g0 and the clients' deltas must start from the same model.
 
@@ -60,7 +60,7 @@ class FLTrust(RobustAggregator):
         own = [np.where(np.isnan(row), np.float32(np.nan), trusted) for row in rows]
         norms, _ = measure_rows(rows)
         trusted_norms, _ = measure_rows(own)
-        # The inner products are summed directly. Computing <a, b> from the norms of a, b and a - b would lose digits.
+        # Sum the inner products directly: norms of a, b and a - b would lose digits of <a, b>.
         products = np.array([float(np.nansum(a.astype(np.float64) * b)) for a, b in zip(rows, own, strict=True)])
         scales = np.divide(trusted_norms, norms, out=np.zeros_like(norms), where=norms > 0)
         lengths = norms * trusted_norms

@@ -40,7 +40,7 @@ from fedraa.vectors.chunked import map_chunks
 
 @dataclass
 class DistanceRule(RobustAggregator):
-    """A rule that selects clients by the distances between their deltas, and combines the selected deltas.
+    """A rule that selects clients by the distances between their deltas, and combines their deltas.
 
     Attributes:
         attackers: The number of attackers that the rule withstands, f.
@@ -68,7 +68,7 @@ class DistanceRule(RobustAggregator):
         return np.asarray(np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0))
 
     def _combine_fragment(self, rows: Rows) -> Numbers:
-        """Return the combined delta [d] of the rows of one fragment, or of all rows without fixed fragments."""
+        """Return the combined delta [d] of one fragment's rows, or of all rows without fixed fragments."""
         if len(rows) >= self.min_clients:
             selected = self.select(square_distances(rows))
             if selected:
@@ -79,7 +79,7 @@ class DistanceRule(RobustAggregator):
 
     @abstractmethod
     def select(self, squared: Numbers) -> list[int]:
-        """Return the positions of the selected rows. The list is empty if too few rows have common coordinates.
+        """Return the positions of the selected rows; an empty list if too few rows have common coordinates.
 
         Args:
             squared: Squared distances [n, n], infinite on the diagonal.
@@ -122,8 +122,8 @@ class MultiKrum(DistanceRule):
 def square_distances(rows: Rows) -> Numbers:
     """Return the squared distances [n, n] of the rows.
 
-    A distance is computed on the common coordinates of two rows and scaled to all d coordinates. It is infinite if two
-    rows have no common coordinate. The diagonal is infinite, so that no row is its own neighbour.
+    A distance is computed on the common coordinates of two rows, and scaled to all d coordinates. It is infinite
+    without common coordinates, and on the diagonal.
     """
     n = len(rows)
     size = rows[0].size
@@ -151,7 +151,7 @@ def square_distances(rows: Rows) -> Numbers:
 
 
 def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
-    """Return the scores [n] of Krum.
+    """Return Krum's score of each row [n].
 
     Args:
         squared: Squared distances [n, n], infinite on the diagonal.
@@ -163,9 +163,9 @@ def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
 
 
 def select_best(scores: Numbers, count: int) -> list[int]:
-    """Return the positions of the `count` smallest scores, or an empty list if one of these scores is infinite.
+    """Return the positions of the `count` smallest scores. Of equal scores, the first one is taken first.
 
-    Of equal scores, the one with the lower position is taken first.
+    The list is empty if one of these scores is infinite.
     """
     best = np.argsort(scores, kind="stable")[:count]
     if np.isinf(scores[best]).any():

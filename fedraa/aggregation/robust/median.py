@@ -22,8 +22,8 @@ class CoordinateMedian(RobustAggregator):
     """Median per coordinate over the clients that trained it (Yin et al. 2018).
 
     Attributes:
-        min_coverage: A coordinate that fewer clients trained keeps its value. With 1 or 2, a coordinate can change
-            without protection.
+        min_coverage: A coordinate that fewer clients trained keeps its value. Below 3, one attacker can change a
+            coordinate.
     """
 
     min_coverage: Count = MIN_MAJORITY

@@ -22,7 +22,7 @@ from fedraa.numbers import Positive
 @AGGREGATOR.register("norm-bound")
 @dataclass
 class NormBound(RobustAggregator):
-    """Weighted mean of the deltas, after each delta with a larger norm is shortened to `max_norm` (Sun et al. 2019)."""
+    """Weighted mean of the deltas, after longer deltas are shortened to the norm `max_norm` (Sun et al. 2019)."""
 
     max_norm: Positive = 3.0
 
@@ -32,9 +32,7 @@ class NormBound(RobustAggregator):
 
 
 def clip_factors(norms: Numbers, shares: Numbers, bound: float) -> Numbers:
-    """Return the factors [n] that shorten vectors to a bound: min(1, bound * sqrt(share) / norm).
-
-    The factor of a vector of norm 0 is 1.
+    """Return the factors [n] that shorten vectors to a bound: min(1, bound * sqrt(share) / norm), 1 for norm 0.
 
     Args:
         norms: Norms of the vectors [n].

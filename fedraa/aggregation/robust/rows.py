@@ -1,6 +1,6 @@
 """The base class of robust aggregators, which compare the deltas of all clients of a round or a buffer.
 
-In this folder, a row [d] is the delta of one client, with NaN on the coordinates that the client did not train.
+A row [d] is the delta of one client, with NaN on the coordinates that the client did not train.
 """
 
 from abc import abstractmethod
@@ -20,20 +20,20 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# Minimum number of clients with which the value of one attacker cannot decide the median.
+# Minimum number of clients at which one attacker's value cannot decide the median.
 MIN_MAJORITY = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """The deltas that a robust aggregator combines, with n clients in ascending order.
+    """The rows that a robust aggregator combines, for n clients in ascending order.
 
     Attributes:
         clients: The numbers of the clients [n].
-        rows: The deltas of the clients: n arrays [d], with NaN on coordinates that the client did not train.
+        rows: n rows [d], with NaN on coordinates that the client did not train.
         weights: The weights of the clients [n]. A rule uses them only if its docstring mentions weights.
-        fragments: For each client, the fixed fragments that it trained. The list is empty if the client trained the
-            whole model or a sampled submodel.
+        fragments: For each client, the fixed fragments that it trained. The list is empty for the whole model and for
+            sampled submodels.
     """
 
     clients: list[int]
@@ -44,8 +44,7 @@ class Votes:
     def by_fragment(self) -> list[Rows]:
         """Return, for each fixed fragment, the rows of the clients that trained it.
 
-        These rows have the coordinates that all clients of the fragment trained, and NaN on all other coordinates.
-        Without fixed fragments, the result is one list with all rows.
+        A row has NaN on coordinates that not all of them trained. Without fixed fragments, one list has all rows.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:
@@ -62,7 +61,7 @@ class Votes:
 class RobustAggregator(Aggregator):
     """An aggregator that compares the deltas of all clients. A subclass defines `combine`.
 
-    Each client has one row. If a buffer holds several updates of a client, the row is their mean.
+    Each client has one row, the mean of its updates in the round or buffer.
 
     Attributes:
         buffers: True if the rule also works on the buffer of an asynchronous server.
@@ -85,7 +84,7 @@ class RobustAggregator(Aggregator):
 
     def _clear(self) -> None:
         self._rows: dict[int, Vector] = {}
-        # For each client with several updates, the number of updates that trained each coordinate [d].
+        # For each client with several updates, the number of them that trained each coordinate [d].
         self._counts: dict[int, Vector] = {}
         # The weights of each client's updates.
         self._weights: dict[int, list[float]] = {}
@@ -97,7 +96,7 @@ class RobustAggregator(Aggregator):
         return 1
 
     def count_tolerated(self, clients: int) -> int | None:
-        """Return how many attackers among `clients` clients the rule withstands; None if it has no such number."""
+        """Return the number of attackers among `clients` clients that the rule withstands; None if unknown."""
         return None
 
     @property
@@ -120,7 +119,7 @@ class RobustAggregator(Aggregator):
     def _mean_with_earlier(self, client: int, row: Vector) -> Vector:
         """Return the mean [d] of the client's new row and its earlier rows of this buffer.
 
-        The mean of a coordinate is over the rows that have it. It is NaN if no row has it.
+        A coordinate's mean is over the rows that have it, NaN if none has it.
         """
         earlier = self._rows[client]
         if client not in self._counts:
@@ -137,7 +136,7 @@ class RobustAggregator(Aggregator):
         return self.take_result()
 
     def take_result(self) -> tuple[Vector, Mask]:
-        """Return the combined delta [d] and the mask [d] of coordinates to change, and remove all rows."""
+        """Return the combined delta [d] and the mask [d] of coordinates to change. Remove all rows."""
         clients = sorted(self._rows)
         weights = np.array([float(np.mean(self._weights[client])) for client in clients])
         rows = [self._rows[client] for client in clients]
@@ -155,17 +154,16 @@ class RobustAggregator(Aggregator):
         """Return the combined delta [d], with NaN on the coordinates that keep their values."""
 
     def memory(self, size: int, clients: int) -> int:
-        # Each client has a row and counts, with 4 bytes per coordinate each. The result and the masks take 24 bytes per
-        # coordinate.
+        # Bytes per coordinate: 4 for each client's row, 4 for its counts, and 24 for the result and the masks.
         return size * (8 * clients + 24)
 
 
 def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> Numbers:
-    """Apply a function to the rows, one chunk of coordinates after another, and return the joined results [d].
+    """Apply a function to the rows in chunks of coordinates. Return the joined results [d].
 
     Args:
-        rows: The rows, n arrays [d].
-        work: A function that maps a chunk [n, k] to its result [k].
+        rows: n rows [d].
+        work: A function from a chunk [n, k] to its result [k].
     """
     result = np.empty(rows[0].size)
 
@@ -177,7 +175,7 @@ def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> N
 
 
 def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
-    """Return, for each coordinate, the median over the rows that have it, or NaN if fewer than `min_coverage` do."""
+    """Return each coordinate's median over the rows that have it; NaN if fewer than `min_coverage` do."""
 
     def chunk_median(block: Numbers) -> Numbers:
         counts = count_rows(block)
@@ -187,11 +185,11 @@ def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
 
 
 def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers:
-    """Return the median of each column of sorted values.
+    """Return the median of each column of sorted values; NaN for a column of NaN.
 
     Args:
         ordered: The values [n, k], ascending in each column, with NaN at the end.
-        counts: The number of values that are not NaN in each column [k]. The median of a column of NaN is NaN.
+        counts: The number of values that are not NaN in each column [k].
     """
     low = np.maximum(counts - 1, 0) // 2
     high = np.minimum(counts // 2, len(ordered) - 1)
@@ -206,7 +204,7 @@ def count_rows(block: Numbers) -> npt.NDArray[np.int64]:
 
 
 def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -> Numbers:
-    """Return, for each coordinate, the weighted mean of the rows that have it, or NaN if none has it.
+    """Return each coordinate's weighted mean over the rows that have it; NaN if none has it.
 
     Args:
         rows: The rows, n arrays [d].
@@ -229,10 +227,10 @@ def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -
 def measure_rows(
     rows: Rows, centre: npt.NDArray[np.floating] | None = None, sent: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return the norm [n] of each row, and the share [n] of all sent coordinates that the row has.
+    """Return each row's norm [n], and its share [n] of all sent coordinates.
 
     Args:
-        rows: The rows, n arrays [d].
+        rows: n rows [d].
         sent: Number of coordinates that clients can send; None for d.
         centre: A vector [d] that is subtracted from each row; None for 0.
     """
@@ -255,5 +253,5 @@ def measure_rows(
 
 
 def stack_chunk(rows: Rows, piece: slice) -> Numbers:
-    """Return the rows on a range of k coordinates as one array [n, k]."""
+    """Return the coordinates `piece` of the rows as one array [n, k]."""
     return np.stack([row[piece] for row in rows]).astype(np.float64)

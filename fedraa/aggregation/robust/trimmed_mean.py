@@ -20,7 +20,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
 from fedraa.numbers import Count
 
-# This value is added before rounding down, because 0.29 * 100 is 28.999999999999996 in floating point and must give 29.
+# Added before rounding down, because 0.29 * 100 is 28.999999999999996 in floating point.
 ROUNDING = 1e-9
 
 
@@ -31,8 +31,8 @@ class TrimmedMean(RobustAggregator):
 
     Attributes:
         trim: The share of the values that is removed at each end.
-        min_coverage: A coordinate that fewer clients trained keeps its value. By default, a coordinate keeps its value
-            if so few clients trained it that none of their values would be removed.
+        min_coverage: A coordinate that fewer clients trained keeps its value. None: the number of clients from which at
+            least one value is removed at each end.
     """
 
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2

@@ -7,13 +7,14 @@ They are DoG (Ivgi, Hinder, Carmon 2023), LDoG (DoG for each tensor) and DoWG (K
     DoWG:  v <- v + r^2 * ||g||^2;  eta = r^2 / sqrt(v)
     x   <- x - eta * g
 
-x has the weights, x_0 the received weights, and g is the gradient.
+x has the weights, x_0 the received weights, and g is the gradient. Norms are over the coordinates that the task trains.
 
 By default x_0, r and the sum (G or v) start again in every task. The first steps are only about alpha * ||x_0|| long,
-so the weights hardly change in a task of few steps. If `local_optimizer_state` is keep, r and the sum of a client
-continue from task to task, and x_0 remains the weights that the client received for its first task. Norms are over the
-coordinates that the task trains. The papers also average the weights of all steps, which is not done here. The option
-`polyak_fraction` averages the global model instead.
+so the weights hardly change in a task of few steps. If `local_optimizer_state` is keep, r, the sum and x_0 continue
+from the client's first task.
+
+The papers also average the weights of all steps. These optimizers do not; the option `polyak_fraction` averages the
+global model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,11 +84,11 @@ class DoG(LocalOptimizer):
             tensor.sub_(change.mul_(length))
 
     def _term(self, radius: Tensor, norm: Tensor) -> Tensor:
-        """Return the term that a gradient with the norm `norm` adds to the sum G or v."""
+        """Return what a step adds to the sum of squared gradient norms. DoWG weights it by the squared radius."""
         return norm.square()
 
     def _step(self, radius: Tensor) -> Tensor:
-        """Return the numerator of the learning rate: r for DoG, r^2 for DoWG."""
+        """Return the numerator of the learning rate: the radius for DoG, its square for DoWG."""
         return radius
 
 

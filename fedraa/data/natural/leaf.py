@@ -20,7 +20,7 @@ import numpy as np
 
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, locate_error
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 
 Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
 """A function that converts the x and the y of one user, or raises ValueError."""
@@ -39,7 +39,7 @@ class LeafSplit:
 
     @property
     def owners(self) -> list[str]:
-        """Return the user of every sample, [samples]."""
+        """Return the name of each sample's user."""
         owners: list[str] = np.repeat(self.users, [len(y) for y in self.y]).tolist()
         return owners
 
@@ -98,7 +98,7 @@ def _read_split(folder: Path, convert: Convert) -> LeafSplit:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(content(path))
+        data = json.loads(read_regular_file(path))
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"it cannot be read as JSON ({error})") from None
     if not isinstance(data, dict) or not isinstance(data.get("users"), list) or "user_data" not in data:

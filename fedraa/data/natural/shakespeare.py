@@ -18,7 +18,7 @@ from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import Rows
 from fedraa.data.tree import Array
 from fedraa.errors import InputError
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 
 GET = "hf download flwrlabs/shakespeare --repo-type dataset --local-dir shakespeare, or preprocess.sh of LEAF"
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -136,7 +136,7 @@ def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], li
 def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
     """Return the training and the test windows in a file of plays, and each window's role."""
     try:
-        plays = content(path).decode().replace("\r\n", "\n")
+        plays = read_regular_file(path).decode().replace("\r\n", "\n")
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"it cannot be read as text ({error})") from None
     speeches: dict[str, list[str]] = defaultdict(list)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.errors import InputError
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 
 def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
@@ -34,7 +34,7 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
     frames = []
     for path in files:
         try:
-            refuse_no_file(path)
+            refuse_irregular_file(path)
             if path.suffix == ".csv":
                 frame = pd.read_csv(path, usecols=list(columns), dtype=str, keep_default_na=False)
             else:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.component_errors import unknown_component
+from fedraa.components.component_errors import unknown_component_error
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import KIND
 from fedraa.data.partition.dirichlet import Dirichlet
@@ -59,7 +59,7 @@ def _from_short(text: str) -> Partitioner:
     """Return the partitioner for a text `name:number`, such as `dirichlet:0.1`."""
     name, _, written = (part.strip() for part in text.partition(":"))
     if name not in _BUILTIN:
-        raise unknown_component("partition", name, _BUILTIN)
+        raise unknown_component_error("partition", name, _BUILTIN)
     if name not in _NUMBER:
         raise InputError("partition", f"{name} takes no number", got=text, hint=f"use --partition {name}")
     partitioner: Partitioner = PARTITIONERS.resolve({KIND: name, _NUMBER[name]: _parse_number(text, written)})
@@ -141,7 +141,8 @@ def divide_samples(
     if unknown.size and not isinstance(partitioner, Natural):
         problem = f"they contain class {unknown[0]}, which has no training sample"
         raise InputError("test labels", problem, hint="add training samples of this class, or remove its test samples")
-    if clients > len(labels_train):
+    # Natural data have fewer clients than samples, so that their partitioner has a tighter limit.
+    if clients > len(labels_train) and not isinstance(partitioner, Natural):
         expected = f"{len(labels_train)} at most, the number of training samples"
         raise InputError("clients", got=clients, expected=expected, hint="use fewer clients or more data")
     return partitioner.deal(labels_train, labels_test, clients, np.random.default_rng(seed))

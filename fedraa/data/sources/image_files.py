@@ -12,7 +12,7 @@ import numpy as np
 
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, locate_error
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def _open_image(path: Path) -> Iterator[Any]:
     from PIL import Image
 
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         image = Image.open(path)
         _refuse_deep(image)
     # A decoder can raise any exception.

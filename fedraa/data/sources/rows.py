@@ -15,7 +15,7 @@ from fedraa.data.check import NUMBER_WORDS
 from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
 from fedraa.data.tree import Array, Tree, list_leaves, map_tree, refuse_masked, take_rows
 from fedraa.errors import InputError, locate_error
-from fedraa.reading import refuse_no_file
+from fedraa.reading import refuse_irregular_file
 
 Index = npt.NDArray[np.int64]
 
@@ -329,7 +329,7 @@ def open_array(path: Path) -> Array:
         InputError: The file does not contain an array of rows.
     """
     try:
-        refuse_no_file(path)
+        refuse_irregular_file(path)
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(str(path), "there is no such file") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.errors import InputError
-from fedraa.reading import content
+from fedraa.reading import read_regular_file
 
 DELIMITERS = ",;\t|"
 DIVIDED_BY = "a comma, a semicolon, a tab or a bar"
@@ -142,7 +142,7 @@ def list_names(names: Collection[Any]) -> str:
 
 def _read_text(path: str) -> str:
     try:
-        data = content(Path(path))
+        data = read_regular_file(Path(path))
     except FileNotFoundError:
         raise InputError(path, "there is no such file") from None
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Stores, which hold the parameters of an asynchronous server: in its process, or on several server shards."""
+"""Stores hold the parameters of an asynchronous server, in its process or on several server shards."""

@@ -1,4 +1,4 @@
-"""The interface of a store, which holds the parameters of an asynchronous server, and the store in this process."""
+"""The interface of a store, and the store that holds an asynchronous server's parameters in its process."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ An executor may put the buffer into memory that all workers can read.
 class Store(Protocol):
     """The owner of an asynchronous server's parameters.
 
-    Calls take effect in their order: a result includes all updates of earlier calls.
+    A result of a call includes all updates of earlier calls.
     """
 
     @property
@@ -35,7 +35,7 @@ class Store(Protocol):
         """The current full model [d]."""
 
     def cut(self, assignment: Assignment, version: int) -> Buffer:
-        """Return the submodel's parameters. For the same submodel and version, the result is the same object."""
+        """Return the submodel's parameters. Calls with the same submodel and version return the same object."""
 
     def apply_update(
         self,
@@ -58,19 +58,19 @@ class Store(Protocol):
         """
 
     def drop(self, task: Task) -> None:
-        """Discard the buffers of a task that failed."""
+        """Discard the buffers of a failed task."""
 
     def leave(self, client: int) -> None:
         """Remove a quarantined client from the rule's state."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
-        """Return the values of the buffers of tasks in flight, by task. Tasks with the same buffer share one array."""
+        """Return the values of the tasks' buffers, by task number. Tasks with the same buffer share one array."""
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        """Put the buffers of tasks in flight into this store, after a resume. Return the tasks with the new buffers."""
+        """Put the buffers of a checkpoint's tasks into this store. Return the tasks with the new buffers."""
 
     def mean(self) -> RunningMean:
-        """Return a running mean of all versions of the parameters after this call. Call this method only once."""
+        """Return a running mean of all later versions of the parameters. Call this method only once."""
 
     def state(self) -> State:
         """Return the state for a checkpoint, without the parameters."""
@@ -81,12 +81,12 @@ class Store(Protocol):
     def report(self) -> list[dict[str, object]]:
         """Return a row for each server shard: its node, and how often workers fetched and sent parameters.
 
-        Without shards, the result is empty.
+        Without shards, the list is empty.
         """
 
 
 def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
-    """Return the tasks of a checkpoint, with the array of each task replaced by a buffer that `make` returns.
+    """Return a checkpoint's tasks, with each task's array replaced by a buffer from `make`.
 
     Tasks of the same step and fragment with the same array get the same buffer.
     """
@@ -101,10 +101,9 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
 
 
 def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-    """Apply an update by a rule, and check the result and the model, because the rule may be a custom one.
+    """Apply an update by a rule, which may be a custom one. Check the result and the model.
 
-    A new version of the model is checked for values that are not finite. This is not necessary if the rule is
-    `bounded_by_weight` and the weight is at most 1.
+    The values of a new version are not checked if the rule is `bounded_by_weight` and the weight is at most 1.
 
     Args:
         rule: The rule.
@@ -141,7 +140,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
 
 
 class LocalStore:
-    """A store in this process. It copies each version of a fragment once, for all tasks that carry this version."""
+    """A store in this process. It copies each version of a fragment once, for all of its tasks."""
 
     def __init__(  # noqa: PLR0913 - a call names its arguments
         self,
@@ -161,15 +160,15 @@ class LocalStore:
 
         Args:
             params: The model [d], which the rule changes in place.
-            fragments: The fragments from which a scheduler chooses. Empty if a submodel is drawn for every task.
+            fragments: The fragments from which a scheduler chooses; empty if a submodel is drawn for every task.
             rule: Applies the updates.
             sizes: Number of samples of each client [N].
             share: Makes the buffers that tasks carry.
-            at_a_time: Number of clients that train at the same time. None means all.
-            shared: True for the coordinates [d] that clients send. None: all are sent.
-            noisy_sum: The clipping and the noise of central privacy. None without central privacy.
+            at_a_time: Number of clients that train at the same time; None for all.
+            shared: Mask [d] of the coordinates that clients send; None for all.
+            noisy_sum: The clipping and the noise of central privacy; None without it.
             tensors: The shape of each tensor of the model.
-            probabilities: The probability with which the server draws each client [N]. None if it is unknown.
+            probabilities: The probability with which the server draws each client [N]; None if unknown.
         """
         self.params = params
         self._fragments = fragments
@@ -208,7 +207,7 @@ class LocalStore:
             values = copy_coordinates(self.params, where_of(submodel))
             with convert_errors("async_rule", self._rule):
                 self._rule.look_ahead(values, where_of(submodel))
-            # A read-only array cannot change while a checkpoint is written, so no copy of it is needed.
+            # A read-only array needs no copy while a checkpoint is written.
             values.flags.writeable = False
             self._cuts[submodel] = self._share(values)
         return self._cuts[submodel]

@@ -1,4 +1,4 @@
-"""The division of a model among server shards, and the operations of one shard on its coordinates."""
+"""The division of a model among server shards, and the operations of one shard."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fedraa.server.mixing import add_delta, blend_weights, update_mean
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
 
-# A shard remembers the numbers of at most this many finished tasks.
+# Maximum number of finished tasks that a shard remembers.
 MAX_CLOSED_TASKS = 1024
 
 
@@ -36,8 +36,8 @@ class Piece:
 class Split:
     """The division of a model among shards.
 
-    A coordinate is on shard j % shards, where j is the first fragment that contains the coordinate. Coordinates that
-    are in all fragments are therefore on shard 0. Coordinates in no fragment are never trained and are on no shard.
+    A coordinate is on shard j % shards, where j is the first fragment that contains it. Coordinates in no fragment are
+    never trained and are on no shard.
 
     Attributes:
         own: For each shard, its coordinates, ascending.
@@ -49,7 +49,7 @@ class Split:
 
     @classmethod
     def of(cls, indices: Sequence[Index], size: int, shards: int) -> "Split":
-        """Return the split of a model.
+        """Divide a model among shards.
 
         Args:
             indices: The coordinates [k] of each fragment.
@@ -79,7 +79,12 @@ def _positions_in(wanted: Index, places: Index) -> Index:
 
 
 def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector:
-    """Return the buffer [k] of a fragment. `places` has the positions in the buffer of the values of each piece."""
+    """Return the buffer [k] of a fragment.
+
+    Args:
+        places: The positions in the buffer of each piece's values.
+        pieces: The values.
+    """
     buffer = np.empty(sum(map(len, places)), np.float32)
     for place, piece in zip(places, pieces, strict=True):
         buffer[place] = piece
@@ -89,8 +94,8 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 class Shard:
     """A holder of some of the model's coordinates.
 
-    It sends pieces of fragments to workers, and mixes trained pieces into its coordinates. If a worker pushes (sends) a
-    trained piece, the shard keeps this piece until the server calls `mix` or `forget_task` for the piece's task.
+    It sends pieces of fragments to workers, and mixes trained pieces into its coordinates. It keeps a piece that a
+    worker pushed (sent) until the server calls `mix` or `forget_task` for the piece's task.
 
     Args:
         params: The initial values of the shard's coordinates [d_s].
@@ -120,7 +125,7 @@ class Shard:
         self._common = common or [None] * len(where)
         self._shared_weight = shared_weight
         self._pushed: dict[int, dict[str, Vector]] = {}
-        # The last tasks that were mixed in or forgotten. If a push for one of them arrives late, it is not kept.
+        # The last mixed or forgotten tasks, whose late pushes are ignored.
         self._closed: deque[int] = deque(maxlen=MAX_CLOSED_TASKS)
         self._mean: Vector | None = None
 
@@ -129,7 +134,7 @@ class Shard:
         return np.array(self.params[index_of(self._coordinates_of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
-        """Check a trained piece, keep it if it is valid, and return the check result. A repeated push has no effect.
+        """Check a trained piece, and keep a valid one. A repeated push has no effect.
 
         Args:
             task: The number of the task.
@@ -146,7 +151,7 @@ class Shard:
         return receipt
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
-        """Mix the piece of one push into the coordinates, and discard all other pushes for the task.
+        """Mix one pushed piece into the coordinates, and discard all other pushes for its task.
 
         Args:
             fragment: The fragment of the task.
@@ -163,26 +168,26 @@ class Shard:
             blend_weights(self.params, where, piece, weight)
 
     def forget_task(self, task: int) -> None:
-        """Discard all pushes for a task that failed."""
+        """Discard all pushes for a failed task."""
         self._pushed.pop(task, None)
         self._closed.append(task)
 
     def average(self) -> None:
-        """Start a running mean, which includes all later versions of the parameters."""
+        """Start a running mean of all later versions of the coordinates."""
         self._mean = self.params.copy()
 
     def follow(self, share: float) -> None:
-        """Update the mean: mean <- mean + share * (theta - mean)."""
+        """Update the mean: mean <- mean + share * (theta - mean). theta are the coordinates."""
         assert self._mean is not None
         update_mean(self._mean, self.params, share)
 
     def mean(self) -> Vector:
-        """Return the mean [d_s]."""
+        """Return the running mean [d_s]."""
         assert self._mean is not None
         return self._mean
 
     def load_mean(self, mean: Vector) -> None:
-        """Set the mean [d_s]."""
+        """Set the running mean [d_s]."""
         self._mean = np.array(mean)
 
     def load(self, params: Vector, pulls: int, pushes: int) -> None:

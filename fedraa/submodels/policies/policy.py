@@ -18,7 +18,7 @@ from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError, Uncuttable
 from fedraa.messages import ExtraBuffers, Update, Vector
-from fedraa.numbers import of_python
+from fedraa.numbers import to_python_value
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
@@ -259,11 +259,11 @@ class Capacities:
     redraw: bool = False
 
     def __post_init__(self) -> None:
-        levels: Any = of_python(self.levels)
+        levels: Any = to_python_value(self.levels)
         if not isinstance(levels, tuple):
             levels = (levels,)
         object.__setattr__(self, "levels", levels)
-        object.__setattr__(self, "redraw", of_python(self.redraw))
+        object.__setattr__(self, "redraw", to_python_value(self.redraw))
         if self.levels != AUTO:
             for level in self.levels:
                 if not _is_share(level):

@@ -13,7 +13,7 @@ from functools import partial
 from types import FunctionType, MappingProxyType
 from typing import Any
 
-from fedraa.components.text import path_of
+from fedraa.components.text import import_path_of
 from fedraa.errors import InputError
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
 from fedraa.submodels.tracing.accept import first_line
@@ -160,7 +160,7 @@ def described_rules() -> dict[str, str] | None:
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
         return None
-    return {name: f"{path_of(rule)} {_digest_code(rule)}" for name, rule in own.items()}
+    return {name: f"{import_path_of(rule)} {_digest_code(rule)}" for name, rule in own.items()}
 
 
 def _digest_code(rule: Rule) -> str:

@@ -139,7 +139,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the labels after applying a function that moves elements."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
-        raise ValueError(f"labels: {name} by a tensor without values")
+        raise ValueError(f"labels: {name} takes an index or a mask whose values are unknown while the model is traced")
     if name in ("T", "mT"):
         return getattr(labels, name)
     # `view` may fail for labels, because their strides differ from the tensor's.

@@ -22,7 +22,7 @@ from benchmarks.studies.claims import (
 )
 from benchmarks.studies.forest import draw_rows
 from benchmarks.studies.interval import confidence_interval
-from benchmarks.studies.paper_pages import DOCS, format_pages, load_papers, write_claims
+from benchmarks.studies.paper_pages import DOCS, format_pages, judge_claims, load_papers, write_claims
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale
 from benchmarks.studies.results import RESULTS, Line, Result, mean_accuracies, read_result, read_results
@@ -309,6 +309,11 @@ def test_reason_names_a_study_with_results(claim: PaperClaim) -> None:
     named = re.findall(r"`(\w+)`", claim.why)
     assert named
     assert set(named) <= set(read_results())
+
+
+def test_claims_that_are_the_other_way_round_have_a_reason() -> None:
+    judged = judge_claims(CLAIMS, read_results())
+    assert [one.claim.says for one in judged if one.verdict == OTHER_WAY and not one.claim.why] == []
 
 
 COMMITTED = [result for result in map(read_result, sorted(RESULTS.glob("*.csv"))) if result]

@@ -125,9 +125,9 @@ def test_busy_shares_equal_a_fine_grid() -> None:
 
 def test_idle_share_counts_all_clients() -> None:
     log = timeline_of([(0, 0, 0.0, 2.0), (1, 0, 0.0, 1.0), (0, 0, 3.0, 4.0)])
-    assert log.idle_share(2) == pytest.approx(1 - 4 / 8)
-    assert TaskTimeline().idle_share(2) is None
-    assert timeline_of([(0, 0, 0.0, None), (1, 0, 2.0, 4.0)]).idle_share(2) == pytest.approx(1 - 6 / 8)
+    assert log.idle_fraction(2) == pytest.approx(1 - 4 / 8)
+    assert TaskTimeline().idle_fraction(2) is None
+    assert timeline_of([(0, 0, 0.0, None), (1, 0, 2.0, 4.0)]).idle_fraction(2) == pytest.approx(1 - 6 / 8)
 
 
 def test_staleness_is_counted_in_bars() -> None:

@@ -41,7 +41,7 @@ def test_row_of_a_run_agrees_with_its_report(sample_runs: Path) -> None:
     assert (shown["step"], shown["tasks"], shown["faults"]) == (total["steps"], total["tasks"], total["faults"])
     assert shown["bytes"] == total["bytes_down"] + total["bytes_up"]
     assert shown["staleness"] == pytest.approx(total["staleness_mean"], rel=1e-6)
-    assert shown["idle"] == pytest.approx(report.idle_share, abs=1e-6)
+    assert shown["idle"] == pytest.approx(report.idle_fraction, abs=1e-6)
     # A row is typed as a mapping of objects.
     assert shown["last"]["accuracy"] == pytest.approx(total["accuracy"], rel=1e-6)  # type: ignore[index]
     assert shown["best"] == pytest.approx(total["best_accuracy"], rel=1e-6)

@@ -11,7 +11,7 @@ from refusals import refuses
 
 from fedraa.api import resume, run
 from fedraa.callbacks import Callback, EarlyStopping, Event, Limits, Progress, RunStart
-from fedraa.callbacks.events import event_of, metrics_of
+from fedraa.callbacks.events import read_metrics, to_event
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.replay.replay import replay
@@ -132,9 +132,9 @@ def test_a_callback_is_told_the_log_in_its_order(tmp_path: Path) -> None:
 
 
 def test_an_event_has_the_values_of_the_log_and_a_figure_that_is_not_finite_is_nan() -> None:
-    event = event_of({"seq": 3, "kind": "eval", "t": 1.0, "wall": 9.0, "step": 4, "loss": None, "widths": (1, 2)})
+    event = to_event({"seq": 3, "kind": "eval", "t": 1.0, "wall": 9.0, "step": 4, "loss": None, "widths": (1, 2)})
     assert event == {"kind": "eval", "t": 1.0, "step": 4, "loss": None, "widths": [1, 2]}
-    assert str(metrics_of({"kind": "eval", "t": 1.0, "step": 4, "loss": None})) == str({"loss": nan})
+    assert str(read_metrics({"kind": "eval", "t": 1.0, "step": 4, "loss": None})) == str({"loss": nan})
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import fedraa
-from fedraa.cli.flags import OWN, POSITIONAL, flags_of
+from fedraa.cli.flags import OWN, POSITIONAL, list_flags
 from fedraa.cli.help import EVERYDAY, FURTHER
 from fedraa.cli.main import COMMAND_GROUPS, COMMANDS, main
 
@@ -60,7 +60,7 @@ def test_help_shows_everyday_options_in_70_lines(
     places = [lines.index(heading) for heading in EVERYDAY]
     assert places == sorted(places)
     shown = re.findall(r"^  (--[\w-]+)", "\n".join(lines), re.MULTILINE)
-    own = [flag.option for flag in flags_of(COMMANDS[name]) if flag.group == OWN]
+    own = [flag.option for flag in list_flags(COMMANDS[name]) if flag.group == OWN]
     everyday = [option for options in EVERYDAY.values() for option in options]
     assert 20 <= len(everyday) <= 25
     assert shown == [option for option in everyday if option in shown] + own
@@ -76,7 +76,7 @@ def test_help_all_shows_everyday_options_then_every_other_one_by_section(
     places = [further.index(f"\n{section}\n") for section in SECTIONS]
     assert places == sorted(places)
     shown = re.findall(r"^  (--[\w-]+)", everyday + further, re.MULTILINE)
-    assert sorted(shown) == sorted(flag.option for flag in flags_of(COMMANDS[name]) if flag.group != POSITIONAL)
+    assert sorted(shown) == sorted(flag.option for flag in list_flags(COMMANDS[name]) if flag.group != POSITIONAL)
 
 
 def test_help_after_submit_is_that_of_the_submitted_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,18 +103,18 @@ def test_help_of_a_command_that_sets_the_method_does_not_offer_it(capsys: pytest
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_flag_has_one_sentence_with_its_default(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(f"{name} --help-all", capsys)
-    for flag in flags_of(COMMANDS[name]):
+    for flag in list_flags(COMMANDS[name]):
         assert flag.name in shown
         assert flag.text.endswith(".")
         assert not re.search(r"[.?!] [A-Z]", flag.text), flag.text
         if flag.group != POSITIONAL:
             assert bool(flag.default) != bool(re.search(r"\((?:default: .+|required)\)\.$", flag.text)), flag.name
-    positional = [flag.name for flag in flags_of(COMMANDS[name]) if flag.group == POSITIONAL]
+    positional = [flag.name for flag in list_flags(COMMANDS[name]) if flag.group == POSITIONAL]
     assert f"usage: fedraa {' '.join([name, *positional])} [options]" in shown
 
 
 def test_flags_of_check() -> None:
-    assert [flag.typed for flag in flags_of(COMMANDS["check"])] == ["COMPONENT", "--as TEXT", "--ray, --no-ray"]
+    assert [flag.typed for flag in list_flags(COMMANDS["check"])] == ["COMPONENT", "--as TEXT", "--ray, --no-ray"]
 
 
 def test_callbacks_receive_each_step_before_training(tmp_path_factory: pytest.TempPathFactory) -> None:

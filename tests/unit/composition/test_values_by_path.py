@@ -7,7 +7,7 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.composition.overrides import SHORTCUTS, foreign_names, path_of, set_values, values_by_path
+from fedraa.composition.overrides import SHORTCUTS, find_path, names_that_method_lacks, set_values, values_by_path
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.methods.fed_quilt import DeltaMix
@@ -65,7 +65,7 @@ def test_a_shortcut_and_its_path_give_equal_methods(method: str, field: str, pat
     by_field = resolve_method(Experiment(method=method, **{field: value}))
     assert by_field == resolve_method(Experiment(method=method, override={path: value}))
     assert by_field != resolve_method(Experiment(method=method))
-    assert path_of(fl.method(method), field) == path
+    assert find_path(fl.method(method), field) == path
 
 
 def test_values_take_the_types_of_their_fields() -> None:
@@ -139,8 +139,8 @@ def test_momentum_by_path_is_refused_beside_an_optimizer_without_it() -> None:
 def test_foreign_names_follow_the_components_that_are_set() -> None:
     method = fl.method("fedavg")
     values = {"submodel.stride": 2, "mixing": 0.3, "local.clip": 1.0}
-    assert foreign_names(method, values) == {"submodel.stride", "mixing"}
-    assert foreign_names(method, values | {"submodel": "rolling"}) == {"mixing"}
+    assert names_that_method_lacks(method, values) == {"submodel.stride", "mixing"}
+    assert names_that_method_lacks(method, values | {"submodel": "rolling"}) == {"mixing"}
 
 
 @dataclass

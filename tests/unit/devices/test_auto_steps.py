@@ -98,7 +98,7 @@ class Seen(Trainer):
     """A trainer that records the order of samples of each task."""
 
     def order(self, task: Task, samples: int) -> list[int]:
-        return np.concatenate([rows for batches in self._epochs(task, samples) for rows in batches]).tolist()
+        return np.concatenate([rows for batches in self._iter_epochs(task, samples) for rows in batches]).tolist()
 
 
 def task(first: int, steps: int | None) -> Task:

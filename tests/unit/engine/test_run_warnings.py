@@ -19,7 +19,7 @@ from fedraa.engine.run_warnings import find_probabilities, find_stacked_convolut
 from fedraa.errors import RunWarning
 from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
 from fedraa.report.runs import load_groups
-from fedraa.report.tables import by_run, table_metrics
+from fedraa.report.tables import make_run_table, table_metrics
 from fedraa.rundir.summary import NO_STEP
 
 RNG = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytes
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["note"] == NO_STEP
     assert "consistent" in fl.replay(tmp_path / "run")
     groups = load_groups([tmp_path / "run"])
-    table = by_run(groups, table_metrics(groups, {}))
+    table = make_run_table(groups, table_metrics(groups, {}))
     assert table.frame["method"].tolist() == [f"fedavg ({NO_STEP})"]
     assert table.frame["ended_by"].tolist() == [f"time: {NO_STEP}"]
 

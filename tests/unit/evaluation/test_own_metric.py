@@ -27,7 +27,7 @@ from fedraa.objectives import MetricSpec
 from fedraa.replay.replay import Inconsistent, replay
 from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL
 from fedraa.report.runs import load_groups
-from fedraa.report.tables import by_method, by_run
+from fedraa.report.tables import make_method_table, make_run_table
 from fedraa.report.tables import table_metrics as report_columns
 from fedraa.rundir.event_log import EVAL_COLUMNS
 from fedraa.rundir.history import History
@@ -117,11 +117,11 @@ def test_they_are_in_the_tables_of_a_report(history: History, tmp_path: Path) ->
     plain = fl.run(fl.Experiment(**SMALL, method="fedasync", out=tmp_path / "run"))
     groups = load_groups([history.directory, plain.directory])
     columns = report_columns(groups, {})
-    table = by_method(groups, columns)
+    table = make_method_table(groups, columns)
     place = table.columns.index("top2")
     assert table.rows[0][place].text == f"{history.evals['top2'].iloc[-1]:.4g}"
     assert table.rows[1][place].text == "–"
-    assert by_run(groups, columns).frame["surprise"].tolist() == [
+    assert make_run_table(groups, columns).frame["surprise"].tolist() == [
         pytest.approx(history.evals["surprise"].iloc[-1]),
         pytest.approx(math.nan, nan_ok=True),
     ]
@@ -178,7 +178,7 @@ def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
     groups = load_groups([history.directory])
     plain = {*summarise_run(history)} | {*FROM_SUMMARY, *PER_CELL, *EVAL_COLUMNS} | kinds
     tables = {column.name for column in report_columns(groups, {load_groups([history.directory])[0].first: 1.0})}
-    frames = {*by_run(groups, []).frame.columns, *groups[0].first.evals.columns}
+    frames = {*make_run_table(groups, []).frame.columns, *groups[0].first.evals.columns}
     own = set(history.summary["metrics"])  # type: ignore[call-overload]
     assert plain | (tables | frames) - own <= TAKEN
     assert {*MetricSpec().columns} <= TAKEN

@@ -150,7 +150,7 @@ def sampled(scheduler: str, client: int) -> int | None:
 def test_async_ledger_decides_as_the_reference(scheduler: str, moves: Moves, limit: int | None, retries: int) -> None:
     setting = Setting(scheduler, retries, limit)
     ledger = setting.async_ledger()
-    reference = AsyncChecker(setting, Tasks(setting, setting.concurrency.first()))
+    reference = AsyncChecker(setting, Tasks(setting, setting.concurrency.first_clients()))
     waiting = deque(ledger.first_clients())
     for pick, result in [*moves, (0, "version")]:
         while waiting:

@@ -115,14 +115,14 @@ def test_each_client_has_its_share_of_the_updates_however_slow_it_is() -> None:
     """Clients take 1, 2 and 9 units of time. Each queue serves one task at a time."""
     probabilities, durations = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2, 9])
     queues = RoutedTasks(probabilities, 3, seed=0)
-    ends = {client: float(durations[client]) for client in queues.first()}
+    ends = {client: float(durations[client]) for client in queues.first_clients()}
     assert sorted(ends) == [0, 1, 2]
     counts = np.zeros(3)
     for task in range(4000):
         client = min(ends, key=ends.__getitem__)
         now = ends.pop(client)
         counts[client] += 1
-        for started in queues.next(client, task, ()):
+        for started in queues.next_clients(client, task, ()):
             assert started not in ends
             ends[started] = now + float(durations[started])
         assert queues._queues.sum() == 3
@@ -132,15 +132,15 @@ def test_each_client_has_its_share_of_the_updates_however_slow_it_is() -> None:
 
 def test_tasks_of_a_quarantined_client_go_to_other_clients() -> None:
     queues = RoutedTasks(np.full(4, 0.25), 4, seed=1)
-    queues.first()
+    queues.first_clients()
     for task in range(6):
-        queues.next(0 if queues._queues[0] else 1, task, ())
+        queues.next_clients(0 if queues._queues[0] else 1, task, ())
     queues._queues[:] = (1, 3, 0, 0)
-    started = queues.next(1, 99, {1, 3})
+    started = queues.next_clients(1, 99, {1, 3})
     assert queues._queues[1] == queues._queues[3] == 0
     assert queues._queues.sum() == 4
     assert set(started) <= {2}
-    assert queues.next(0, 100, {0, 1, 2, 3}) == ()
+    assert queues.next_clients(0, 100, {0, 1, 2, 3}) == ()
 
 
 def test_routing_of_rounds_draws_clients_by_their_speed() -> None:

@@ -24,8 +24,8 @@ from fedraa.report.command import run_command
 from fedraa.report.comparison import comparison_pictures, hold_last, mean_curve
 from fedraa.report.landscape import measure_sharpness, measure_surface
 from fedraa.report.runs import Run, load_groups
-from fedraa.report.statistics import half_interval95, mean_or_nan, welch_of, welch_p_value
-from fedraa.report.tables import Cell, Table, by_method, configuration_tables, table_metrics
+from fedraa.report.statistics import half_width95, mean_or_nan, welch_p_value, welch_p_value_of_summaries
+from fedraa.report.tables import Cell, Table, configuration_tables, make_method_table, table_metrics
 from fedraa.report.timeline import select_clients, window_end
 from fedraa.rundir.digests import write_seal
 from fedraa.rundir.file_names import CONFIG
@@ -45,10 +45,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_interval_is_the_textbook_one() -> None:
     # 1, 2, 3: standard deviation 1, and Student's 97.5 % quantile for 2 degrees of freedom is 4.303.
-    assert half_interval95([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+    assert half_width95([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
     assert mean_or_nan([1.0, 2.0, 3.0]) == 2
-    assert half_interval95([1.0]) is None
-    assert half_interval95([1.0, math.inf]) is None
+    assert half_width95([1.0]) is None
+    assert half_width95([1.0, math.inf]) is None
 
 
 def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
@@ -61,11 +61,11 @@ def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
 
 def test_welch_of_means_and_intervals_is_that_of_the_values() -> None:
     a, b = [1.0, 2.0, 4.0], [3.0, 5.5, 6.0, 9.0]
-    known = [(mean_or_nan(values), half_interval95(values), len(values)) for values in (a, b)]
-    assert welch_of(*known) == pytest.approx(welch_p_value(a, b))
-    assert welch_of(known[0], (math.inf, None, 3)) is None
-    assert welch_of((1.0, 0.0, 2), (2.0, 0.0, 2)) is None
-    assert welch_of(known[0], (1.0, None, 1)) is None
+    known = [(mean_or_nan(values), half_width95(values), len(values)) for values in (a, b)]
+    assert welch_p_value_of_summaries(*known) == pytest.approx(welch_p_value(a, b))
+    assert welch_p_value_of_summaries(known[0], (math.inf, None, 3)) is None
+    assert welch_p_value_of_summaries((1.0, 0.0, 2), (2.0, 0.0, 2)) is None
+    assert welch_p_value_of_summaries(known[0], (1.0, None, 1)) is None
 
 
 def test_runs_are_grouped_over_seeds(runs: Path) -> None:
@@ -133,8 +133,8 @@ def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
     paid = sum(down[line["task"]] + line["bytes_up"] for line in lines if line["kind"] == "commit")
     assert loaded.evals["bytes"].iloc[0] == 0
     assert loaded.evals["bytes"].iloc[-1] == paid
-    assert loaded.idle_share == pytest.approx(0, abs=1e-9), "asynchronous clients never wait"
-    assert Run(runs / "ist-0").idle_share > 0.1, "speeds of 1 and 3 wait for one another in a round"
+    assert loaded.idle_fraction == pytest.approx(0, abs=1e-9), "asynchronous clients never wait"
+    assert Run(runs / "ist-0").idle_fraction > 0.1, "speeds of 1 and 3 wait for one another in a round"
 
 
 def test_curve_is_the_mean_until_the_first_seed_ends(runs: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_short_run_is_shown_whole(runs: Path) -> None:
 
 def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
     groups = load_groups([runs])
-    table = by_method(groups, table_metrics(groups, {}))
+    table = make_method_table(groups, table_metrics(groups, {}))
     cells = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
     both = [member.summary["accuracy"] for member in groups[0].runs]
     middle, half = sum(both) / 2, 12.706 * abs(both[0] - both[1]) / 2
@@ -199,7 +199,7 @@ def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
     assert cells[1]["accuracy"] == f"{groups[1].runs[0].summary['accuracy']:.4f}"
     assert [member["p"] for member in cells] == ["–", "–"]
     assert "one seed" in table.note
-    alone = by_method(groups[1:], table_metrics(groups[1:], {}))
+    alone = make_method_table(groups[1:], table_metrics(groups[1:], {}))
     assert alone.note.startswith("Each method has one seed, so there is no interval")
 
 

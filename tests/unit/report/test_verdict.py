@@ -96,7 +96,7 @@ def test_ranking_of_runs_with_different_clocks_is_by_metric(runs: Path, monkeypa
 
 def test_verdict_of_two_methods_describes_their_differences(runs: Path) -> None:
     text = " ".join(describe_comparison(load_groups([runs / "all"])))
-    idle = {group.label: sum(run.idle_share for run in group.runs) / 2 for group in load_groups([runs / "all"])}
+    idle = {group.label: sum(run.idle_fraction for run in group.runs) / 2 for group in load_groups([runs / "all"])}
     assert (
         f"no task for {max(idle.values()):.0%} of the time" in text
         or f"for {max(idle.values()):.0%};" in text

@@ -89,8 +89,8 @@ def test_rounds_have_the_fields_of_their_events() -> None:
 
 def test_idle_share_is_the_time_without_a_task() -> None:
     # Until 4: client 0 works for 2 of 4; client 1 for 1, 2 (until the drop) and 1 (in flight).
-    assert timeline_of(LOG).idle_share(2) == pytest.approx(1 - (2 + 4) / 8)
-    assert TaskTimeline().idle_share(2) is None
+    assert timeline_of(LOG).idle_fraction(2) == pytest.approx(1 - (2 + 4) / 8)
+    assert TaskTimeline().idle_fraction(2) is None
 
 
 def test_bytes_until_are_those_of_committed_tasks() -> None:

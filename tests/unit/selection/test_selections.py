@@ -165,12 +165,12 @@ def test_state_of_a_selector_is_complete(text: str) -> None:
     """A selector that is saved and restored after each round makes the same choices as an undisturbed one."""
 
     def play(interrupted: bool) -> list[list[int]]:
-        selector = ClientSelector(PARTICIPATION.own(text), facts(), clients=5, seed=1)
+        selector = ClientSelector(PARTICIPATION.copy_for_run(text), facts(), clients=5, seed=1)
         rounds = []
         for step in range(30):
             if interrupted:
                 saved = selector.state()
-                selector = ClientSelector(PARTICIPATION.own(text), facts(), clients=5, seed=1)
+                selector = ClientSelector(PARTICIPATION.copy_for_run(text), facts(), clients=5, seed=1)
                 selector.restore(saved)
             cohort = list(selector.choose_cohort(step, float(step), ()))
             for client in cohort:

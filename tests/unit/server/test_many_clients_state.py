@@ -79,19 +79,19 @@ def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
 
 def test_the_next_client_is_one_that_does_not_train() -> None:
     some = Concurrency(6, 3, seed=1)
-    busy = set(some.first())
+    busy = set(some.first_clients())
     assert len(busy) == 3
     seen = set()
     for task in range(60):
         client = min(busy)
         busy.remove(client)
-        busy |= set(some.next(client, task, busy))
+        busy |= set(some.next_clients(client, task, busy))
         assert len(busy) == 3
         seen |= busy
     assert seen == set(range(6))
     everyone = Concurrency(6, None, seed=1)
-    assert everyone.first() == range(6)
-    assert everyone.next(4, 9, ()) == (4,)
+    assert everyone.first_clients() == range(6)
+    assert everyone.next_clients(4, 9, ()) == (4,)
 
 
 def test_a_run_with_some_at_a_time_is_replayed_and_resumed(tmp_path: Path) -> None:

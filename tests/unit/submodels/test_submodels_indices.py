@@ -64,7 +64,7 @@ def test_fragments_round_by_largest_remainder() -> None:
 
 
 def test_more_fragments_than_neurons_are_refused() -> None:
-    with refuses("ratios", "11 parts", "group '0'", "10 units"):
+    with refuses("ratios", "of 11", "group '0'", "10 units"):
         make_fragments(TWO, [1 / 11] * 11)
     with refuses("ratios", got=(0.5, 0.4)):
         make_fragments(TWO, (0.5, 0.4))

@@ -15,20 +15,20 @@ from fedraa import api
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
-from fedraa.rundir.claim import Claim, claim_directory
 from fedraa.rundir.history import History
+from fedraa.rundir.reserved_directory import ReservedDirectory, reserve_directory
 from fedraa.rundir.run_lock import WRITER
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 3, "local_steps": 1, "updates": 3, "quiet": True}
 CLAIM = """
 import sys, time
 from pathlib import Path
-from fedraa.rundir.claim import Claim, claim_directory
+from fedraa.rundir.reserved_directory import ReservedDirectory, reserve_directory
 given, go = sys.argv[1:]
 while not Path(go).exists():
     time.sleep(0.001)
 try:
-    with claim_directory(Path(given) if given else None, lambda n: Path(f"runs/x-{n}")) as directory:
+    with reserve_directory(Path(given) if given else None, lambda n: Path(f"runs/x-{n}")) as directory:
         time.sleep(0.3)
         (directory / "config.json").write_text("{}")
         print(directory)
@@ -63,8 +63,8 @@ def test_claim_of_many_threads_succeeds_once(is_made: bool, tmp_path: Path) -> N
         if is_made:
             directory.mkdir(parents=True)
         # mypy cannot infer the type of the default argument.
-        outcomes = at_once(8, lambda directory=directory: Claim(directory))  # type: ignore[misc]
-        mine = [outcome for outcome in outcomes if isinstance(outcome, Claim)]
+        outcomes = at_once(8, lambda directory=directory: ReservedDirectory(directory))  # type: ignore[misc]
+        mine = [outcome for outcome in outcomes if isinstance(outcome, ReservedDirectory)]
         assert len(mine) == 1
         rejections = [str(outcome) for outcome in outcomes if outcome is not mine[0]]
         assert len(rejections) == 7
@@ -80,7 +80,7 @@ def test_default_names_never_collide(tmp_path: Path) -> None:
         folder = tmp_path / str(trial)
 
         def take(folder: Path = folder) -> Path:
-            with claim_directory(None, lambda number: folder / f"run-{number}") as directory:
+            with reserve_directory(None, lambda number: folder / f"run-{number}") as directory:
                 (directory / "config.json").write_text("{}")
                 return directory
 
@@ -138,12 +138,12 @@ def test_failed_start_removes_only_its_directories(tmp_path: Path, monkeypatch: 
 
 def test_files_of_a_killed_start_do_not_block_a_claim(tmp_path: Path) -> None:
     (tmp_path / WRITER).write_text("elsewhere 1")
-    Claim(tmp_path).release()
+    ReservedDirectory(tmp_path).release()
     assert os.listdir(tmp_path) == []
 
 
 def test_release_keeps_a_run_that_has_begun(tmp_path: Path) -> None:
-    claim = Claim(tmp_path / "run")
+    claim = ReservedDirectory(tmp_path / "run")
     (tmp_path / "run" / "events.jsonl").write_text("{}\n")
     claim.release()
     assert os.listdir(tmp_path / "run") == ["events.jsonl"]

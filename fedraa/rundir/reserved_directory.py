@@ -1,4 +1,4 @@
-"""Claims of run directories: a run claims its directory before it writes, so that no other run can use it."""
+"""Reserve a run directory before the first write, so that no other run can use it."""
 
 import fcntl
 import os
@@ -12,18 +12,18 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
-# The files that a run creates before its first event. They are empty at first.
+# A run creates these files before its first event. They are empty at first.
 STARTED = (EVENTS, EVALS, CLIENTS)
-# How often `_first_free` may fail to make a directory that does not exist, for example because another process claims
-# and releases it at the same time. After this number of failures, the error is raised.
+# Number of failures to create a directory after which the error is raised. A single failure may come from another
+# process, which reserved and removed the directory at this moment.
 MAX_ATTEMPTS = 3
 
 
-class Claim:
-    """The right of this process to start a run in `directory`, which must be new or empty.
+class ReservedDirectory:
+    """A new or empty directory in which only this process can start a run.
 
-    The claim is a lock on the file that names the process of the run. The claim ends with the process. If two processes
-    claim a directory at the same moment, one of them gets the claim, and the other one changes nothing.
+    The reservation is a lock on the file that names the process of the run. It ends with the process. If two processes
+    try to reserve a directory, one of them fails and changes nothing.
 
     Raises InputError if the directory is in use or cannot be made.
     """
@@ -37,11 +37,11 @@ class Claim:
                 self._make_directories()
                 self._lock = self._take_lock()
         except ValueError:
-            self._remove_directories()
+            self._remove_made_directories()
             raise
         if self._lock is None:
-            self._remove_directories()
-            raise in_use(directory)
+            self._remove_made_directories()
+            raise in_use_error(directory)
 
     def __enter__(self) -> Self:
         return self
@@ -50,48 +50,45 @@ class Claim:
         self.release()
 
     def release(self) -> None:
-        """End the claim. If the run has not begun, remove its files."""
+        """End the reservation, and remove its files if the run has not begun."""
         assert self._lock is not None
-        if self._is_unused():
+        if self._has_only_empty_logs():
             for name in STARTED:
                 (self.directory / name).unlink(missing_ok=True)
         with suppress(OSError):
             if _is_at(self._lock, self.directory / WRITER):
                 (self.directory / WRITER).unlink()
         os.close(self._lock)
-        self._remove_directories()
+        self._remove_made_directories()
 
-    def _is_unused(self) -> bool:
-        """Return True if the directory holds only empty logs."""
+    def _has_only_empty_logs(self) -> bool:
         with suppress(OSError):
             sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
             return sizes.keys() <= {*STARTED, WRITER} and not any(sizes.get(name) for name in STARTED)
         return False
 
     def _make_directories(self) -> None:
-        """Make the directory, and the directories above it that do not exist."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
-            # A directory that another process has just made must not be in the list of directories to remove.
+            # A directory that another process has just made must not be removed.
             with suppress(FileExistsError):
                 path.mkdir()
                 self._made.insert(0, path)
 
-    def _remove_directories(self) -> None:
-        """Remove the directories that were made, if they are empty."""
+    def _remove_made_directories(self) -> None:
         for path in self._made:
             with suppress(OSError):
                 path.rmdir()
 
     def _take_lock(self) -> int | None:
-        """Return the lock, or None if another process holds the lock or the directory is not empty."""
+        """Return the lock; None if another process holds it or the directory is not empty."""
         path = self.directory / WRITER
         is_new = True
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             is_new = False
-            # Without O_NONBLOCK, this call would wait forever if the path is a named pipe.
+            # Without O_NONBLOCK, opening a named pipe would wait for ever.
             lock = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,15 +111,15 @@ class Claim:
 
 
 @contextmanager
-def claim_directory(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
-    """Claim a directory. If it is None, claim the first of `names(1)`, `names(2)`, ... that does not exist."""
-    claim = _first_free(names) if directory is None else Claim(directory)
-    with claim:
-        yield claim.directory
+def reserve_directory(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
+    """Reserve a directory during the block. None means the first free one of `names(1)`, `names(2)`, ..."""
+    reserved = _reserve_first_free(names) if directory is None else ReservedDirectory(directory)
+    with reserved:
+        yield reserved.directory
 
 
 def refuse_used(directory: Path) -> None:
-    """Raise InputError for a directory in which a run cannot be started. Nothing changes on the disk."""
+    """Raise InputError for a directory in which a run cannot be started."""
     try:
         is_used = os.path.lexists(directory)
         if directory.is_dir():
@@ -130,26 +127,24 @@ def refuse_used(directory: Path) -> None:
     except OSError as error:
         raise InputError("out", f"{directory} cannot be read: {error.strerror or error}") from None
     if is_used:
-        raise in_use(directory)
+        raise in_use_error(directory)
 
 
-def in_use(directory: Path) -> InputError:
+def in_use_error(directory: Path) -> InputError:
     """Return the error about a directory that another run uses."""
     return InputError("out", f"{directory} is in use", hint="choose a directory that is new or empty")
 
 
-def _first_free(names: Callable[[int], Path]) -> Claim:
-    """Claim the first directory that does not exist."""
+def _reserve_first_free(names: Callable[[int], Path]) -> ReservedDirectory:
     number = 1
     failures = 0
     while True:
         directory = names(number)
         try:
             if not os.path.lexists(directory):
-                return Claim(directory)
+                return ReservedDirectory(directory)
         except ValueError:
-            # Two causes are possible: the directory cannot be made, or another process claimed and released it
-            # meanwhile.
+            # The directory cannot be made, or another process reserved and released it meanwhile.
             if not os.path.lexists(directory):
                 failures += 1
                 if failures == MAX_ATTEMPTS:
