@@ -78,6 +78,8 @@ class RunSpec:
     """The buffers that the model changes in training, such as batch statistics, and how they are handled."""
     label_shares: tuple[float, ...] | None = None
     """The share of each label in the data of all clients, if the method calibrates logits."""
+    label_overlap: float = 1.0
+    """The mean overlap of the clients' label shares with those of all clients, if the number of local steps is auto."""
     attack: AttackPlan | None = None
     """The attack of some clients."""
     privacy: Privacy | None = None

@@ -28,7 +28,8 @@ class Average(fl.Aggregator):
     """A mean in which one number becomes `value` in round 3. `counts` is True if the number counts as moved."""
 
     def __init__(self, value: float, counts: bool = True) -> None:
-        self.value, self.counts = value, counts
+        # config.json stores attributes with the name of an argument, and it cannot store NaN.
+        self.spoiled, self.counts = value, counts
 
     def start(self, size: int, clients: int) -> None:
         self.total, self.count, self.rounds = np.zeros(size, np.float32), 0, 0
@@ -41,7 +42,7 @@ class Average(fl.Aggregator):
         mean, moved = self.total / np.float32(self.count), totals.covered.copy()
         self.rounds += 1
         if self.rounds == 3:
-            mean[4], moved[4] = self.value, self.counts
+            mean[4], moved[4] = self.spoiled, self.counts
         self.total, self.count = np.zeros_like(self.total), 0
         return mean, moved
 
@@ -62,12 +63,12 @@ class Late(fl.AsyncRule):
     """A buffer of three updates that spoils the model when it is full, or before."""
 
     def __init__(self, value: float, at: int) -> None:
-        self.value, self.at, self.count = value, at, 0
+        self.spoiled, self.at, self.count = value, at, 0
 
     def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
         self.count += 1
         if self.count == self.at:
-            model.params[3] = self.value
+            model.params[3] = self.spoiled
         return fl.ApplyResult(1.0, self.count % 3 == 0)
 
 
