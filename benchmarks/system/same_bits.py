@@ -1,7 +1,8 @@
 """Check that over 70 small runs have the same bits in this checkout and in an earlier commit, the base.
 
-The runs use the virtual clock. They cover every built-in method and the options with separate code paths. This file is
-executed once with the package `fedraa` of each checkout, so the runs use only the public Python interface.
+The runs use the virtual clock. They cover every built-in method, and all options that have separate code. Two processes
+execute this file: one imports `fedraa` from this checkout, one from the base. So the runs use only the public
+interface.
 """
 
 import hashlib
@@ -179,7 +180,7 @@ def _method_names() -> list[str]:
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return fields with a model that the method needs (adapters or batch norm); empty otherwise."""
+    """Return fields with a special model (adapters or batch norm) if the method needs it; otherwise an empty dict."""
     import torch
     from torch import nn
 
@@ -218,7 +219,7 @@ def _limit_fields(method: str) -> dict[str, int]:
 
 
 def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that executes a run with these fields, under their names in the base if necessary."""
+    """Return a function that executes a run with these fields. In the base, the fields may have older names."""
     import fedraa as fl
 
     known = fl.Experiment.model_fields
