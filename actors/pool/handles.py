@@ -17,7 +17,7 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
-# These calls precede training and evaluation. They have no time limit.
+# A worker executes these calls before its first training or evaluation. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
 
 
@@ -29,7 +29,7 @@ class Call:
         kind: START (the worker starts), LOAD (the worker waits for the data of its node), TRAIN or EVALUATE.
         handle: The worker.
         ref: The reference of the call's result.
-        work: The amount of work, roughly proportional to the duration of calls of this kind.
+        work: The amount of work. The duration of calls of one kind is about proportional to it.
         tasks: The tasks of a TRAIN call.
         evaluation: The evaluation of an EVALUATE call.
     """
@@ -72,7 +72,7 @@ class WorkerHandle:
 
 
 def describe_death(call: Call, error: RayError) -> str:
-    """Return why a worker died. A worker that Ray could not reach also counts as dead."""
+    """Return the reason why a worker died. A worker that Ray cannot reach also counts as dead."""
     if isinstance(error, ActorUnavailableError):
         return "worker could not be reached"
     if call.kind not in STARTUP_CALLS:
@@ -120,10 +120,10 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Time limits for calls, from the slowest earlier call of the same kind.
+    """Time limits for calls. A limit depends on the slowest earlier call of the same kind.
 
     Attributes:
-        factor: The limit is this factor times the slowest seconds per unit of work times the call's work.
+        factor: A call may take `factor` times as long per unit of work as the slowest earlier call.
         min_seconds: The smallest limit.
         unseen: The limit in seconds if no call of this kind has ended yet.
     """

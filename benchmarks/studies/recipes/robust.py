@@ -10,7 +10,7 @@ from benchmarks.studies.study import Cell, Study
 from fedraa.rundir.history import History
 
 CLIENTS = 20
-# The largest number f of attackers, because Bulyan needs 4 f + 3 clients.
+# Bulyan needs 4 f + 3 clients for f attackers, so 20 clients allow 4 attackers.
 ATTACKERS = 4
 MEAN = "mean"
 AGGREGATORS: dict[str, str | None] = {
