@@ -180,7 +180,7 @@ def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, A
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
-    """Raise an error unless the server or a shard has died, so that a restart can help.
+    """Do nothing if the server or a shard has died, because a restart can help. Otherwise raise an error.
 
     Args:
         error: The error of the run, which is raised if no other error below applies.
@@ -202,7 +202,7 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
 
 
 def with_shared_source(spec: RunSpec) -> RunSpec:
-    """Return the run with its data source, if any, in Ray's object store."""
+    """Return the run. If it has a data source, the source is moved to Ray's object store."""
     if spec.data.source is None:
         return spec
     return replace(spec, data=replace(spec.data, source=SharedSource(runtime.put(spec.data.source))))

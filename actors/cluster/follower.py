@@ -100,7 +100,7 @@ class Follower:
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
-        # A restarted server has not received the stop request, so its time limit does not apply.
+        # The run has ended, so the time limit after a stop request no longer applies.
         self._stopped_at = None
         try:
             self._exchange_events()

@@ -9,7 +9,7 @@ from actors.ray_versions import AuthenticationError, head_request, resolve_addre
 from fedraa.errors import InputError
 
 CLIENT = "ray://"
-# Ray looks for a cluster on this machine.
+# With this address, Ray looks for a cluster on this machine.
 AUTO = "auto"
 MAX_PORT = 65535
 ANSWER_SECONDS = 5.0

@@ -371,7 +371,7 @@ class RayExecutor:
         self._evaluations.append(pending)
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-        """Kill a worker, and start a new one unless it has died `MAX_DEATHS` times."""
+        """Kill a worker, and start a new one. After `MAX_DEATHS` deaths, no new worker is started."""
         runtime.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause

@@ -93,8 +93,9 @@ class Queues:
 
         Args:
             group: The worker group.
-            places: The number of calls that the group's workers can have at the same time. Waiting tasks are divided
-                evenly among these calls, with at least `stack` tasks per call.
+            places: The number of calls that the group's workers can have at the same time. A call gets at most its
+                equal
+                part of the waiting tasks, or `stack` tasks if this is more.
         """
         waiting = self._waiting[group]
         share = len(waiting) // places

@@ -62,7 +62,7 @@ class Advantage:
         weak: The reason why the numbers can hardly differ: `saturated`, `at chance` or `target not reached`. Otherwise
             empty.
         coarse: The result of `is_coarse`: True if there are too few seeds to decide.
-        paper: The advantage in the paper; NaN if the paper lacks a number.
+        paper: The advantage in the paper; NaN if the paper does not have both numbers.
     """
 
     where: str
@@ -295,8 +295,8 @@ def exclude_weak(comparisons: Sequence[Advantage]) -> list[Advantage]:
 def decide_verdict(comparisons: Sequence[Advantage]) -> str:
     """Return the verdict on a claim from all comparisons that test the claim.
 
-    Weak comparisons, whose numbers can hardly differ, are omitted (see `exclude_weak`). If all are weak, the verdict
-    gives the reason. If the seeds are too few for a comparison, the comparison does not confirm the claim.
+    Weak comparisons are omitted, because their numbers can hardly differ (see `exclude_weak`). If all comparisons are
+    weak, the verdict gives the reason. A comparison with too few seeds does not confirm the claim.
     """
     if not comparisons:
         return NOT_RUN

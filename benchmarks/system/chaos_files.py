@@ -116,7 +116,10 @@ def _swap_lines(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
 
 
 def _change_byte(of: bytes, to: bytes) -> Damage:
-    """Return a function that replaces a random byte in `of` by a different byte in `to`."""
+    """Return a function that replaces one random byte of a file.
+
+    The old byte is one of `of`, and the new byte is a different one of `to`.
+    """
 
     def damage_content(content: bytes, rng: np.random.Generator) -> bytes:
         places = [place for place, byte in enumerate(content) if byte in of]

@@ -199,7 +199,7 @@ def describe_row(row: Row) -> str:
 
 
 def read_table(path: Path = RESULTS) -> dict[str, Row]:
-    """Return the rows of the table by combination; none without a file."""
+    """Return the rows of the table by combination; empty if there is no file."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:

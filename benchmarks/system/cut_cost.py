@@ -64,7 +64,7 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 def quarter_cut(traced: Traced) -> IndexSet:
-    """Return the submodel whose fraction of the parameters is nearest to `SHARE`.
+    """Return the submodel with about the fraction `SHARE` of the model's parameters.
 
     It has the first units of every layer.
     """

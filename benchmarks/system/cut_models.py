@@ -119,8 +119,9 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     """Test models and add a row to the table for each.
 
     Args:
-        only: Models as `library:name`, which are tested even if the table has them (default: all that it lacks).
-        libraries: The libraries whose models are tested.
+        only: Names of models, `library:name`. They are tested even if the table has them (default: all models that are
+            not in the table).
+        libraries: The tested libraries.
         out: The table.
     """
     torch.set_num_threads(1)

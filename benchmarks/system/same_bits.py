@@ -52,7 +52,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     names = list(digests_here | digests_at_base)
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
-    # The base may lack this function.
+    # The import is here, because the base may not have this function.
     from fedraa.cli.console import print_line
 
     print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
@@ -75,7 +75,7 @@ def _checkout_base(base: str) -> Iterator[Path]:
             text=True,
         )
         if added.returncode:
-            # The base may lack this error.
+            # The import is here, because the base may not have this error.
             from fedraa.errors import InputError
 
             raise InputError("base", got=base, expected=f"a commit of this repository ({added.stderr.strip()})")
@@ -101,7 +101,7 @@ def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Dig
         digests[name] = values
         sys.stderr.write(f"{label}: {len(digests)} {name}\n")
     if process.wait():
-        # The base may lack this error.
+        # The import is here, because the base may not have this error.
         from fedraa.errors import InputError
 
         raise InputError("same_bits", f"the experiments of {label} ended with exit code {process.returncode}")
@@ -144,7 +144,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return, by name, a function that executes a run in a directory."""
+    """Return the functions that execute the runs, by the run's name. A function gets the directory of its run."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},

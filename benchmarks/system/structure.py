@@ -109,7 +109,7 @@ def imported_names(source: str) -> set[str]:
 
 
 def module_graph(packages: Sequence[str]) -> Graph:
-    """Return each module of the packages with the modules that it imports."""
+    """Return the modules that each module of the packages imports."""
     paths = chain.from_iterable(sorted((ROOT / package).rglob("*.py")) for package in packages)
     files = {_module_name(path): path for path in paths}
     graph: dict[str, set[str]] = {}
@@ -120,7 +120,7 @@ def module_graph(packages: Sequence[str]) -> Graph:
 
 
 def folder_graph(modules: Graph) -> Graph:
-    """Return each folder with the folders that it imports."""
+    """Return the folders that each folder imports."""
     folders: dict[str, set[str]] = {}
     for name, targets in modules.items():
         here = folder_of_module(name)

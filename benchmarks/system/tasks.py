@@ -105,7 +105,7 @@ def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> 
 
 
 def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
-    """Return the experiment whose steps the bare loop repeats, with one more round to warm up.
+    """Return the experiment that is measured. It has one more round than `rounds`, which is the warm-up.
 
     Args:
         engine: The engine.

@@ -35,7 +35,7 @@ class WorkerPool:
     free: list[Any] = field(default_factory=list)
 
     def take(self) -> Any:
-        """Return an idle actor, and start another one in advance."""
+        """Return an idle actor. Start another actor, which will be idle when it is needed."""
         kind = actor_class(WarmWorker)
         while len(self.free) <= self.spares:
             self.free.append(kind.remote())

@@ -130,7 +130,7 @@ def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = R
 
 
 def _draw_direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a random direction whose filters have the norms of the model's filters."""
+    """Return a random direction. Each of its filters has the norm of the model's filter in the same place."""
     direction = {}
     for name, p in module.named_parameters():
         if p.ndim < 2:

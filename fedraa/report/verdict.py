@@ -139,7 +139,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last evaluation up to the time `at`, or of the run's last evaluation for None."""
+    """Return the main metric of the last evaluation up to the time `at`; None stands for the end of the run."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]

@@ -17,7 +17,7 @@ WITHIN_NOISE = "within the noise"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The times of Fed-Quilt with its defaults and of the best other tuned method, in one setting.
+    """The times to the last target of Fed-Quilt (not tuned) and of the best other method (tuned), in one setting.
 
     Attributes:
         setting: The setting.

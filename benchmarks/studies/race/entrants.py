@@ -111,7 +111,7 @@ _ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 FIRST: tuple[Entrant, ...] = (
-    # Six fragments reached low accuracies sooner, but ended below FedAvg.
+    # Six fragments are not tried. They reached low accuracies sooner, and ended below FedAvg.
     Entrant(OURS, {"ratios": [_even_ratios(2), _even_ratios(3), _even_ratios(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),

@@ -172,11 +172,11 @@ class Race:
             )
 
     def measured(self) -> list[Measured]:
-        """Return the ended runs of normal length, first tuned, then untuned."""
+        """Return the ended runs of normal length. The tuned runs come first."""
         return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:
-        """Return the ended long runs, first tuned, then untuned."""
+        """Return the ended long runs. The tuned runs come first."""
         return [*self._load_measured("long"), *self._load_measured("long-untuned")]
 
     def _cells(self, entrants: Iterable[Entrant], part: Part) -> list[Cell]:
@@ -188,7 +188,7 @@ class Race:
         return [run for run in runs if run is not None]
 
     def _find_run(self, cell: Cell, seed: int) -> Measured | None:
-        """Return a cell's run from its directory or from the record, if either has it."""
+        """Return a cell's run from its directory, or otherwise from the record; None if neither has the run."""
         part = cast(Part, cell.column)
         experiment = seed_experiment(cell, seed, self._part_folder(part))
         if has_ended(experiment):
@@ -197,7 +197,7 @@ class Race:
         return next((run for run in same if _has_experiment(run, experiment)), None)
 
     def outdated_runs(self) -> list[Measured]:
-        """Return the recorded runs that differ in method or settings from a new run."""
+        """Return the recorded runs that had a different method or different settings than new runs would have."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))

@@ -99,7 +99,7 @@ SETTINGS: dict[str, Setting] = {
             2.5,
             # In an earlier study 10 was the best of 10, 20, 47 and 94, so this study also tries 5.
             lengths=(5, 10, 20, 47),
-            # The fastest entrants reach the last target after only about 700 batches.
+            # Evaluations are frequent, because the fastest entrants reach the last target after about 700 batches.
             between=50,
         ),
         Setting(
@@ -127,7 +127,7 @@ SETTINGS: dict[str, Setting] = {
             lengths=(2, 5, 10, 20),
             # An earlier range began at 0.1, and the best learning rates of three entrants were at this end.
             lr="0.02:0.4:log",
-            # The fastest entrants reach the last target after only about 400 batches.
+            # Evaluations are frequent, because the fastest entrants reach the last target after about 400 batches.
             between=50,
         ),
         Setting(

@@ -90,7 +90,7 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
     """Return the table for the CSV file: a row per part of the study, entrant and column.
 
-    `reached` is the number of runs with a finite value. The mean is infinite unless all values are finite.
+    `reached` is the number of runs with a finite value. If a value is infinite, the mean is infinite.
 
     Args:
         setting: The setting.

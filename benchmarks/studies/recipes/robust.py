@@ -1,4 +1,4 @@
-"""Studies of robust aggregators against 20 % attackers."""
+"""Studies of robust aggregators. 20 % of the clients are attackers."""
 
 from collections.abc import Mapping
 from itertools import product
