@@ -99,12 +99,12 @@ class ShardedStore:
     def params(self) -> Vector:
         return self._gather_values("values")
 
-    def cut(self, assignment: Assignment, version: int) -> CutOnShards:
+    def cut(self, assignment: Assignment, step: int) -> CutOnShards:
         fragment = assignment.label
-        if fragment not in self._cuts or self._cuts[fragment][0] != version:
+        if fragment not in self._cuts or self._cuts[fragment][0] != step:
             pieces = self._split.pieces[fragment]
             cuts = [self._callers[piece.shard].call("publish_cut", fragment) for piece in pieces]
-            self._cuts[fragment] = (version, self._make_cut(fragment, cuts))
+            self._cuts[fragment] = (step, self._make_cut(fragment, cuts))
         return self._cuts[fragment][1]
 
     def apply_update(
@@ -163,7 +163,7 @@ class ShardedStore:
 
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
-            self._unsettled.append(caller.call("load_mean", mean[own]))
+            self._unsettled.append(caller.call("load_mean_ref", runtime.put(mean[own])))
         # After the shards have answered, later messages no longer contain the mean.
         self._settle_shards()
 
@@ -174,7 +174,7 @@ class ShardedStore:
         self._rest = params.copy()
         self._cuts = {}
         for caller, own, was in zip(self._callers, self._split.own, state["shards"], strict=True):
-            self._unsettled.append(caller.call("load", params[own], was["pulls"], was["pushes"]))
+            self._unsettled.append(caller.call("load_ref", runtime.put(params[own]), was["pulls"], was["pushes"]))
         self._settle_shards()
 
     def report(self) -> list[dict[str, object]]:

@@ -180,12 +180,14 @@ def _method_names() -> list[str]:
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return fields with a special model (adapters or batch norm) if the method needs it; otherwise an empty dict."""
+    """Return fields with a special model if the method needs one; otherwise an empty dict."""
     import torch
     from torch import nn
 
     import fedraa as fl
 
+    if method in ("depthfl", "depthfl-feddyn"):
+        return {"model": "mlp-exits", "hidden": (16, 16)}
     if method not in ("hetlora", "flora", "fedbn"):
         return {}
     torch.manual_seed(0)

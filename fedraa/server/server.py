@@ -17,7 +17,7 @@ from fedraa.messages import State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
 from fedraa.privacy.privacy import Privacy
 from fedraa.server.selection import make_facts
-from fedraa.server.stores.local import Share, Store
+from fedraa.server.stores.local import MakeSharedBuffer, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.assignment import Mask, Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
@@ -59,10 +59,10 @@ class Server(Protocol):
         """Return the next task of a waiting client, and log a `dispatch` event."""
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Apply the update, or add it to its round. Log a `commit` event, and return the clients that now need a task."""
+        """Apply the update or add it to its round, log a `commit` event, and return the clients that need a task."""
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
-        """Drop a task that failed by its client's fault, and log a `drop` event. Return the clients that now need a task.
+        """Drop a task that failed by its client's fault, and log a `drop` event. Return the clients that need a task.
 
         Args:
             task: The number of the task.
@@ -115,7 +115,7 @@ class ServerSetup:
     grad_mix: float
     learn: bool
     store: Store | None
-    share: Share
+    share: MakeSharedBuffer
     timing: Timing
     attack: AttackPlan | None = None
     privacy: Privacy | None = None

@@ -15,7 +15,7 @@ from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM, GradientTransf
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer
 from fedraa.components.registry import ComponentRegistry
 from fedraa.composition.method import Method
-from fedraa.composition.registry import list_methods
+from fedraa.composition.registry import find_method, list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset, Rows, Transform
 from fedraa.data.load import SOURCES
@@ -23,14 +23,17 @@ from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
 from fedraa.data.transforms.make import TRANSFORMS, make_transform
 from fedraa.evaluation.metrics import METRICS, Metric
 from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.methods.depthfl import FirstBlocks
 from fedraa.objectives import Objective, make_objective
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
 from fedraa.testing import client_testers, data_testers, objective_tester, server_testers
+from fedraa.testing.method_tester import start_method_tester
 from fedraa.testing.samples import SmallExperiment, adapter_model, make_vectors
 from fedraa.testing.tester import Tester
 from schedulers import Scheduler
@@ -57,23 +60,25 @@ class Kind:
         name: The name of the kind.
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
-        tester: The class that calls a component with synthetic inputs.
+        tester: Starts a tester, which calls a component with synthetic inputs.
         usual: A built-in component of this kind, for a comparison of the cost.
         fields: Returns the fields of an experiment with a component.
         arguments: The arguments of a plain function that may replace a component; empty if a function cannot.
         maker: Makes a component from its description; None to use the registry.
         experiment_maker: Makes the small experiment; None to use the samples of `make_vectors`.
+        usual_asynchronous: The component for the comparison with an asynchronous method; None to use `usual`.
     """
 
     name: str
     base: type | tuple[type, ...]
     registry: ComponentRegistry[Any]
-    tester: type[Tester]
+    tester: Callable[..., Tester]
     usual: Any
     fields: Fields
     arguments: str = ""
     maker: Callable[[Any], Any] | None = None
     experiment_maker: Callable[[Any, Callable[[Any], Experiment]], SmallExperiment] | None = None
+    usual_asynchronous: Any = None
 
     def make(self, description: object) -> Any:
         """Return the component that an object, a class or a text describes.
@@ -84,6 +89,12 @@ class Kind:
         if self.maker is not None:
             return self.maker(description)
         return self.registry.resolve(description)
+
+    def usual_for(self, part: Any) -> Any:
+        """Return the built-in component with whose cost the cost of `part` is compared."""
+        if self.usual_asynchronous is not None and part.asynchronous:
+            return self.usual_asynchronous
+        return self.usual
 
     def small_experiment(self, part: Any) -> SmallExperiment:
         """Return a small experiment, of about 15 tasks, with this component."""
@@ -118,9 +129,12 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
     return fields
 
 
-def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return the small experiment for an aggregator, with adapters if it averages them."""
-    if isinstance(part, LowRank):
+def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
+    """Return the small experiment for an aggregator or a method, with adapters if it averages them."""
+    aggregator = part
+    if isinstance(part, Method) and isinstance(part.update, Mean):
+        aggregator = part.update.resolve_aggregator()
+    if isinstance(aggregator, LowRank):
         return SmallExperiment(experiment(part), make_vectors(), adapter_model)
     return SmallExperiment(experiment(part), make_vectors())
 
@@ -141,8 +155,13 @@ def _policy_fields(part: Any) -> dict[str, Any]:
             if type(method.submodel) is type(part) and method.asynchronous == part.scheduled:
                 base = method
                 break
-    limit = {"updates": ARRIVALS} if base.asynchronous else {"rounds": ROUNDS}
-    return {"method": replace(base, submodel=part), **limit}
+    return _method_fields(replace(base, submodel=part))
+
+
+def _method_fields(part: Any) -> dict[str, Any]:
+    limit = {"updates": max(1, ARRIVALS // part.update.per_step)} if part.asynchronous else {"rounds": ROUNDS}
+    model = {"model": "mlp-exits", "hidden": (12, 12)} if isinstance(part.submodel, FirstBlocks) else {}
+    return {"method": part, **limit, **model}
 
 
 def _list_fields(field: str) -> Fields:
@@ -188,7 +207,7 @@ _LIST = (
         server_testers.AggregatorTester,
         "covered",
         _aggregator_fields,
-        experiment_maker=_try_aggregator,
+        experiment_maker=_try_with_adapters,
     ),
     Kind(
         "server-optimizer",
@@ -274,6 +293,17 @@ _LIST = (
         "()",
         data_testers.make_data,
         data_testers.data_experiment,
+    ),
+    Kind(
+        "method",
+        Method,
+        ComponentRegistry("method", ()),
+        start_method_tester,
+        "scaffold",
+        _method_fields,
+        maker=find_method,
+        experiment_maker=_try_with_adapters,
+        usual_asynchronous="fedasync",
     ),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _LIST}
