@@ -17,7 +17,7 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
-# A call with arguments must begin within this time. Ray repeats a lost call within this time.
+# Ray repeats a lost call within this time. A worker that has not begun its call after this time is replaced.
 MAX_IDLE_S = 30.0
 # A worker executes these calls before its first training or evaluation. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
@@ -80,9 +80,10 @@ class WorkerHandle:
     calls: deque[Call] = field(default_factory=deque)
 
     def describe_overrun(self, limits: "HangDetector") -> str | None:
-        """Return the reason if the current call takes too long or never begins. Startup calls have no time limit.
+        """Return the problem if the current call takes too long or does not begin; otherwise None.
 
-        If Ray loses the notice that the arguments of a call are on the worker's node, the call never begins.
+        Startup calls have no time limit. A call does not begin if Ray loses the message that the call's arguments are
+        on the worker's node.
         """
         if not self.calls or self.calls[0].kind in STARTUP_CALLS:
             return None

@@ -97,7 +97,7 @@ class LivenessProbe:
         return None
 
     def idle_seconds(self, since: float) -> float:
-        """Return how long the actor has been idle since the monotonic time `since`, by its last answer.
+        """Return the seconds after the monotonic time `since` in which the actor was idle, by its last answer.
 
         The result is 0 on another node, because the arguments of a call may still be on the network.
         """
