@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -216,3 +217,12 @@ def test_runs_of_one_experiment_share_no_state(tmp_path: Path) -> None:
     digests = {fl.run(mine, out=tmp_path / name).summary["model_sha256"] for name in "ab"}
     assert len(digests) == 1
     assert mine.scheduler.turns == 0
+
+
+def test_a_method_that_refuses_an_unknown_option_is_refused() -> None:
+    class Careful(RoundState):
+        refuses = MappingProxyType({"weight_decay": "the formula has none"})
+
+    method = fl.Method(name="careful", update=Mean(auxiliary=Careful()))
+    with refuses("refuses", "careful", "aggregator", got="weight_decay"):
+        fl.run(method=method, rounds=1, **SMALL)
