@@ -1,6 +1,7 @@
-"""Means of deltas, coordinate by coordinate.
+"""Means of deltas, for each coordinate (parameter) separately.
 
-The mean of a coordinate is over the clients that trained it (rule A), or over all clients of the round (rule B).
+Coverage rule A takes the mean over the clients that trained a coordinate. Coverage rule B takes the mean over all
+clients of the round.
 """
 
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from fedraa.vectors.run_length import Sums
 class CoverageMean(Aggregator):
     """Coverage rule A: the weighted mean over the clients that trained a coordinate.
 
-    A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. With
-    full models it is the mean of FedAvg.
+    A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. If all
+    clients train the full model, the result is the mean of FedAvg.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")
@@ -64,7 +65,7 @@ class CoverageMean(Aggregator):
 
         def divide_piece(piece: slice) -> None:
             where = mask_or_true(covered[piece])
-            # The division skips coordinates that no client trained. Their divisor is 0, and their delta stays 0.
+            # The divisor is 0 for coordinates that no client trained. Their delta stays 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
         map_chunks(self._size, divide_piece)
@@ -72,7 +73,7 @@ class CoverageMean(Aggregator):
         return mean, covered
 
     def _take_divisor(self) -> Sums:
-        """Return the divisor of each coordinate [d], and reset the sums of weights for the next round."""
+        """Return the sum of weights for each coordinate [d]. Reset these sums for the next round."""
         return self._weights.finish()
 
     def memory(self, size: int, clients: int) -> int:
@@ -83,7 +84,7 @@ class CoverageMean(Aggregator):
 class FilledMean(CoverageMean):
     """Coverage rule B: the weighted mean over all clients of the round (shuffled submodels, Algorithm 1).
 
-    A client that did not train a coordinate counts with the delta 0.
+    A client that did not train a coordinate has the delta 0 there.
     """
 
     def _take_divisor(self) -> Sums:

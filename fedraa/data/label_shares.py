@@ -1,4 +1,4 @@
-"""The shares of the labels in the training data of all clients."""
+"""Measurement of how frequent each label is in the training data of all clients."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from fedraa.rng import generator
 
 
 def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[float, ...]:
-    """Return the share of each label in the training samples of all clients.
+    """Return the fraction of training samples that have each label, over all clients.
 
-    If a function generates the samples, at most `MAX_CLIENTS` random clients are counted.
+    If a function generates the samples, the result is measured on at most `MAX_CLIENTS` random clients.
 
     Args:
         data: The divided data, with one label per sample.
