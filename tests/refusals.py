@@ -1,7 +1,12 @@
-"""Assertions on structured errors: the type, the field and the value. They leave the wording free."""
+"""Assertions on structured errors, and a strict reader of JSON.
 
+The assertions check the type, the field and the value of an error. They leave the wording free.
+"""
+
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,3 +39,12 @@ def refuses(
         assert caught.value.got == got
     for name in names:
         assert name in str(caught.value)
+
+
+def read_strict_json(path: Path) -> Any:
+    """Return the content of a JSON file. Raise ValueError for NaN and Infinity, which Python's reader accepts."""
+
+    def refuse_constant(text: str) -> None:
+        raise ValueError(f"{path} has {text}, which is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse_constant)

@@ -238,8 +238,8 @@ class RayExecutor:
             if handle is None:
                 break
             pending = self._evaluations.popleft()
-            ref = handle.actor.evaluate.remote(pending.ref, pending.kept_ref, self.evaluation_data)
-            self._add_call(Call(EVALUATE, handle, ref, evaluation=pending))
+            args = (pending.ref, pending.kept_ref, self.evaluation_data)
+            self._add_call(Call(EVALUATE, handle, handle.actor.evaluate.remote(*args), evaluation=pending, args=args))
         for group in range(len(self.groups)):
             while self._queues.has_waiting(group):
                 handle = self._emptiest_worker(group)
@@ -249,7 +249,8 @@ class RayExecutor:
                 tasks = self._queues.take(group, CALLS_PER_WORKER * len(self._ready_workers(group)))
                 jobs, shared_args = self._serializer.pack(tasks, handle.blocks)
                 ref = handle.actor.train_all.remote(jobs, *shared_args)
-                self._add_call(Call(TRAIN, handle, ref, work=sum(map(self._task_work, tasks)), tasks=tasks))
+                work = sum(map(self._task_work, tasks))
+                self._add_call(Call(TRAIN, handle, ref, work=work, tasks=tasks, args=shared_args))
 
     def _task_work(self, task: Task) -> float:
         """Return a task's samples times its parameters, which is roughly proportional to its duration."""
@@ -305,12 +306,10 @@ class RayExecutor:
             self._add_call(Call(LOAD, handle, ref))
 
     def _check_time(self, handle: WorkerHandle) -> None:
-        """Replace a worker if its current call exceeds the time limit. Startup calls have no limit."""
-        if not handle.calls or handle.calls[0].kind in STARTUP_CALLS:
-            return
-        bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
-        if runtime.monotonic() - handle.since > bound:
-            self._replace_worker(handle, f"worker hung: no answer within {bound:.3g} s")
+        """Replace a worker whose current call takes too long or never begins."""
+        cause = handle.describe_overrun(self.hang_detector)
+        if cause is not None:
+            self._replace_worker(handle, cause)
 
     def _check_liveness(self) -> None:
         """Replace frozen actors.

@@ -1,7 +1,7 @@
 """The executor's records of workers, calls and evaluations, and the time limits of calls."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
+# Ray repeats a lost call within this time.
+MAX_IDLE_S = 30.0
 # These calls precede training and evaluation. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
 
@@ -32,6 +34,7 @@ class Call:
         work: The amount of work, roughly proportional to the duration of calls of this kind.
         tasks: The tasks of a TRAIN call.
         evaluation: The evaluation of an EVALUATE call.
+        args: The references among the call's arguments.
     """
 
     kind: str
@@ -40,6 +43,12 @@ class Call:
     work: float = 1.0
     tasks: list[Task] = field(default_factory=list)
     evaluation: "PendingEvaluation | None" = None
+    args: Sequence[AnyRef] = ()
+
+    def has_arguments(self) -> bool:
+        """Return True if all arguments are on this node."""
+        args = list(dict.fromkeys(self.args))
+        return not args or len(runtime.wait(args, num_returns=len(args), timeout=0)[0]) == len(args)
 
 
 @dataclass(eq=False)
@@ -69,6 +78,21 @@ class WorkerHandle:
     host: Any = None
     since: float = 0.0
     calls: deque[Call] = field(default_factory=deque)
+
+    def describe_overrun(self, limits: "HangDetector") -> str | None:
+        """Return the reason if the current call takes too long or never begins. Startup calls have no time limit.
+
+        If Ray loses the notice that the arguments of a call are on the worker's node, the call never begins.
+        """
+        if not self.calls or self.calls[0].kind in STARTUP_CALLS:
+            return None
+        call = self.calls[0]
+        bound = limits.bound(call.kind, call.work)
+        if runtime.monotonic() - self.since > bound:
+            return f"worker hung: no answer within {bound:.3g} s"
+        if self.probe.idle_seconds(self.since) > MAX_IDLE_S and call.has_arguments():
+            return f"worker idle: its call did not begin within {MAX_IDLE_S:.3g} s"
+        return None
 
 
 def describe_death(call: Call, error: RayError) -> str:

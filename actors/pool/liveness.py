@@ -66,6 +66,8 @@ class LivenessProbe:
         # None before the first answer.
         self._node_and_pid: tuple[str, int] | None = None
         self._slowest = self._silent = 0.0
+        # When the last answered ping was sent, and the idle time in its answer.
+        self._answered_at = self._idle_s = 0.0
         # The process's CPU seconds when half of the silence bound had passed.
         self._used: float | None = None
         self._looked = runtime.monotonic()
@@ -92,8 +94,18 @@ class LivenessProbe:
                 return self._silent
         return None
 
+    def idle_seconds(self, since: float) -> float:
+        """Return how long the actor has been idle since the monotonic time `since`, by its last answer.
+
+        The result is 0 on another node, because the arguments of a call may still be on the network.
+        """
+        if self._node_and_pid is None or self._node_and_pid[0] != self._here:
+            return 0.0
+        return max(0.0, min(self._answered_at - since, self._idle_s))
+
     def _send_ping(self) -> None:
         self._ref: AnyRef | None = self._actor.ping.remote()
+        self._sent_at = runtime.monotonic()
         self._restart_silence()
 
     def _restart_silence(self) -> None:
@@ -107,7 +119,9 @@ class LivenessProbe:
             self._slowest = max(self._slowest, self._silent)
         # The actor is dead. Its other calls fail with the same error.
         with suppress(RayError):
-            self._node_and_pid = runtime.get(ref)
+            node, process, self._idle_s = runtime.get(ref)
+            self._node_and_pid = (node, process)
+            self._answered_at = self._sent_at
         self._ref = None
         self._restart_silence()
 
@@ -141,9 +155,10 @@ class LivenessProbe:
 
 
 @ray.method(concurrency_group=PING_GROUP)
-def ping(self: object) -> tuple[str, int]:
-    """Return the node and the process id of an actor."""
-    return runtime.node_id(), os.getpid()
+def ping(self: object) -> tuple[str, int, float]:
+    """Return the node, the process id and the idle seconds of an actor; 0 s if its class has no `idle_seconds`."""
+    measure: Any = getattr(self, "idle_seconds", float)
+    return runtime.node_id(), os.getpid(), measure()
 
 
 def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:

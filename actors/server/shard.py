@@ -3,8 +3,9 @@
 Without torch, a shard needs little memory and starts fast.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +20,30 @@ from fedraa.server.update_checks import join_receipts
 from fedraa.vectors.finite import wrong_kind
 
 NO_BUFFER: Vector = np.empty(0, np.float32)
+# A call without an answer is made again after this number of seconds, and again after twice as long.
+FIRST_WAIT_S = 30.0
+
+
+def await_answers(calls: Sequence[Callable[[], AnyRef]]) -> list[Any]:
+    """Make calls of actors, and return their answers. A call without an answer is made again after some time.
+
+    If Ray loses the notice that the arguments of a call have arrived, the call never begins. A second execution of a
+    call must have no effect.
+
+    Args:
+        calls: Functions that each make a call and return the reference of its answer.
+    """
+    attempts = [[call()] for call in calls]
+    answers = []
+    wait_s = FIRST_WAIT_S
+    for call, refs in zip(calls, attempts, strict=True):
+        ready, _ = ray.wait(refs, timeout=wait_s)
+        while not ready:
+            refs.append(call())
+            wait_s *= 2
+            ready, _ = ray.wait(refs, timeout=wait_s)
+        answers.append(ray.get(ready[0]))
+    return answers
 
 
 class ShardActor(Shard):
@@ -51,6 +76,15 @@ class ShardActor(Shard):
     def count_pull(self) -> None:
         """Count that a worker has fetched parameters."""
         self.pulls += 1
+
+    # The arguments of ordered calls are inside a list, so that Ray does not replace references by their values.
+    def load_ref(self, params: AnyRef, pulls: int, pushes: int) -> None:
+        """Restore a checkpoint. The first argument is a reference of the parameters."""
+        self.load(ray.get(params), pulls, pushes)
+
+    def load_mean_ref(self, mean: AnyRef) -> None:
+        """Set the mean. The argument is a reference of it."""
+        self.load_mean(ray.get(mean))
 
     def values(self) -> Vector:
         return self.params
@@ -110,11 +144,9 @@ class Route:
         if wrong:
             receipt = Receipt(push, wrong, 0, 0.0)
         else:
-            answers = ray.get(
-                [
-                    shard.receive.remote(update.task, push, sent, new[place])
-                    for shard, place, [sent] in zip(self.shards, self.places, cuts, strict=True)
-                ]
-            )
-            receipt = join_receipts(push, answers)
+            calls = [
+                partial(shard.receive.remote, update.task, push, sent, new[place])
+                for shard, place, [sent] in zip(self.shards, self.places, cuts, strict=True)
+            ]
+            receipt = join_receipts(push, await_answers(calls))
         return replace(update, params=NO_BUFFER, receipt=receipt)

@@ -163,7 +163,7 @@ class ShardedStore:
 
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
-            self._unsettled.append(caller.call("load_mean", mean[own]))
+            self._unsettled.append(caller.call("load_mean_ref", runtime.put(mean[own])))
         # Otherwise later calls would send the mean again.
         self._settle_shards()
 
@@ -174,7 +174,7 @@ class ShardedStore:
         self._rest = params.copy()
         self._cuts = {}
         for caller, own, was in zip(self._callers, self._split.own, state["shards"], strict=True):
-            self._unsettled.append(caller.call("load", params[own], was["pulls"], was["pushes"]))
+            self._unsettled.append(caller.call("load_ref", runtime.put(params[own]), was["pulls"], was["pushes"]))
         self._settle_shards()
 
     def report(self) -> list[dict[str, object]]:

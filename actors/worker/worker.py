@@ -1,5 +1,8 @@
 """The actor of a worker: a trainer and an evaluator in a separate process."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy.typing as npt
@@ -39,10 +42,28 @@ class Worker:
         self._worker_spec = worker_spec
         self._trainer = worker_spec.trainer(self._device)
         self._evaluator: Evaluator | None = None
+        # The time of the end of the last call; None during a call.
+        self._idle_since: float | None = time.monotonic()
 
     def started(self) -> str:
         """Return the id of the worker's node. The answer arrives after the worker has started."""
         return str(ray.get_runtime_context().get_node_id())
+
+    def idle_seconds(self) -> float:
+        """Return for how many seconds the worker has executed no call; 0 during a call."""
+        idle_since = self._idle_since
+        if idle_since is None:
+            return 0.0
+        return time.monotonic() - idle_since
+
+    @contextmanager
+    def _executing(self) -> Iterator[None]:
+        """Let the worker not count as idle during the block."""
+        self._idle_since = None
+        try:
+            yield
+        finally:
+            self._idle_since = time.monotonic()
 
     def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
         """Train tasks in sequence, or several as one batched computation, and return their updates.
@@ -54,7 +75,7 @@ class Worker:
             shared_args: Arguments to which tasks refer by index, such as a block of clients' data.
         """
         try:
-            with trap_system_exit():
+            with self._executing(), trap_system_exit():
                 return self._train_all(jobs, shared_args)
         # The user's code can raise any exception.
         except Exception:
@@ -90,6 +111,7 @@ class Worker:
             kept: The values that clients keep for their personal models.
             data: The evaluation data.
         """
-        if self._evaluator is None:
-            self._evaluator = self._worker_spec.evaluator(data, self._device)
-        return self._evaluator.evaluate(params, kept)
+        with self._executing():
+            if self._evaluator is None:
+                self._evaluator = self._worker_spec.evaluator(data, self._device)
+            return self._evaluator.evaluate(params, kept)

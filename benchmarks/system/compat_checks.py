@@ -235,7 +235,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
 
     Raises CheckFailed if the cluster does not start.
     """
-    port, client, dashboard, agent = _free_ports(4)
+    port, client, dashboard, agent = free_ports(4)
     command = [str(environment.python), "-m", "ray.scripts.scripts", "start", "--head", "--block"]
     command += ["--num-cpus", "2", "--node-ip-address", "127.0.0.1", "--port", str(port)]
     command += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)]
@@ -285,7 +285,8 @@ def _is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return free ports of this host."""
     sockets = [socket.socket() for _ in range(count)]
     for probe in sockets:
         probe.bind(("127.0.0.1", 0))

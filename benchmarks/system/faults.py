@@ -41,6 +41,7 @@ RESUME = "fedraa resume "
 MAX_COMMANDS = 6
 TIMEOUT_S = 300.0
 PUSH = "CoreWorkerService.grpc_client.PushTask"
+ARGUMENTS = "CoreWorkerService.grpc_client.ActorCallArgWaitComplete"
 LEASES = (
     "NodeManagerService.grpc_client.RequestWorkerLease",
     "NodeManagerService.grpc_client.ReturnWorkerLease",
@@ -99,6 +100,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "calls of actors, 5 %": lose_messages(5, PUSH),
     "calls of actors, 10 %": lose_messages(10, PUSH),
     "leases and pins, 20 %": lose_messages(20, *LEASES),
+    "notices of arguments, 1 %": lose_messages(1, ARGUMENTS),
     "delays of 1 to 30 ms": delay_messages((1, 30), *DELAYED),
 }
 

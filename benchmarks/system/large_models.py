@@ -67,24 +67,28 @@ HIDDEN = (8192, 8192)
 CLIENTS = 4
 
 
-def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HIDDEN, repeats: int = 4) -> None:
-    """Measure methods, and write the table row by row.
-
-    Rows of methods that are not measured stay in the table.
+def main(
+    methods: tuple[str, ...] = tuple(METHODS),
+    hidden: tuple[int, ...] = HIDDEN,
+    repeats: int = 4,
+    out: Path = RESULTS,
+) -> None:
+    """Measure methods, and write the table line by line. Existing lines of methods that are not measured are kept.
 
     Args:
         methods: The methods to measure.
         hidden: The widths of the model's hidden layers.
         repeats: The number of updates per client.
+        out: The CSV file.
     """
-    lines = {line["method"]: line for line in csv.DictReader(RESULTS.open())} if RESULTS.exists() else {}
+    lines = {line["method"]: line for line in csv.DictReader(out.open())} if out.exists() else {}
     for method in methods:
         code = f"from benchmarks.system.large_models import {measure_method.__name__} as measure; "
         code += f"measure({method!r}, {hidden!r}, {repeats})"
         child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
         lines[method] = json.loads(child.stdout.splitlines()[-1])
         sys.stdout.write(child.stdout)
-        with RESULTS.open("w", newline="") as file:
+        with out.open("w", newline="") as file:
             table = csv.DictWriter(file, list(lines[method]))
             table.writeheader()
             table.writerows(lines[name] for name in METHODS if name in lines)

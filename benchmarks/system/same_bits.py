@@ -179,12 +179,14 @@ def _method_names() -> list[str]:
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return fields with a model that the method needs (adapters or batch norm); empty otherwise."""
+    """Return fields with a model that has what the method needs. Return none if the method can train any model."""
     import torch
     from torch import nn
 
     import fedraa as fl
 
+    if method in ("depthfl", "depthfl-feddyn"):
+        return {"model": "mlp-exits", "hidden": (16, 16)}
     if method not in ("hetlora", "flora", "fedbn"):
         return {}
     torch.manual_seed(0)

@@ -6,11 +6,16 @@ from papers import paper_of
 from fedraa.cli.methods import AXES, choice_text
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
+from fedraa.methods.depthfl import FirstBlocks
 from fedraa.submodels.personal_layers import BATCH_NORM
 
 NAMES = {"submodel": "submodel", "local": "local training", "update": "server's update", "schedule": "schedule"}
 ADAPTERS = ("flora", "hetlora")
 SPLIT = ("splitfed",)
+OWN_MODEL = (
+    "Here `my_ext:adapted` is your function that returns a model with adapters. [Large models](guides/large-models.md) "
+    "shows how to make one."
+)
 HEAD = """# All methods
 
 You will find all methods by family. Each method has a card with its paper, its formula, its cost, and when to use it.
@@ -90,14 +95,19 @@ def _card(method: Method) -> str:
             f"**When to use it.** {method.when}",
             *(["**Claims.**", "\n".join(f"- {claim}" for claim in claims)] if claims else []),
             f"```sh\nfedraa run --method {name}{_model(method)} --{_clock(method)} 3 --engine local\n```",
+            *([OWN_MODEL] if name in ADAPTERS else []),
         ]
     )
 
 
 def _model(method: Method) -> str:
-    """Return the options of a model with batch norm if the method needs one, and else an empty text."""
+    """Return the options of a model if the method cannot train every model, and else an empty text."""
     if BATCH_NORM in method.local.personal_layers:
         return " --dataset mnist --data-dir DATA --model resnet18-bn --local-steps 5"
+    if isinstance(method.submodel, FirstBlocks):
+        return " --model mlp-exits --hidden 64 64"
+    if method.name in ADAPTERS:
+        return " --model my_ext:adapted"
     return ""
 
 

@@ -180,6 +180,8 @@ class Plan:
     """Folder for clients.png, a picture of the data partition, which is also printed as a table (default: none)."""
     epsilon: float | None = None
     """Epsilon of differential privacy for which the necessary noise is printed; needs --privacy (default: none)."""
+    nodes: int | None = None
+    """Nodes of a cluster, for which memory and traffic are printed; needs --engine ray (default: none)."""
     config: Path | None = None
     """TOML file of options, such as local_epochs = 5; options on the command line override it (default: none)."""
 
@@ -187,7 +189,7 @@ class Plan:
         with show_status_line() as waiting:
             from fedraa.cli.plan import show_plan
 
-            show_plan(self.experiment, self.data, waiting, self.epsilon)
+            show_plan(self.experiment, self.data, waiting, self.epsilon, nodes=self.nodes)
 
 
 @dataclass(frozen=True)

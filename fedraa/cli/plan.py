@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from fedraa.cli.console import print_line, print_table
+from fedraa.cli.plan_cluster import cluster_lines
 from fedraa.cli.plan_data import show_data
 from fedraa.cli.plan_outlook import (
     MAX_SIMULATED,
@@ -50,7 +51,12 @@ MAX_WIDTHS = 6
 
 
 def show_plan(
-    experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None, epsilon: float | None = None
+    experiment: Experiment,
+    data: Path | None = None,
+    waiting: Waiting | None = None,
+    epsilon: float | None = None,
+    *,
+    nodes: int | None = None,
 ) -> None:
     """Print the costs of a run without running it.
 
@@ -59,6 +65,7 @@ def show_plan(
         data: A folder for a picture of the data partition, which is also printed as a table; None for neither.
         waiting: The status line that shows slow preparations; None to show none.
         epsilon: A privacy budget for which the necessary noise is printed; None to print no noise.
+        nodes: The nodes of a cluster, for which memory and traffic are printed; None to print neither.
 
     Raises the ValueError of the run if the run is not possible.
     """
@@ -107,6 +114,8 @@ def show_plan(
         clients = f"each of the {spec.max_participants} clients that take part"
         print_line(f"per client     {format_quantity(per_client, 'B')} of the server memory for {clients}")
     print_line(f"expected       {outlook}")
+    for line in cluster_lines(spec, nodes):
+        print_line(line)
     for line in privacy_lines(spec, epsilon):
         print_line(line)
     for name, part in custom_components(experiment.model_dump(mode="json")):

@@ -1,6 +1,6 @@
 """A rule that sets the number of local steps of a task from its sending and computing times.
 
-By default, sending takes at most about half of a task's time.
+By default, sending takes at most about half of a task's time. Tasks are shorter if the labels of clients differ.
 """
 
 import re
@@ -13,7 +13,10 @@ from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-DEFAULT_MINIMUM = 10
+# The default of the minimum if all clients have the same label frequencies.
+DEFAULT_MINIMUM = 15
+# An adaptive learning rate compares the two halves of a task, so the default has at least two steps.
+SHORTEST = 2
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class AutoSteps:
     `move` is the time to send a fragment to the client and back. `step` is the time of one minibatch.
 
     Attributes:
-        minimum: The smallest number of local steps. None means 10, but at most one pass over the client's data.
+        minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels, but at most
+            one pass over the client's data.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 
@@ -47,22 +51,24 @@ class AutoSteps:
             return cls(kappa=kappa)
         return cls(int(match["minimum"]), kappa)
 
-    def minimum_steps(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def minimum_steps(self, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:
         """Return the smallest number of local steps of each task.
 
         Args:
             whole: Number of minibatches in one pass over the client's data.
+            overlap: The overlap of the clients' labels, which `measure_label_overlap` returns.
         """
         if self.minimum is None:
-            return np.minimum(DEFAULT_MINIMUM, whole)
+            return np.minimum(max(SHORTEST, round(DEFAULT_MINIMUM * overlap)), whole)
         return np.full_like(whole, self.minimum)
 
-    def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:
         """Return the number of local steps H for arrays of tasks.
 
         Args:
             move: Time to send the fragment to the client and back.
             step: Time of one minibatch, in the same unit.
             whole: Number of minibatches in one pass over the client's data.
+            overlap: The overlap of the clients' labels.
         """
-        return np.maximum(self.minimum_steps(whole), np.rint(self.kappa * move / step)).astype(np.int64)
+        return np.maximum(self.minimum_steps(whole, overlap), np.rint(self.kappa * move / step)).astype(np.int64)

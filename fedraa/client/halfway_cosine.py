@@ -11,7 +11,7 @@ from fedraa.submodels.flat import locate_parameters
 # The learning rate falls if a task changes a weight matrix by more than this multiple of its norm.
 LARGEST_CHANGE = 1.0
 # A cosine does not lower the learning rate if a task changes every weight matrix by less than this share of its norm.
-SMALLEST_CHANGE = 0.1
+SMALLEST_CHANGE = 0.05
 
 
 class HalfwayCosine:

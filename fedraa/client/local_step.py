@@ -143,7 +143,7 @@ class LocalStep:
     def received_buffer(self, buffer: Vector) -> Tensor:
         """Return a copy of a task's buffer [k] on the model's device.
 
-        Values outside of the task's mask are 0, unless the task keeps them.
+        The values outside of the task's mask are 0. A task with `keeps_rest` keeps all values.
         """
         received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)

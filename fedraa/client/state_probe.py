@@ -268,8 +268,8 @@ class _Probe:
         if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"training changes and evaluation reads the {_name_value('attribute', attributes[0], self._module)}, "
-                "but the state_dict lacks it",
+                f"the state_dict lacks the {_name_value('attribute', attributes[0], self._module)}, "
+                "which training changes and evaluation reads",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]

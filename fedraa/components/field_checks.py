@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fedraa.components.text import is_built_in
+import numpy as np
+
+from fedraa.components.text import is_built_in, values_of
+from fedraa.errors import InputError
 from fedraa.numbers import convert_numbers
 
 
@@ -19,8 +22,13 @@ def check_component_fields(part: object, field: str) -> None:
         field: The field that takes the component.
 
     Raises:
-        InputError: The class does not allow a value. The field of the error is `field.NAME`.
+        InputError: The class does not allow a value, or the value is infinite or NaN. The error's field is
+            `field.NAME`.
     """
+    for name, value in values_of(part).items():
+        if _has_infinite(value):
+            problem = "config.json stores it, and JSON has neither infinity nor NaN"
+            raise InputError(f"{field}.{name}", problem, got=value, hint="use a finite number, or None")
     kinds = type(part).__mro__
     redeclared: set[str] = set()
     for kind in kinds:
@@ -51,3 +59,12 @@ def check_arguments(make: Any, arguments: tuple[Any, ...], values: Mapping[str, 
     if inspect.isclass(make) and is_built_in(make) and is_dataclass(make):
         names = (item.name for item in fields(make) if item.init)
         convert_numbers(dict(zip(names, arguments, strict=False)) | dict(values), make, field)
+
+
+def _has_infinite(value: object) -> bool:
+    """Return True if a value is infinite or NaN, or contains such a value."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        return any(map(_has_infinite, value))
+    return isinstance(value, float | np.floating) and not np.isfinite(value)

@@ -103,7 +103,7 @@ class Method:
             problem = f"{self.name} has {policy}, which needs a scheduler, but {schedule} has none"
             raise InputError("method", problem, hint="give AsyncSchedule or ScheduledRounds")
         if self.schedule.scheduled and not (self.submodel.scheduled or self.submodel.whole):
-            problem = f"{self.name} has {schedule}, which assigns fragments, but {policy}, which samples submodels"
+            problem = f"{schedule} of {self.name} assigns fragments, but its {policy} samples submodels"
             raise InputError("method", problem, hint="give AsyncSampled or Rounds")
 
     def __str__(self) -> str:

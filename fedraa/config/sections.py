@@ -204,7 +204,7 @@ class LocalOptions(Section):
     """Local training."""
 
     lr: Positive | None = None
-    """Local learning rate (default: 0.05, which the method fed-quilt adapts)."""
+    """Local learning rate (default: 0.05; fed-quilt starts at 0.2)."""
     momentum: Decay | None = None
     """Momentum of the local optimizer sgd (default: the method's)."""
     local_optimizer: Component | None = None
@@ -223,7 +223,7 @@ class LocalOptions(Section):
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless --local-steps is set)."""
     local_steps: int | str | None = None
-    """Local steps per task, instead of epochs; auto is 10 (at most one epoch), or more if sending takes over half of
+    """Local steps per task, instead of epochs; auto is short (up to 15 steps), but longer if sending takes over half of
     the task's time (default: none)."""
     weight_decay: NotNegative | None = None
     """Local weight decay (default: the method's, or 0.01 for adamw)."""

@@ -1,4 +1,6 @@
-"""Measurement of how frequent each label is in the training data of all clients."""
+"""Measurement of how frequent each label is in the training data of all clients and of single clients."""
+
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +19,40 @@ def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[floa
         classes: Number of classes.
         seed: The seed for the random clients.
     """
-    labels = data.y_train if data.source is None else data.labels
+    labels = _known_labels(data)
     if labels is None:
-        clients = len(data.sizes)
-        chosen = generator(seed, "label shares").choice(clients, min(clients, MAX_CLIENTS), replace=False)
-        labels = np.concatenate([data.client(client)[1] for client in chosen.tolist()])
+        labels = np.concatenate([data.client(client)[1] for client in _draw_clients(data, seed)])
     counts = np.bincount(labels, minlength=classes)
     return tuple((counts / counts.sum()).tolist())
+
+
+def measure_label_overlap(data: Federated, shares: tuple[float, ...], seed: int) -> float:
+    """Return the mean overlap of the clients' label shares with those of all clients.
+
+    The overlap of two distributions is the sum of the smaller share of each label. It is 1 if they are equal, and 0 if
+    they have no label in common. Of many clients, only `MAX_CLIENTS` random ones count.
+
+    Args:
+        data: The divided data, with one label per sample.
+        shares: The share of each label in the data of all clients.
+        seed: The seed for the random clients.
+    """
+    labels = _known_labels(data)
+    overlaps = []
+    for client in _draw_clients(data, seed):
+        known = labels is not None
+        shard = labels[slice(*data.offsets[client : client + 2])] if known else data.client(client)[1]
+        counts = np.bincount(shard, minlength=len(shares))
+        overlaps.append(np.minimum(counts / max(1, counts.sum()), shares).sum())
+    return float(np.mean(overlaps))
+
+
+def _known_labels(data: Federated) -> Any:
+    """Return the labels of all training samples in client order; None if a function generates the samples."""
+    return data.y_train if data.source is None else data.labels
+
+
+def _draw_clients(data: Federated, seed: int) -> list[int]:
+    clients = len(data.sizes)
+    chosen: list[int] = generator(seed, "label shares").choice(clients, min(clients, MAX_CLIENTS), False).tolist()
+    return chosen

@@ -38,6 +38,7 @@ class CostSettings:
             then measured in FLOPs, not in parameters.
         server: The speed of the server for its part of a split model, as a multiple of the fastest device's speed.
         download: The compressor of the models that the server sends.
+        label_overlap: The overlap of the clients' labels, on which the number of local steps of `auto` depends.
     """
 
     unit: float = 1.0
@@ -45,6 +46,7 @@ class CostSettings:
     frozen: bool = False
     server: float = 1.0
     download: object = "none"
+    label_overlap: float = 1.0
 
 
 def training_time(duration: float, cost: float, waited: float) -> float:
@@ -95,6 +97,7 @@ class CostModel(Stateful):
         self._unit = settings.unit
         self._frozen = settings.frozen
         self._stem = settings.stem
+        self._label_overlap = settings.label_overlap
         self._server = settings.server * float(fleet.compute.max())
         self.compressor = COMPRESSOR.resolve(solver.compressor)
         self.download = COMPRESSOR.resolve(settings.download)
@@ -372,7 +375,7 @@ class CostModel(Stateful):
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
         step = self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start
-        return auto.count(move, step, self._solver.count_minibatches(shards))
+        return auto.count(move, step, self._solver.count_minibatches(shards), self._label_overlap)
 
     def _trained_cost(self, widths: Widths) -> Cost:
         """Return the cost of the client's part of a submodel."""

@@ -28,7 +28,7 @@ from fedraa.data import (
     make_transforms,
 )
 from fedraa.data.check import Targets
-from fedraa.data.label_shares import measure_label_shares
+from fedraa.data.label_shares import measure_label_overlap, measure_label_shares
 from fedraa.data.tree import map_tree, take_rows
 from fedraa.devices.availability import Availability, Daily, Timing, read_availability
 from fedraa.devices.compute_speeds import make_fleet, with_links
@@ -40,9 +40,7 @@ from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import (
     check_runnable,
     warn_of_many_attackers,
-    warn_of_no_adapters,
     warn_of_no_evaluation,
-    warn_of_no_exits,
     warn_of_small_shards,
 )
 from fedraa.engine.process_guard import exclusive_process
@@ -176,8 +174,12 @@ def build_run(
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
     label_shares = None
-    if method.local.logit_calibration:
+    label_overlap = 1.0
+    needs_overlap = objective.classifies and method.local.auto is not None
+    if method.local.logit_calibration or needs_overlap:
         label_shares = measure_label_shares(data, dataset.classes, experiment.seed)
+    if needs_overlap and label_shares is not None:
+        label_overlap = measure_label_overlap(data, label_shares, experiment.seed)
     attack = make_attack_plan(
         experiment.attack,
         experiment.attackers or DEFAULT_ATTACKERS,
@@ -201,6 +203,7 @@ def build_run(
         example=example,
         labels_held=labels,
         label_shares=label_shares,
+        label_overlap=label_overlap,
         timing=timing,
         metrics=metrics,
         objective=objective,
@@ -223,8 +226,6 @@ def build_run(
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
-            *warn_of_no_adapters(spec),
-            *warn_of_no_exits(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),
         )

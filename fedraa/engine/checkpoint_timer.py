@@ -4,8 +4,8 @@ import time
 
 from fedraa.messages import State
 
-# These are lower limits of the pause after a checkpoint without `checkpoint_every`: a time, and a multiple of the
-# checkpoint's duration. The multiple limits checkpoints to 5 % of the time.
+# If `checkpoint_every` is not set, the pause after a checkpoint lasts at least this time, and at least this multiple of
+# the time that the checkpoint took. Checkpoints thus take at most 5 % of the time.
 CHECKPOINT_INTERVAL_S = 10.0
 CHECKPOINT_PAUSE_FACTOR = 20
 

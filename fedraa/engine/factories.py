@@ -109,6 +109,7 @@ def make_cost_model(spec: RunSpec) -> CostModel:
         frozen=bool(frozen_parameters(spec.traced.module)),
         server=getattr(spec.method.submodel, "server_compute", LayerCut.server_compute),
         download=spec.method.schedule.download_compressor,
+        label_overlap=spec.label_overlap,
     )
     full = spec.traced.widths(spec.traced.full())
     return CostModel(spec.fleet, spec.data.sizes, spec.method.local, spec.measure, full, settings)

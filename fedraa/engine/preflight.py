@@ -51,6 +51,7 @@ def check_runnable(spec: RunSpec) -> None:
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
+    _check_exits(spec)
     _check_robust(spec)
     _check_attack(spec)
     _check_privacy(spec)
@@ -174,15 +175,40 @@ def _check_local_schedule(spec: RunSpec) -> None:
 
 
 def _check_adapters(spec: RunSpec) -> None:
-    """Raise InputError if the user sets an aggregator of adapters for a model without adapters."""
-    aggregator = chosen_value(spec.experiment, "aggregator")
-    if aggregator is not None and _lacks_adapters(spec):
-        raise no_effect_error(
-            "aggregator",
-            text_of(aggregator),
-            f"{type(spec.traced.module).__name__}, which has no low-rank adapters",
-            "leave it out, or give adapters to the model with fedraa.lora",
-        )
+    """Raise InputError if the server averages low-rank adapters, but the model has none.
+
+    Such a run would equal a run of heterofl.
+    """
+    aggregator = getattr(spec.method.update, "aggregator", None)
+    if aggregator is None or not isinstance(AGGREGATOR.resolve(aggregator), LowRank) or find_adapters(spec.traced):
+        return
+    kind = type(spec.traced.module).__name__
+    chosen = chosen_value(spec.experiment, "aggregator")
+    if chosen is not None:
+        beside = f"{kind}, which has no low-rank adapters"
+        hint = "leave it out, or give adapters to the model with fedraa.lora"
+        raise no_effect_error("aggregator", text_of(chosen), beside, hint)
+    problem = f"its server averages low-rank adapters, and {kind} has none"
+    hint = "give adapters to the model with fedraa.lora, or run heterofl"
+    raise InputError("method", problem, got=spec.experiment.method, hint=hint)
+
+
+def _check_exits(spec: RunSpec) -> None:
+    """Raise InputError if clients train the first blocks of a model, but the model has only one block.
+
+    In such a run, every client would train the whole model.
+    """
+    module = spec.traced.module
+    has_exits = isinstance(module, EarlyExits) and len(module.blocks) > 1
+    if has_exits or not isinstance(spec.method.submodel, FirstBlocks):
+        return
+    kind = type(module).__name__
+    hint = "give --model resnet18-exits, or --model mlp-exits with two or more hidden layers"
+    chosen = chosen_value(spec.experiment, "submodel")
+    if chosen is not None:
+        raise no_effect_error("submodel", text_of(chosen), f"{kind}, which has only one classifier", hint)
+    problem = f"its clients train the first blocks of a model and their classifiers, and {kind} has only one classifier"
+    raise InputError("method", problem, got=spec.experiment.method, hint=f"{hint}, or run fedavg")
 
 
 def _check_robust(spec: RunSpec) -> None:
@@ -291,37 +317,6 @@ def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
     return [
         f"method: the personal models of {spec.experiment.method} are not evaluated, because no client that trains has "
         "its own test samples; give test samples of the same clients"
-    ]
-
-
-def _lacks_adapters(spec: RunSpec) -> bool:
-    """Return True if the method averages low-rank adapters, but the model has none."""
-    aggregator = getattr(spec.method.update, "aggregator", None)
-    return (
-        aggregator is not None
-        and isinstance(AGGREGATOR.resolve(aggregator), LowRank)
-        and not find_adapters(spec.traced)
-    )
-
-
-def warn_of_no_adapters(spec: RunSpec) -> list[str]:
-    """Return a warning if the method averages low-rank adapters, but the model has none."""
-    if not _lacks_adapters(spec):
-        return []
-    return [
-        f"method: {spec.experiment.method} averages low-rank adapters, and {type(spec.traced.module).__name__} has "
-        "none, so the method averages like heterofl; give adapters to the model with fedraa.lora"
-    ]
-
-
-def warn_of_no_exits(spec: RunSpec) -> list[str]:
-    """Return a warning if the method needs a classifier after each block, but the model has only one."""
-    if not isinstance(spec.method.submodel, FirstBlocks) or isinstance(spec.traced.module, EarlyExits):
-        return []
-    return [
-        f"method: {spec.experiment.method} trains the first blocks of a model with a classifier after each block, and "
-        f"{type(spec.traced.module).__name__} has no such classifiers, so that every client trains the whole model; "
-        "give --model resnet18-exits, or make the model with fedraa.early_exits"
     ]
 
 

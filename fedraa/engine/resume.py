@@ -29,7 +29,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION
 from fedraa.objectives import Target
-from fedraa.rundir.atomic_files import write_text
+from fedraa.rundir.atomic_files import json_text, write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
@@ -147,7 +147,7 @@ def extend_limits(directory: Path, spec: RunSpec) -> None:
         (directory / name).unlink(missing_ok=True)
     changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
     changed["resolved"] |= {PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
-    write_text(directory / CONFIG, json.dumps(config | changed, indent=2) + "\n")
+    write_text(directory / CONFIG, json_text(config | changed))
 
 
 def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:

@@ -78,6 +78,8 @@ class RunSpec:
     """The buffers that the model changes in training, such as batch statistics, and how they are handled."""
     label_shares: tuple[float, ...] | None = None
     """The share of each label in the data of all clients, if the method calibrates logits."""
+    label_overlap: float = 1.0
+    """The mean overlap of the clients' label shares with those of all clients, if the number of local steps is auto."""
     attack: AttackPlan | None = None
     """The attack of some clients."""
     privacy: Privacy | None = None
@@ -173,7 +175,7 @@ class RunSpec:
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
-        """The cost of each submodel shape that is known before the start."""
+        """The cost of the whole model, and of each submodel that the method fixes before the start."""
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 

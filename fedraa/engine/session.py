@@ -1,6 +1,5 @@
 """The session of a run: it runs the loop with one executor, and writes the run directory."""
 
-import json
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run, param
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
-from fedraa.rundir.atomic_files import raise_unwritable, replace_file, write_text
+from fedraa.rundir.atomic_files import json_text, raise_unwritable, replace_file, write_text
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import clients_csv_columns
 from fedraa.rundir.digests import write_seal
@@ -179,7 +178,7 @@ class RunSession:
             if state is None and not (self._directory / CONFIG).exists():
                 write_partition(self._directory, self._spec.data)
                 description = self._description or describe_run(self._spec, self._dispatcher.waits_for_evaluations)
-                write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
+                write_text(self._directory / CONFIG, json_text(description))
         config = History(self._directory).config
         self._pinned = pinned_settings(config)
         self._loop.evaluations.max_pending_evals = config["resolved"][PENDING_EVALS_KEY]
@@ -209,7 +208,7 @@ class RunSession:
         with raise_unwritable(self._directory):
             _save_model(module, self._directory / MODEL)
             write_text(self._directory / PROFILE, self._measure_times().model_dump_json(indent=2) + "\n")
-            summary = json.dumps(self._make_summary(), indent=2) + "\n"
+            summary = json_text(self._make_summary())
             write_seal(self._directory, {SUMMARY: summary})
             write_text(self._directory / SUMMARY, summary)
 

@@ -122,6 +122,6 @@ class FineTuning:
         auto = self._solver.auto
         steps = None
         if auto is not None:
-            steps = int(auto.minimum_steps(np.array(self._solver.count_minibatches(len(y)))))
+            steps = int(auto.minimum_steps(np.array(self._solver.count_minibatches(len(y))), overlap=1.0))
         task = Task(0, client, 0, 0, 0, 0, self._widths, params, self._solver.lr, 0.0, steps=steps)
         return self._trainer.train(task, x, y).params

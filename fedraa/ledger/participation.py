@@ -18,7 +18,7 @@ from fedraa.ledger.selection_context import SelectionContext
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
-# Maximum number of draws of an empty cohort, per client of the run.
+# An empty cohort is drawn again, at most this number of times for each client of the run.
 DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 

@@ -6,9 +6,8 @@ Client n of depth L, from the first L blocks and classifiers of theta, with logi
 Server, for each tensor: theta <- mean of the clients that trained it
 The model predicts with the mean of the logits of all classifiers.
 
-L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks counts
-as one block, so that every client trains the whole model, as in fedavg. The method depthfl-feddyn adds the linear and
-the proximal term of FedDyn, as the authors' code does.
+L is the client's capacity times the number of blocks, rounded down. A model without classifiers after its blocks is
+refused. The method depthfl-feddyn adds the linear and the proximal term of FedDyn, as the authors' code does.
 
 Read next: models/exits.py (the model), client/local_algorithm.py (the interface of local training),
 aggregation/coverage_mean.py (the mean), methods/feddyn.py (the terms of FedDyn).
@@ -173,7 +172,7 @@ DEPTHFL = register(
         formula="Clients train the first blocks, each with a classifier; each tensor becomes the mean of its clients.",
         when=(
             "Devices of unequal memory, and a model with a classifier after each block, such as resnet18-exits. Other "
-            "models are trained as by fedavg."
+            "models are refused."
         ),
         submodel=FirstBlocks(),
         local=LocalTraining(momentum=0.0, algorithm=SelfDistillation()),

@@ -3,15 +3,16 @@
 The model is cut into M equal fragments. When client n is idle:
     j = the fragment for which the fewest tasks were sent
     send theta_j
-Client n: SGD with clipping and calibrated logits, with so many steps that training takes at least about as long as the
-    download and the upload of theta_j;
+Client n: SGD with clipping and calibrated logits, for 15 steps, or fewer if the labels of clients differ, but with so
+    many steps that training takes at least about as long as the download and the upload of theta_j;
     c = cos(change of theta_j in the first half of the steps, change of theta_j in the second half),
         within limits that follow from the relative change of weight matrices;
     embeddings take steps of Adam
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     theta_j <- theta_j + a * delta
-    the learning rate of later tasks rises if c > -0.05, and falls if c < -0.05 or if the clients' losses have risen
+    the learning rate of later tasks, at first 0.2, rises if c > -0.05, and falls if c < -0.05 or if the clients' losses
+        have risen
 The evaluated model is the Polyak mean of the last models.
 
 Read next: schedulers/least_sent.py (the scheduler), client/halfway_cosine.py and server/local_rates.py (the learning
@@ -161,7 +162,9 @@ register(
         ),
         when="Little time, and many devices that train at once: tasks are short, and the server adds the deltas.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
-        local=LocalTraining(steps="auto", lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8),
+        local=LocalTraining(
+            steps="auto", lr=0.2, lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8
+        ),
         update=DeltaMix(),
         schedule=AsyncSchedule(scheduler="least-sent", polyak_fraction=0.1),
         paper_settings=PaperSettings(source="our own method: no paper"),

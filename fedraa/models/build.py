@@ -88,7 +88,7 @@ def build_model(
             model = _build_mlp(sample, classes, hidden, dropout)
         elif name == "mlp-exits":
             layers = _build_mlp(sample, classes, hidden, dropout)
-            # The first module flattens the samples, and the last gives the logits. Each hidden layer has `count` modules.
+            # The first module flattens the samples, the last gives the logits. Each hidden layer has `count` modules.
             count = (len(layers) - 2) // max(1, len(hidden))
             model = early_exits(layers, sample, [1 + count * number for number in range(1, len(hidden))])
         elif hidden != _HIDDEN:

@@ -52,7 +52,7 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
     for key, value in expected.items():
         if key not in summary:
             raise Inconsistent(f"{SUMMARY} {key}", "it is missing")
-        # NaN, the `client_worst` without test samples, differs from itself but not as text.
+        # Texts are compared, because 1 equals True and 1.0.
         if json.dumps(summary[key]) != json.dumps(value):
             raise Inconsistent(f"{SUMMARY} {key}", got=summary[key], expected=f"{value!r}, as in {EVENTS}")
 

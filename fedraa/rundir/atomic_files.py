@@ -1,6 +1,7 @@
 """Write a file completely or not at all, even in a crash."""
 
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,11 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
             partial.unlink()
         raise
     sync_directory(path.parent)
+
+
+def json_text(value: object) -> str:
+    """Return a value as indented JSON. Raise ValueError for infinity and NaN, which JSON does not have."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:

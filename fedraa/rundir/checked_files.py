@@ -2,6 +2,8 @@
 
 import io
 import json
+from collections.abc import Mapping
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +29,8 @@ class Totals(BaseModel):
     tasks: Count
     time: float
     wall: float
-    loss: float
-    client_worst: float
+    loss: float | None
+    client_worst: float | None
     bytes_down: Count
     bytes_up: Count
     flops: float
@@ -45,7 +47,7 @@ class Totals(BaseModel):
 
 
 def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
-    """Return the content of a run's summary.json.
+    """Return the content of a run's summary.json. A metric that is null in the file is NaN in the result.
 
     Raises InputError if the file is damaged.
     """
@@ -61,12 +63,18 @@ def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError("run", f"{path} is not JSON: {error}") from None
     for name in (*metric_spec.names, f"best_{metric_spec.main}"):
-        value = summary.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        value = summary.get(name, "nothing")
+        if not isinstance(value, int | float | None) or isinstance(value, bool):
             raise InputError(
                 "run", f"{path} is not a summary of a run; {name}: got {short_text(value)}; expected a number"
             )
-    return dict(summary)
+    return with_nan(summary, metric_spec)
+
+
+def with_nan(totals: Mapping[str, Any], metric_spec: MetricSpec) -> dict[str, Any]:
+    """Return the totals of a run with these metrics, in which NaN replaces the metrics that are None."""
+    names = (*metric_spec.names, f"best_{metric_spec.main}", "loss", "client_worst")
+    return {**totals, **{name: nan for name in names if totals[name] is None}}
 
 
 def read_evals(path: Path, metric_spec: MetricSpec) -> "pd.DataFrame":

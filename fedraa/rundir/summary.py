@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.errors import InputError
 from fedraa.privacy.accountant import PrivacyTerms
+from fedraa.rundir.checked_files import with_nan
 from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.history import History
 from fedraa.rundir.run_stats import RunStats, read_stats
@@ -15,7 +16,7 @@ NO_STEP = "no step was finished"
 
 
 def summarise_run(history: History) -> dict[str, object]:
-    """Return the totals of a finished run."""
+    """Return the totals of a finished run. A metric that is not finite is None."""
     stats = read_stats(history.directory)
     if stats.end is None:
         raise InputError("events", f"the log of {history.directory} has no end", hint="resume the run")
@@ -33,11 +34,12 @@ def summarise_unfinished(history: History) -> dict[str, object]:
         raise InputError("run", f"{history.directory} has no evaluation yet", hint="wait for the first one")
     stats = read_stats(history.directory, partial=True)
     end = {"reason": history.state, "model_sha256": "", "step": stats.step, "t": stats.t, "wall": stats.wall}
-    return _make_totals(history, stats, end) | {"time_to_target": None}
+    totals = with_nan(_make_totals(history, stats, end), history.metric_spec)
+    return totals | {"time_to_target": None}
 
 
 def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[str, object]:
-    """Return the totals of a run. `end` has the fields of an `end` event."""
+    """Return the totals of a run. `end` has the fields of an `end` event. A metric that is not finite is None."""
     evals = history.evals
     metric_spec = history.metric_spec
     totals = {"method": history.config["experiment"]["method"], "reason": end["reason"]}
@@ -50,10 +52,10 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
         "tasks": stats.committed,
         "time": end["t"],
         "wall": end["wall"],
-        **{name: float(evals[name].iloc[-1]) for name in metric_spec.names},
-        f"best_{metric_spec.main}": metric_spec.best(evals[metric_spec.main]),
-        "loss": float(evals["loss"].iloc[-1]),
-        "client_worst": float(evals["client_worst"].iloc[-1]),
+        **{name: _finite_or_none(evals[name].iloc[-1]) for name in metric_spec.names},
+        f"best_{metric_spec.main}": _finite_or_none(metric_spec.best(evals[metric_spec.main])),
+        "loss": _finite_or_none(evals["loss"].iloc[-1]),
+        "client_worst": _finite_or_none(evals["client_worst"].iloc[-1]),
         "bytes_down": stats.bytes_down,
         "bytes_up": stats.bytes_up,
         "flops": stats.flops,

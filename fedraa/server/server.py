@@ -59,10 +59,10 @@ class Server(Protocol):
         """Return the next task of a waiting client, and log a `dispatch` event."""
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        """Apply the update, or add it to its round. Log a `commit` event, and return the clients that now need a task."""
+        """Apply the update or add it to its round, log a `commit` event, and return the clients that need a task."""
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
-        """Drop a task that failed by its client's fault, and log a `drop` event. Return the clients that now need a task.
+        """Drop a task that failed by its client's fault, and log a `drop` event. Return the clients that need a task.
 
         Args:
             task: The number of the task.

@@ -23,6 +23,7 @@ from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
 from fedraa.data.transforms.make import TRANSFORMS, make_transform
 from fedraa.evaluation.metrics import METRICS, Metric
 from fedraa.ledger.participation import PARTICIPATION, Selection
+from fedraa.methods.depthfl import FirstBlocks
 from fedraa.objectives import Objective, make_objective
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
@@ -142,7 +143,8 @@ def _policy_fields(part: Any) -> dict[str, Any]:
                 base = method
                 break
     limit = {"updates": ARRIVALS} if base.asynchronous else {"rounds": ROUNDS}
-    return {"method": replace(base, submodel=part), **limit}
+    model = {"model": "mlp-exits", "hidden": (12, 12)} if isinstance(part, FirstBlocks) else {}
+    return {"method": replace(base, submodel=part), **limit, **model}
 
 
 def _list_fields(field: str) -> Fields:

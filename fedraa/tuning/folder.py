@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedraa.errors import InputError
-from fedraa.rundir.atomic_files import write_text
+from fedraa.rundir.atomic_files import json_text, write_text
 from fedraa.rundir.run_lock import LOCK, lock_directory, refuse_unwritable
 
 PLAN = "tune.json"
@@ -21,7 +21,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
     another process uses it.
     """
     plan = directory / PLAN
-    text = json.dumps(described, indent=2) + "\n"
+    text = json_text(described)
     with refuse_unwritable(directory):
         has_foreign_files = not plan.is_file() and directory.is_dir() and set(os.listdir(directory)) - {LOCK}
     if has_foreign_files:

@@ -67,7 +67,7 @@ class Journal:
 
     def add(self, trial: Trial) -> None:
         with self._path.open("ab") as stream:
-            stream.write(json.dumps(asdict(trial)).encode() + b"\n")
+            stream.write(json.dumps(asdict(trial), allow_nan=False).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
         self.trials.append(trial)

@@ -1,5 +1,6 @@
 """Runs in which Ray loses messages of calls: equal bits, without a death of a server, shard or worker."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from mortal import with_its_parent
 from running import FIELDS, FLAGS, PATIENCE
 from same_run import same
 
-from benchmarks.system.faults import PUSH, lose_messages
+from actors.pool.handles import MAX_IDLE_S
+from benchmarks.system.faults import ARGUMENTS, PUSH, lose_messages
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
@@ -35,4 +37,24 @@ def test_a_lost_call_is_no_death(percent: int, flags: tuple[str, ...], tmp_path:
     assert ended.returncode == 0, ended.stderr
     assert not [line for line in History(out).lines() if line["kind"] == "fault"]
     assert "died" not in ended.stderr
+    same(out, run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path / "here")))
+
+
+def test_a_call_that_never_begins_is_repeated_within_a_minute(tmp_path: Path) -> None:
+    """The first notice about arguments is lost, so that the first call of its kind never begins."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "fedraa", "run", *FLAGS, "--updates", str(UPDATES), "--workers", "1", "--quiet"]
+    first = {ARGUMENTS: {"num_failures": 1, "req_failure_prob": 100}}
+    ended = subprocess.run(
+        [*command, "--out", str(out)],
+        env=os.environ | lose_messages(0) | {"RAY_testing_rpc_failure": json.dumps(first)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        preexec_fn=with_its_parent,
+    )
+    assert ended.returncode == 0, ended.stderr
+    [fault] = [line for line in History(out).lines() if line["kind"] == "fault"]
+    assert "idle" in str(fault["error"])
+    assert fault["wall"] < 2 * MAX_IDLE_S
     same(out, run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path / "here")))

@@ -321,6 +321,9 @@ def test_every_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_command_of_every_card_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # Another page may have imported its own my_ext.
+    monkeypatch.delitem(sys.modules, "my_ext", raising=False)
+    Path("my_ext.py").write_text("from needed_models import adapters as adapted\n")
     for _, command in blocks(method_cards()):
         if " DATA " in command:
             # The tests have no folder of data.

@@ -317,8 +317,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/auto_steps.py",
         ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
-        ("DEFAULT_MINIMUM = 10", "DEFAULT_MINIMUM = 20", AUTO),
-        ("np.minimum(DEFAULT_MINIMUM, whole)", "np.maximum(DEFAULT_MINIMUM, whole)", AUTO),
+        ("DEFAULT_MINIMUM = 15", "DEFAULT_MINIMUM = 20", AUTO),
+        ("round(DEFAULT_MINIMUM * overlap)), whole)", "round(DEFAULT_MINIMUM / overlap)), whole)", AUTO),
     ),
     *_in(
         "schedulers/greedy.py",

@@ -54,6 +54,7 @@ def test_the_cosine_is_limited_by_the_relative_change_of_weight_matrices() -> No
     # Weights that turn back keep a negative cosine after a long step, and the target after a short one.
     assert cosine_of_path([3.0, 4.0], [3.0, 6.0], [3.0, 5.0], line) == pytest.approx(-1.0)
     assert cosine_of_path([3.0, 4.0], [3.0, 4.4], [3.0, 4.2], line) == pytest.approx(-0.05)
+    assert cosine_of_path([3.0, 4.0], [3.0, 4.5], [3.0, 4.3], line) == pytest.approx(-1.0)
     # Biases do not count.
     module = nn.Linear(1, 1)
     assert cosine_of_path([5.0, 1.0], [6.0, 2.0], [7.0, 9.0], module) == pytest.approx(8 / math.sqrt(2 * 50))

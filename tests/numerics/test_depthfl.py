@@ -121,14 +121,15 @@ def test_tensors_of_no_client_stay() -> None:
     assert not moved[FIRST : FIRST + SECOND].any()
 
 
-def test_model_without_exits_is_trained_as_in_fedavg() -> None:
-    with pytest.warns(match="no such classifiers"):
-        depthfl = Stepped(spec("depthfl"))
-    fedavg = Stepped(spec("fedavg", weights="uniform", momentum=0.0))
-    for _ in range(2):
-        depthfl.round()
-        fedavg.round()
-    np.testing.assert_array_equal(depthfl.server.params, fedavg.server.params)
+def test_model_without_exits_is_refused_because_all_clients_would_train_all_of_it() -> None:
+    for method in ("depthfl", "depthfl-feddyn", "depthfl+fedprox"):
+        with refuses("method", "--model resnet18-exits", "fedavg", got=method):
+            spec(method)
+    with refuses("submodel", "--model resnet18-exits", got="first-blocks"):
+        spec("fedavg", submodel="first-blocks")
+    # With one hidden layer, mlp-exits has only one classifier.
+    with refuses("method", "two or more hidden layers"):
+        spec("depthfl", **FIELDS | {"hidden": (5,)})
 
 
 def test_prediction_is_the_mean_of_the_logits() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy_mlp import Array
+from refusals import refuses
 from tiny import SAMPLES, Stepped, spec
 from torch import nn
 
@@ -264,17 +265,12 @@ def test_units_that_nobody_trained_keep_their_bits() -> None:
     assert (stepped.server.params[covered] != before[covered]).any()
 
 
-@pytest.mark.parametrize(("method", "plain"), [("hetlora", "uniform"), ("flora", "samples")])
-def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
-    """The mean of a coordinate is over the same slices, with equal weights, of the clients that trained it."""
-    ours = Stepped(spec(method, capacities=(1.0, 0.4)))
-    found = fl.method(method).replace(aggregator="covered")
-    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]
-    for _ in range(2):
-        ours.round()
-        theirs.round()
-    assert (ours.server.params == theirs.server.params).all()
-    assert found.update.weights == plain  # type: ignore[union-attr]
+@pytest.mark.parametrize("method", ["hetlora", "flora"])
+def test_a_model_without_adapters_is_refused(method: str) -> None:
+    with refuses("method", "fedraa.lora", "heterofl", got=method):
+        spec(method)
+    with refuses("aggregator", "fedraa.lora", got=method):
+        spec("heterofl", aggregator=method)
 
 
 def test_flora_wants_room_for_what_is_merged() -> None:

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "benchmarks": {"schedulers", "fedraa", "actors"},
 }
 # These benchmarks measure Ray without fedraa, or kill its processes, so they import Ray.
-MEASURES_RAY = {"benchmarks/system/chaos_kills.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
+MEASURES_RAY = {f"benchmarks/system/{name}.py" for name in ("chaos_kills", "memory", "plan_nodes", "throughput")}
 ON_TOP = {"fedraa/api.py", "fedraa/cli/doctor.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
 # Private names that fedraa imports. Each of these libraries, except torch, has an upper bound in pyproject.toml.
 PRIVATE = {

@@ -19,7 +19,7 @@ from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 from fedraa.rundir.history import History
 
-SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
+SEEDS = (0, 1, 2, 3, 4)
 
 
 def run_race(options: RunOptions) -> None:
@@ -30,7 +30,7 @@ def run_race(options: RunOptions) -> None:
     """
     settings, entrants, parts = _select_by_options(options)
     data_dir = options.data_dir and options.data_dir.absolute()
-    seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
+    seeds = options.seeds or SEEDS
     refused = _refusals(settings, entrants)
     if options.methods and refused:
         (setting_name, entrant_name), reason = next(iter(refused.items()))

@@ -228,7 +228,7 @@ class Race:
             return None
         local, whole = method.local, self.setting.whole
         steps = (
-            int(local.auto.minimum_steps(np.array(whole)))
+            int(local.auto.minimum_steps(np.array(whole), self.setting.overlap))
             if local.auto
             else local.count_steps(whole * local.batch_size)
         )

@@ -16,8 +16,11 @@ from benchmarks.studies.metrics import (
 )
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
+from fedraa.aggregation.low_rank import LowRank
+from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
+from fedraa.methods.depthfl import FirstBlocks
 from fedraa.settings.terms import on_terms
 from fedraa.submodels.personal_layers import BATCH_NORM
 
@@ -40,9 +43,16 @@ def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
     return scale.experiment(**common | own)
 
 
-def _methods_without_batch_norm() -> tuple[str, ...]:
-    """Return the names of the methods that can train a model without batch norm."""
-    return tuple(name for name, method in list_methods().items() if BATCH_NORM not in method.local.personal_layers)
+def _methods_of_mlp() -> tuple[str, ...]:
+    """Return the names of the methods that can train an MLP."""
+    return tuple(name for name, method in list_methods().items() if not _needs_other_model(method))
+
+
+def _needs_other_model(method: Method) -> bool:
+    """Return True if a method needs batch norm, low-rank adapters, or a classifier after each block."""
+    if BATCH_NORM in method.local.personal_layers or isinstance(method.submodel, FirstBlocks):
+        return True
+    return isinstance(getattr(method.update, "aggregator", None), LowRank)
 
 
 def on_equal_terms(experiment: Experiment) -> Experiment:
@@ -52,7 +62,7 @@ def on_equal_terms(experiment: Experiment) -> Experiment:
 
 def equal_budget(scale: Scale) -> Study:
     """Compare all methods at equal time: accuracy, peak memory, and time, bytes and FLOPs to a target."""
-    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_without_batch_norm()]
+    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_of_mlp()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
         "equal_budget",
@@ -188,7 +198,7 @@ def best_lr(scale: Scale) -> Study:
     """Compare methods at their best learning rates on a grid, and at a common rate."""
     rates = scale.pick_value((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     sample = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
-    chosen = scale.pick_value(sample, sample, _methods_without_batch_norm())
+    chosen = scale.pick_value(sample, sample, _methods_of_mlp())
     fixed = scale.pick_value(0.05, 0.1, 0.1)
     cells = []
     for rate, method in product(rates, chosen):

@@ -43,6 +43,7 @@ class SimulatedActor:
     open: list[Message] = field(default_factory=list)
     _inboxes: dict[str, deque[Message]] = field(default_factory=dict)
     _busy: dict[str, int] = field(default_factory=dict)
+    _idle_since: float = 0.0
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
@@ -111,10 +112,19 @@ class SimulatedActor:
         self._answer(message, value, error)
         group, _ = self.group_of(message.method)
         self._busy[group] -= 1
+        if group == DEFAULT:
+            self._idle_since = self.simulation.now
         self._begin_next(group)
+
+    def idle_s(self) -> float:
+        """Return for how many seconds the actor has executed no call of the default group."""
+        if self._busy.get(DEFAULT):
+            return 0.0
+        return self.simulation.now - self._idle_since
 
     def _start(self) -> None:
         self.is_started = True
+        self._idle_since = self.simulation.now
         for group in list(self._inboxes):
             self._begin_next(group)
 
@@ -162,7 +172,7 @@ class SimulatedActor:
             self._busy[group] = self._busy.get(group, 0) + 1
             message = inbox.popleft()
             if message.method == "ping":
-                self.finish(message, (self.node.name, 0))
+                self.finish(message, (self.node.name, 0, self.idle_s()))
             else:
                 self.begin(message)
 

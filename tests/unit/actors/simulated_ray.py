@@ -38,6 +38,7 @@ class Faults:
     Attributes:
         lost: Probability that a request or an answer is lost.
         copied: Probability that a request arrives twice.
+        unbegun: Probability that a worker's call with a reference as argument never begins.
         deaths: Probability that a worker dies in a task.
         freezes: Probability that a worker freezes in a task.
         max_retries: Number of times that Ray repeats a lost call.
@@ -48,6 +49,7 @@ class Faults:
 
     lost: float = 0.0
     copied: float = 0.0
+    unbegun: float = 0.0
     deaths: float = 0.0
     freezes: float = 0.0
     max_retries: int = 20

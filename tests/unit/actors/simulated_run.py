@@ -276,6 +276,7 @@ def play(seed: int) -> SimulatedRun:
         copied=choose(0.0, 0.0, 0.1),
         deaths=choose(0.0, 0.0, 0.1),
         freezes=choose(0.0, 0.0, 0.0, 0.1),
+        unbegun=choose(0.0, 0.0, 0.0, 0.02),
         max_retries=choose(20, 20, 20, 1),
         max_delay_s=choose(0.02, 0.5),
     )

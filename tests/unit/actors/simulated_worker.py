@@ -18,6 +18,11 @@ class SimulatedWorker(SimulatedActor):
 
     number: int = 0
 
+    def _arrive(self, message: Message) -> None:
+        has_refs = any(isinstance(arg, Ref) for arg in message.args)
+        if not has_refs or not self.simulation.happens(self.simulation.faults.unbegun):
+            super()._arrive(message)
+
     def begin(self, message: Message) -> None:
         simulation = self.simulation
         for task in _tasks_of(message):

@@ -21,6 +21,7 @@ from simulated_worker import SimulatedWorker, evaluate, train
 
 from actors.pool import liveness
 from actors.pool.executor import RayExecutor
+from actors.pool.handles import MAX_IDLE_S
 from benchmarks.system.chaos_kills import comparable_log
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
@@ -104,19 +105,20 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     lost=st.sampled_from([0.0, 0.05, 0.3]),
     deaths=st.sampled_from([0.0, 0.1]),
     freezes=st.sampled_from([0.0, 0.1]),
+    unbegun=st.sampled_from([0.0, 0.05]),
 )
 def test_any_interleaving_ends_with_the_same_bits(
-    case: Case, seed: int, lost: float, deaths: float, freezes: float
+    case: Case, seed: int, lost: float, deaths: float, freezes: float, unbegun: float
 ) -> None:
     with (
         TemporaryDirectory() as name,
-        simulated(seed, Faults(lost=lost, deaths=deaths, freezes=freezes)) as simulation,
+        simulated(seed, Faults(lost=lost, deaths=deaths, freezes=freezes, unbegun=unbegun)) as simulation,
     ):
         pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(2, {"CPU": 1}),), simulation=simulation)
         history = execute(case.spec, Path(name) / "run", pool)
         assert comparable_log(history.lines()) == comparable_log(case.history.lines())
         assert history.summary["model_sha256"] == case.history.summary["model_sha256"]
-        if not deaths and not freezes:
+        if not deaths and not freezes and not unbegun:
             assert [line for line in history.lines() if line["kind"] == "fault"] == []
 
 
@@ -137,3 +139,32 @@ def test_a_worker_that_freezes_without_a_task_is_replaced(case: Case) -> None:
         assert (fault.task, fault.worker) == (None, idle.number)
         assert isinstance(pool.wait(task.id, 200.0), Update)
         assert idle.is_dead
+
+
+def test_a_call_that_never_begins_is_sent_to_another_worker(case: Case) -> None:
+    """The first call of its kind may take an hour, but its worker stays idle."""
+    with simulated(0, Faults(unbegun=1.0)) as simulation:
+        pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(1, {"CPU": 1}),), simulation=simulation)
+        assert pool.await_workers(10.0)
+        (first,) = simulation.actors
+        task = Task(0, 0, 0, 0, 0, 0, (), np.ones(3, np.float32), 0.1, 1.0)
+        started = simulation.now
+        pool.submit(task, 0.0)
+        assert pool.wait(task.id, 20.0) is None
+        assert not first.is_dead
+        simulation.faults = Faults()
+        fault = pool.wait(task.id, 200.0)
+        assert isinstance(fault, Fault)
+        assert (fault.task, fault.worker) == (task.id, first.number)
+        assert first.is_dead
+        assert simulation.now - started < 2 * MAX_IDLE_S
+
+
+def test_a_long_task_is_no_call_that_never_begins(case: Case) -> None:
+    with simulated(0, Faults()) as simulation:
+        pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(1, {"CPU": 1}),), simulation=simulation)
+        assert pool.await_workers(10.0)
+        simulation.rng.expovariate = lambda rate: 10 * MAX_IDLE_S
+        task = Task(0, 0, 0, 0, 0, 0, (), np.ones(3, np.float32), 0.1, 1.0)
+        pool.submit(task, 0.0)
+        assert isinstance(pool.wait(task.id, 20 * MAX_IDLE_S), Update)

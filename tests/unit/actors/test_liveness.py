@@ -25,7 +25,7 @@ def silence_when_frozen(monkeypatch: pytest.MonkeyPatch, node: str) -> float:
     monkeypatch.setattr(runtime, "monotonic", lambda: clock[0])
     monkeypatch.setattr(runtime, "wait", lambda refs, timeout: (refs if answers[0] else [], []))
     # No process has the id 0, so that its CPU time is 0.
-    monkeypatch.setattr(runtime, "get", lambda ref: (node, 0))
+    monkeypatch.setattr(runtime, "get", lambda ref: (node, 0, 0.0))
     probe = LivenessProbe(SimpleNamespace(ping=SimpleNamespace(remote=ping)), HEARTBEAT)
     assert probe.silent_seconds() is None
     answers[0] = False

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from refusals import refuses
 
-from benchmarks.system import faults
+from benchmarks.system import chaos_matrix, chaos_table, fault_counts, faults, link_faults
 from benchmarks.system.faults import FAULTS, Engine, Row, add_row, has_row, main, read_rows
 
 FAULT, OTHER = list(FAULTS)[:2]
@@ -49,3 +49,19 @@ def test_only_missing_runs_are_made(
 def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
     with refuses("faults", got="earthquake"):
         main(faults=("earthquake",), out=tmp_path / "faults.csv")
+
+
+def test_all_tables_are_counted_and_each_wrong_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (faults, chaos_matrix, link_faults, chaos_table):
+        monkeypatch.setattr(module, "RESULTS", tmp_path / f"{module.__name__}.csv")
+    for row in (make_row(), make_row(number=1, equal=False, lost=2, doubled=1)):
+        add_row(faults.RESULTS, row)
+    table = chaos_table.Table(chaos_table.RESULTS)
+    table.put("server kills", "fedavg", chaos_table.Tally(3, 3), 1.0)
+    table.put("server kills", "fed-raa", chaos_table.Tally(3, 1, lost=4), 1.0)
+    counts = [
+        (count.command, count.trials, count.wrong, count.lost, count.doubled)
+        for count in fault_counts.count_trials()
+        if count.trials
+    ]
+    assert counts == [("faults", 2, 1, 2, 1), ("system.chaos", 6, 2, 4, 0)]

@@ -196,8 +196,8 @@ def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
         ("fedasync", {"local_steps": 10}, 20),
         # Five epochs have 235 batches.
         ("fedasync", {}, 1),
-        # The task length auto:10 has 10 batches.
-        (OURS, {}, 20),
+        # The default task length has 15 batches.
+        (OURS, {}, 13),
         (OURS, {"local_steps": "auto:10", "async_rule": "fadas(size=4)"}, 5),
         (LIMIT, {"local_steps": 10}, 5),
         (ROUNDS, {"local_steps": 10}, None),

@@ -91,7 +91,7 @@ def test_help_has_values_defaults_and_the_width_of_the_terminal(
     shown = help_of("run --help-all", capsys)
     assert max(map(len, shown.splitlines())) <= 80
     plain = " ".join(shown.split())
-    assert "--lr FLOAT Local learning rate (default: 0.05, which the method fed-quilt adapts)." in plain
+    assert "--lr FLOAT Local learning rate (default: 0.05; fed-quilt starts at 0.2)." in plain
     assert re.search(r"--engine ray\|local [^-]+\(default: ray\)\. --workers", plain)
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fedraa import Experiment, run
 from fedraa.cli.main import main
 from fedraa.cli.plan import device_classes, server_bytes, show_plan
+from fedraa.cli.plan_cluster import NodeNeeds
 from fedraa.cli.plan_data import label_concentration
 from fedraa.cli.plan_outlook import first_ledger, first_round, make_task_cost
 from fedraa.devices.availability import Timing
@@ -169,3 +171,29 @@ def test_a_plan_of_rounds_counts_the_time_in_which_devices_are_not_available(
     always = float(run(Experiment(**fields | {"availability": None, "availability_period": None})).summary["time"])
     assert planned == pytest.approx(time, rel=0.25)
     assert time > 2 * always
+
+
+def test_the_nodes_of_a_cluster_need_their_workers_the_data_and_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--method fedavg --rounds 2 --clients 20 --hidden 400 400 --workers 5 --nodes 2"
+    told = {words[0]: words for words in printed(capsys, flags)}
+    # The model has 64 * 400 + 400 + 400 * 400 + 400 + 400 * 10 + 10 parameters of 4 bytes. One node has three workers.
+    model = 4 * 190_410
+    # The digits have 1,437 training and 360 test samples of 64 float32 and a label of 8 bytes.
+    data = 1797 * (4 * 64 + 8)
+    fields: dict[str, Any] = {"method": "fedavg", "rounds": 2, "clients": 20, "hidden": (400, 400), "workers": 5}
+    needs = NodeNeeds.of(build_run(Experiment(**fields)), 2)
+    assert needs.task == model
+    assert needs.data == pytest.approx(data, abs=8)
+    # Each worker has two calls, and one more model is evaluated.
+    assert needs.stored == needs.data + (2 * 3 + 1) * model
+    assert needs.sent == (2 * 2 + 1) * model
+    assert told["each"][3:6] == ["MB:", "3", "workers"]
+    assert told["network"][3:5] == ["762", "kB"]
+
+
+def test_a_plan_for_more_nodes_than_workers_is_refused() -> None:
+    for nodes in (0, 3):
+        with refuses("nodes", "--workers", got=nodes):
+            show_plan(Experiment(workers=2, updates=10), nodes=nodes)
+    with refuses("nodes", "--engine ray", got=2):
+        show_plan(Experiment(engine="local", updates=10), nodes=2)

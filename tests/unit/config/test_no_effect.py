@@ -20,7 +20,6 @@ from fedraa.config.overrides import split_paths
 from fedraa.data import make_partitioner
 from fedraa.data.partition import Dirichlet, Hsu, Labels, LogNormal, Noise, PowerLaw, Rotation, SortedShards
 from fedraa.engine.build import build_run
-from fedraa.errors import RunWarning
 from fedraa.settings.resolve import drop_unused_options, resolve_method
 
 METHODS = list_methods()
@@ -202,11 +201,6 @@ def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> No
 )
 def test_fields_with_an_effect_are_accepted(fields: dict[str, Any]) -> None:
     assert build_run(Experiment(**{"clients": 4} | fields)).method
-
-
-def test_a_method_for_adapters_warns_about_a_model_without_any() -> None:
-    with pytest.warns(RunWarning, match=r"^method: flora .* Sequential .*fedraa\.lora$"):
-        build_run(Experiment(clients=4, method="flora"))
 
 
 def test_every_field_that_can_be_without_effect_is_listed() -> None:

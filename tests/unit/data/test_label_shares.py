@@ -32,6 +32,22 @@ def test_label_shares_count_the_samples_of_all_clients(make_dataset: Callable[[]
     assert build_run(experiment, dataset=make_dataset()).label_shares == pytest.approx(SHARES)
 
 
-def test_label_shares_are_not_measured_without_calibration() -> None:
+@pytest.mark.parametrize("make_dataset", [dealt, made])
+def test_label_overlap_compares_each_client_with_all(make_dataset: Callable[[], object]) -> None:
+    """Client 0 has the shares .75, .25, 0 and client 1 has .75, 0, .25; both overlap by .75 + .125 with all data."""
+    experiment = fl.Experiment(method="fed-quilt", clients=2, updates=1, engine="local", partition=None)
+    run = build_run(experiment, dataset=make_dataset())
+    labels = [run.data.client(client)[1] for client in range(2)]
+    smaller = [min((y == label).mean(), share) for y in labels for label, share in enumerate(SHARES)]
+    assert run.label_overlap == pytest.approx(sum(smaller) / 2)
+
+
+def test_label_overlap_of_the_clients_own_data_is_exact() -> None:
+    experiment = fl.Experiment(method="fed-quilt", clients=2, updates=1, engine="local")
+    assert build_run(experiment, dataset=made()).label_overlap == pytest.approx(0.875)
+
+
+def test_labels_are_not_measured_if_the_method_does_not_need_them() -> None:
     experiment = fl.Experiment(method="fedavg", clients=2, rounds=1, engine="local")
-    assert build_run(experiment, dataset=made()).label_shares is None
+    run = build_run(experiment, dataset=made())
+    assert (run.label_shares, run.label_overlap) == (None, 1.0)

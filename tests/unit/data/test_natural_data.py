@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import read_strict_json, refuses
 
 import fedraa as fl
 from fedraa.data import DivisionSettings, divide_dataset, load_dataset, make_partitioner
@@ -285,6 +285,10 @@ def test_celeba_of_leaf_reads_images_when_a_client_trains(tmp_path):
     assert (x.shape, y.tolist()) == ((2, 3, 84, 84), [1, 0])
     np.testing.assert_allclose(x[1].mean(axis=(1, 2)), [0.4, 0, 1], atol=0.02)
     assert dealt.test_of(1)[1].tolist() == [1]
+    # The data have three samples, but only two clients.
+    for clients in (3, 4):
+        with refuses("clients", "the 2 clients of the data", got=clients):
+            deal(load_dataset("celeba", tmp_path), clients)
     (folder / "000003.jpg").unlink()
     with refuses(str(folder / "000003.jpg")):
         load_dataset("celeba", tmp_path)
@@ -319,6 +323,7 @@ def test_a_run_of_clients_without_test_samples_replays(tmp_path):
     fields = {"dataset": "sent140", "data_dir": tmp_path, "model": "fasttext", "method": "fedasync", "updates": 3}
     history = fl.run(**fields, engine="local", quiet=True, out=tmp_path / "run")
     assert np.isnan(history.summary["client_worst"])
+    assert read_strict_json(history.directory / "summary.json")["client_worst"] is None
     assert "consistent" in fl.replay(history.directory)
 
 

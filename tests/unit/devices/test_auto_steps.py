@@ -55,13 +55,26 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
 
 
 def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
-    """If sending takes no time, H is 10, but at most the number of batches of a pass: three, of 8, 8 and 4 samples."""
+    """If sending takes no time, H is at most the number of batches of a pass: three, of 8, 8 and 4 samples."""
     default = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1"))
     assert [default.steps((2,), client) for client in range(3)] == [3, 3, 3]
-    many = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1", batch_size=1, clients=2))
-    assert [many.steps((2,), client) for client in range(2)] == [10, 10]
     minimum = make_cost_model(spec(tmp_path, local_steps="auto:20", compute="1:1"))
     assert minimum.steps((2,), 0) == 20
+
+
+def test_short_tasks_are_shorter_if_the_labels_of_clients_differ(tmp_path: Path) -> None:
+    """H is 15 times the overlap. Each of three clients has one of three labels, or each has a third of each label."""
+    single = {"partition": "labels(per_client=1)"}
+    for more, steps in ((single, 5), ({"partition": "iid"}, 15)):
+        run = spec(tmp_path, local_steps="auto", compute="1:1", batch_size=1, **more)
+        labels = [run.data.client(client)[1] for client in range(3)]
+        shares = np.array([np.bincount(y, minlength=3) / len(y) for y in labels])
+        overlap = np.minimum(shares, 1 / 3).sum(axis=1).mean()
+        assert round(15 * overlap) in range(steps - 2, steps + 1)
+        assert [make_cost_model(run).steps((2,), client) for client in range(3)] == [round(15 * overlap)] * 3
+    # A task of one step has no halves whose directions could be compared.
+    assert AutoSteps().minimum_steps(np.array([1, 40]), 0.0).tolist() == [1, 2]
+    assert AutoSteps(minimum=4).minimum_steps(np.array([1, 40]), 0.0).tolist() == [4, 4]
 
 
 def test_what_auto_says() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from refusals import refuses
+from refusals import read_strict_json, refuses
 from torch import Tensor, nn
 
 import fedraa as fl
@@ -80,8 +80,12 @@ def test_a_next_token_is_learnt(limit: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 @pytest.mark.filterwarnings("error")
 def test_an_infinite_perplexity_is_a_figure_not_a_warning(tmp_path: Path) -> None:
-    evals = run(tmp_path / "run", TOKENS, model=chain(), lr=100.0, method="fedavg", momentum=0.0, rounds=2).evals
-    assert np.isinf(evals["client_worst"].iloc[-1])
+    history = run(tmp_path / "run", TOKENS, model=chain(), lr=100.0, method="fedavg", momentum=0.0, rounds=2)
+    assert np.isinf(history.evals["client_worst"].iloc[-1])
+    # JSON has no infinity.
+    assert read_strict_json(history.directory / "summary.json")["client_worst"] is None
+    assert np.isnan(history.summary["client_worst"])
+    assert "consistent" in fl.replay(history.directory)
 
 
 @pytest.mark.filterwarnings("error")

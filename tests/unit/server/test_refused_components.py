@@ -1,5 +1,6 @@
 """Components and results that a server cannot use are refused with their field; a guarantee is never lost silently."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from refusals import refuses
 
 import fedraa as fl
+from fedraa.engine.build import build_run
 from fedraa.methods.fed_quilt import DeltaMix, RMSNormalizedDelta
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.server.async_rule import AsyncModel, ClientUpdate, factor_at
@@ -37,6 +39,24 @@ def test_subclass_that_declares_the_guarantees_again_keeps_what_it_declares() ->
     assert inherited.is_delta_mix
     assert not RMSNormalizedDelta.is_convex_mix
     assert not RMSNormalizedDelta.is_delta_mix
+
+
+@dataclass(frozen=True)
+class Capped(fl.StalenessWeight):
+    """A custom weight with a value of any kind."""
+
+    cap: Any = 5.0
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("cap", [np.inf, -np.inf, np.nan, np.float32(np.inf), (1.0, np.inf), {"low": [np.nan]}])
+def test_value_that_json_cannot_store_is_refused(cap: Any) -> None:
+    """The run could not be resumed, because its configuration would not have the value."""
+    with refuses("staleness.cap", "config.json"):
+        build_run(fl.Experiment(clients=4, updates=4, staleness=Capped(cap)))  # type: ignore[arg-type]
+    assert build_run(fl.Experiment(clients=4, updates=4, staleness=Capped(None)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("weight", [np.nan, np.inf, 1e4, None])
