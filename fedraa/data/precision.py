@@ -18,7 +18,7 @@ MIN_ROWS = 16
 MAX_ERROR = 1e-2
 """A warning appears if (std of the rounding errors) / (std of the values) is above this ratio."""
 NOISE = 1e-14
-"""If the standard deviation is below this share of the largest value, the values differ only by rounding in float64."""
+"""Values with a smaller ratio of standard deviation to largest value differ only by rounding errors in float64."""
 
 
 def warn_lost_digits(name: str, x: Array) -> None:

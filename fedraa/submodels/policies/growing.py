@@ -15,9 +15,9 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 from fedraa.submodels.traced import Traced
 
 DENSITY_STEPS = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
-"""Pairs (share of the time `until`, minimum density up to this time)."""
+"""Pairs (fraction of the time `until`, floor up to this time)."""
 MIN_TENSOR_DENSITY = 0.02
-"""In every tensor, at least this share of the weights is trained."""
+"""Clients train at least this fraction of the weights in every tensor."""
 
 
 @dataclass(frozen=True)

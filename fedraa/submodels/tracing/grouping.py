@@ -32,7 +32,7 @@ Units = dict[str, dict[int, np.ndarray]]
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
-    """Return the traced module with its width groups."""
+    """Return the traced module with its width groups: units of the same kind, such as all neurons of a layer."""
     while True:
         _settle_ties(recorder)
         roots = recorder.ties.resolve()
@@ -60,7 +60,7 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
 
 
 def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarray:
-    """Return the unit ID of each label, or -1 if the label is never cut.
+    """Return the unit ID (the number of the unit) of each label, or -1 if the label is never cut.
 
     Args:
         roots: The root labels of all labels.
@@ -98,7 +98,10 @@ def _settle_ties(recorder: Recorder) -> None:
 
 
 def _find_root_labels(recorder: Recorder, roots: Roots) -> Units:
-    """Return the root label at each index, for each dimension with units of each parameter and buffer."""
+    """Return the root label at each index of each dimension with units, by names of parameters and buffers.
+
+    A root label is the number that stands for all labels of a unit.
+    """
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.dim_labels.items()}
     for name, labels in recorder.element_labels.items():
         resolved = torch.from_numpy(roots(labels))
@@ -109,7 +112,10 @@ def _find_root_labels(recorder: Recorder, roots: Roots) -> Units:
 
 
 def _find_slices(sized_calls: Iterable[RecordedCall], roots: Roots) -> list[np.ndarray]:
-    """Return the root labels in each slice, because the units of a slice form groups of their own."""
+    """Return the root labels of the units in each slice that the code takes, such as `x[:, :64]`.
+
+    The units of a slice form separate width groups.
+    """
     slices = []
     for call in sized_calls:
         if call.name not in SLICERS:
@@ -217,7 +223,10 @@ def _find_sizes(
 
 
 def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
-    """Return the common resize of two calls at one place in the code, or None if they differ."""
+    """Combine the resizes of two calls at one place in the code. Return None if they differ.
+
+    A resize describes how a submodel computes the sizes in a call.
+    """
     if first == second:
         return first
     if first is None or second is None or not first.outs:
@@ -258,7 +267,7 @@ def _find_resize(
 
 
 def _make_resize(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | None], mixed: bool) -> Resize | None:
-    """Return a resize with these sizes, or None if one of them is unknown.
+    """Return a Resize object with these sizes, or None if one of them is unknown.
 
     Args:
         dim: The dimension of the argument that is cut.

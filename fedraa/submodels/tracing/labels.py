@@ -38,7 +38,7 @@ _FIRST_ELEMENT_LABEL = 1 << 40
 
 
 class Ties:
-    """The ties and pins that a trace collects: which labels must be cut together, and which are never cut."""
+    """The ties (labels whose elements must be cut together) and the pins (labels that are never cut) of a trace."""
 
     def __init__(self) -> None:
         self._next_unit_label = 1
@@ -145,7 +145,7 @@ class Ties:
                 self.pin(a, "it scales positions, which are never cut")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # `b` has the same label everywhere, so a tie would connect all units of `a`. The pin avoids this.
+            # `b` has the same label everywhere. A tie with it would connect all units of `a`.
             self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -210,7 +210,7 @@ class Ties:
         return "it is a single unit"
 
     def resolve(self) -> Roots:
-        """Return the root labels of all labels after the ties and pins so far."""
+        """Return the map from labels to root labels, after all ties and pins so far."""
         return Roots(
             self._next_unit_label,
             self._next_element_label - _FIRST_ELEMENT_LABEL,
@@ -220,7 +220,7 @@ class Ties:
 
 
 class Roots:
-    """The map from each label to its root label: the smallest label that ties connect with it."""
+    """The map from each label to its root label: the smallest of all labels of the same unit."""
 
     def __init__(
         self, unit_labels: int, element_labels: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]
@@ -253,11 +253,11 @@ class Roots:
         return np.where(labels >= _FIRST_ELEMENT_LABEL, labels - _FIRST_ELEMENT_LABEL + self._unit_labels, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the smallest label that ties connect with each label. This function ignores pins."""
+        """Return the smallest label of the same unit for each label, even for units that are never cut."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
-        """Return the root label of each label, or FIXED (0) if the label is never cut."""
+        """Return the root label of each label: the smallest label of its unit, or FIXED (0) if it is never cut."""
         return np.asarray(self._root[self._find_nodes(labels.numpy())])
 
 
@@ -308,6 +308,6 @@ def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def are_element_labels(labels: Tensor) -> bool:
-    """Return True if all labels come from `Ties.label_elements` or are 0."""
+    """Return True if all labels come from `Ties.label_elements` or are 0. Their units are not known yet."""
     small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _FIRST_ELEMENT_LABEL)).all())
