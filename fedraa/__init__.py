@@ -43,6 +43,8 @@ Custom components (pass a name, "package.module:Name", or an object):
     LocalOptimizer   takes the local step along the gradient
     LocalAlgorithm   trains a task in its own way, for example a personal model beside the global one
     KeptBuffer       values that each client keeps between its tasks
+    Mean             the server's update of a method in rounds, with an aggregator, an optimizer and a RoundState
+    RoundState       state of a method in rounds besides the model, at the server or for each client
     Compressor       compresses the deltas that clients send
     Partitioner      assigns every sample to a client
     Rows             samples that are read by row, from any storage
@@ -107,6 +109,8 @@ if TYPE_CHECKING:
     from fedraa.rundir.history import History
     from fedraa.server.async_rule import ApplyResult, AsyncRule
     from fedraa.server.optimizers import ServerOptimizer
+    from fedraa.server.round_state import RoundState
+    from fedraa.server.round_update import Mean
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
     from fedraa.submodels.tracing.rules import tracing_rules
@@ -135,6 +139,7 @@ __all__ = [
     "LocalAlgorithm",
     "LocalOptimizer",
     "MLflow",
+    "Mean",
     "Method",
     "Metric",
     "Objective",
@@ -142,6 +147,7 @@ __all__ = [
     "Partitioner",
     "ProgressBar",
     "PromiseBroken",
+    "RoundState",
     "Rows",
     "RunFailed",
     "RunWarning",
@@ -192,6 +198,7 @@ _HOMES = {
     "LocalAlgorithm": "fedraa.client.local_algorithm",
     "LocalOptimizer": "fedraa.client.local_optimizer",
     "MLflow": "fedraa.callbacks",
+    "Mean": "fedraa.server.round_update",
     "Method": "fedraa.composition.method",
     "Metric": "fedraa.evaluation.metrics",
     "Objective": "fedraa.objectives.objective",
@@ -199,6 +206,7 @@ _HOMES = {
     "Partitioner": "fedraa.data.partition",
     "ProgressBar": "fedraa.callbacks",
     "PromiseBroken": "fedraa.errors",
+    "RoundState": "fedraa.server.round_state",
     "Rows": "fedraa.data.sources.rows",
     "RunFailed": "fedraa.errors",
     "RunWarning": "fedraa.errors",

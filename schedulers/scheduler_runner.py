@@ -85,7 +85,7 @@ class SchedulerRunner:
         costs = self.costs[client]
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 
-    def of(self, clients: Ints) -> "SchedulerRunner":
+    def for_clients(self, clients: Ints) -> "SchedulerRunner":
         """Return a runner for a subset of the clients, with the same delay bound and a copy of the scheduler."""
         runner = SchedulerRunner(deepcopy(self.scheduler))
         runner.plan(self.costs[clients], self.bound)

@@ -99,12 +99,12 @@ class ShardedStore:
     def params(self) -> Vector:
         return self._gather_values("values")
 
-    def cut(self, assignment: Assignment, version: int) -> CutOnShards:
+    def cut(self, assignment: Assignment, step: int) -> CutOnShards:
         fragment = assignment.label
-        if fragment not in self._cuts or self._cuts[fragment][0] != version:
+        if fragment not in self._cuts or self._cuts[fragment][0] != step:
             pieces = self._split.pieces[fragment]
             cuts = [self._callers[piece.shard].call("publish_cut", fragment) for piece in pieces]
-            self._cuts[fragment] = (version, self._make_cut(fragment, cuts))
+            self._cuts[fragment] = (step, self._make_cut(fragment, cuts))
         return self._cuts[fragment][1]
 
     def apply_update(

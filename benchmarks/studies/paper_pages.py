@@ -127,6 +127,7 @@ def format_paper(
         f"You will find what {entry.link} claims, what holds in fedraa and in which settings, and a command that "
         "repeats a result.",
         paper.proposes,
+        _describe_code(paper),
         "## What holds",
         f"{count_verdicts(judged)} [Claims of the papers](../research/claims.md) explains the verdicts.",
         _list_by_verdict(judged),
@@ -143,6 +144,14 @@ def format_paper(
         f"## BibTeX\n\n```bibtex\n{entry.bibtex}\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _describe_code(paper: PaperPage) -> str:
+    """Return a line with the files that show the paper's method; empty without a file."""
+    name = paper.file_name.replace("-", "_")
+    files = {f"fedraa/methods/{name}.py": " (pseudo-code)", f"examples/{name}_from_scratch.py": ""}
+    shown = [f"`{file}`{note}" for file, note in files.items() if (DOCS.parent / file).is_file()]
+    return f"How it works: {', '.join(shown)}." if shown else ""
 
 
 def _list_by_verdict(judged: Sequence[Judged]) -> str:

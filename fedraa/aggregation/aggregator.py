@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
@@ -125,7 +126,8 @@ class Aggregator(Stateful, ABC):
     def bind(self, size: int, clients: int) -> Self:
         """Return a copy for one run, with a model of `size` parameters and `clients` clients."""
         own = deepcopy(self)
-        own.start(size, clients)
+        with convert_errors("aggregator", own):
+            own.start(size, clients)
         return own
 
     def start(self, size: int, clients: int) -> None:

@@ -22,6 +22,8 @@ from fedraa.vectors.run_length import Sums
 class CoverageMean(Aggregator):
     """Coverage rule A: the weighted mean over the clients that trained a coordinate.
 
+    mean[i] = sum of n_k * delta_k[i] / sum of n_k, over the clients k that trained coordinate i, with the weights n_k.
+
     A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. If all
     clients train the full model, the result is the mean of FedAvg.
     """

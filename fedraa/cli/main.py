@@ -277,10 +277,10 @@ class Profile:
 
 @dataclass(frozen=True)
 class Check:
-    """Check a custom component: same results from the same seed, exact resume, memory."""
+    """Check a custom component or method: same results from the same seed, exact resume, memory."""
 
     component: tyro.conf.Positional[str]
-    """Component as package.module:Name, or with values as package.module:Name(share=0.1)."""
+    """Component or method as package.module:Name, or with values as package.module:Name(share=0.1)."""
     as_: Annotated[str | None, tyro.conf.arg(name="as")] = None
     """Kind of the component: staleness, partitioner, metric, ...; needed for a function (default: by its class)."""
     ray: bool = False

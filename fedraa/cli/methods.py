@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedraa.cli.console import page_console, print_line, print_table
 from fedraa.cli.method_values import join_values, show_values
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.imports import import_user_module, is_path
 from fedraa.components.text import text_of
@@ -19,6 +20,7 @@ from fedraa.composition import registry
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import values_by_path
 from fedraa.errors import InputError, closest_name
+from fedraa.server.round_state import RoundState
 
 AXES = ("submodel", "local", "update", "schedule")
 # The table of methods shows only settings that differ from these defaults.
@@ -142,15 +144,18 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
     from fedraa.callbacks.callback import Callback
     from fedraa.testing.kinds import KINDS
 
-    bases: dict[str, type | tuple[type, ...]] = {kind.registry.name: kind.base for kind in KINDS.values()}
-    bases["callbacks"] = Callback
+    bases: dict[str, type | tuple[type, ...]] = {
+        "--" + kind.registry.name.replace("_", "-"): kind.base for kind in KINDS.values()
+    }
+    bases["--callbacks"] = Callback
+    bases["in a method"] = (LocalAlgorithm, RoundState)
     rows = []
     for name, value in vars(module).items():
         if isinstance(value, type) and value.__module__ == module.__name__:
-            field = next((field for field, base in bases.items() if issubclass(value, base)), None)
-            if field is not None:
+            option = next((option for option, base in bases.items() if issubclass(value, base)), None)
+            if option is not None:
                 note = (vars(value).get("__doc__") or "").strip().partition("\n")[0]
-                rows.append((f"{module.__name__}:{name}", "--" + field.replace("_", "-"), note))
+                rows.append((f"{module.__name__}:{name}", option, note))
     return rows
 
 

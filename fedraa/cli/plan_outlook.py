@@ -69,7 +69,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     # The real run has `times` as many clients and updates as the sample, and `times` its staleness.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
-    ledger = first_ledger(spec, planner.of(sample))
+    ledger = first_ledger(spec, planner.for_clients(sample))
     cost = make_task_cost(spec, sample)
     dry = dry_run(ledger, rule, spec.timing, cost, steps=min(sample_steps, DRY_STEPS), time=limits.time)
     steps = dry.steps * times

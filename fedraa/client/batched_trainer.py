@@ -31,16 +31,16 @@ class BatchedTrainer(Trainer):
     depend on the other tasks of its stack. Results differ from results of `Trainer` by rounding.
     """
 
-    def __init__(self, traced: Traced, solver: LocalTraining, stack: int, **options: Any) -> None:
+    def __init__(self, traced: Traced, local: LocalTraining, stack: int, **options: Any) -> None:
         """Create the trainer.
 
         Args:
             traced: The traced model.
-            solver: The settings of local training.
+            local: The settings of local training.
             stack: Number of tasks per stack.
             options: Other arguments of `Trainer`.
         """
-        super().__init__(traced, solver, **options)
+        super().__init__(traced, local, **options)
         self._height = stack
         self._stacks: dict[tuple[int, ...], BatchedModule] = {}
 
@@ -64,14 +64,14 @@ class BatchedTrainer(Trainer):
         """Return a key that is equal for tasks that can be trained in one stack."""
         task = work.task
         length = None
-        if follows_length(self._solver.lr_schedule):
+        if follows_length(self._local.lr_schedule):
             length = self._count_steps(task, len(work.y))
         masking = (task.mask is None, task.keeps_rest)
         return task.widths, self._batch_rows(len(work.y)), task.lr, masking, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
         """Return the padded minibatch size: a power of two, but at most the size of the largest minibatch."""
-        return min(self._solver.batch_size + self._solver.min_batch - 1, 1 << (samples - 1).bit_length())
+        return min(self._local.batch_size + self._local.min_batch - 1, 1 << (samples - 1).bit_length())
 
     def _train_stack(self, work: Sequence[Work]) -> list[Update]:
         started = time.perf_counter()
@@ -83,7 +83,7 @@ class BatchedTrainer(Trainer):
         labels = [one.y for one in filled]
         steps = [self._count_steps(one.task, len(one.y)) for one in work]
         local_step = LocalStep(
-            self._solver, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
+            self._local, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
         )
         totals = torch.zeros(self._height, device=self._device)
         halfway, received = None, None

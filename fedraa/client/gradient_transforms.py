@@ -83,17 +83,22 @@ class Proximal(GradientTransform):
 
 
 @dataclass(frozen=True)
-class ControlVariate(GradientTransform):
-    """SCAFFOLD's correction: add c - c_i to the gradient. The server sends it as the buffer `control`."""
+class AddVector(GradientTransform):
+    """Add a fixed vector to every gradient.
 
-    control: Tensor | None = None
+    Attributes:
+        vector: The vector [k]. None before `begin`, which reads the buffer `control` that the server sends: c - c_i of
+            SCAFFOLD.
+    """
+
+    vector: Tensor | None = None
 
     def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
-        return ControlVariate(extras["control"])
+        return AddVector(extras["control"])
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
-        assert self.control is not None
-        grad.add_(self.control[context.piece])
+        assert self.vector is not None
+        grad.add_(self.vector[context.piece])
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,8 @@ class LocalAlgorithm:
     Attributes:
         has_personal_model: True if `personal_model` returns the client's own model.
         needs_whole_gradient: True if `train` calls `run.gradient`.
-        replies: Names of the buffers that `train` puts into `run.reply`.
+        replies: Names of the buffers that `train` puts into `run.reply`. The `asks` of the method's RoundState have the
+            same names.
         needs: Names of fields of LocalTraining that the user must set to a value other than 0 or empty.
         classifies: True if the algorithm needs one class label per sample.
         refuses: Maps each option that breaks the method's mathematics to the reason. `_check_refused` in

@@ -20,8 +20,8 @@ from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.gradient_transforms import (
     EPSILON,
     GRADIENT_TRANSFORM,
+    AddVector,
     Clipping,
-    ControlVariate,
     GradientTransform,
     Proximal,
     ServerMomentum,
@@ -62,16 +62,16 @@ class StepComponents:
     label_shares: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, solver: LocalTraining, label_shares: tuple[float, ...] | None = None) -> Self:
-        compressor = COMPRESSOR.resolve(solver.compressor)
-        if solver.error_feedback != "none":
+    def of(cls, local: LocalTraining, label_shares: tuple[float, ...] | None = None) -> Self:
+        compressor = COMPRESSOR.resolve(local.compressor)
+        if local.error_feedback != "none":
             for_feedback = compressor.for_feedback()
             assert for_feedback is not None, "compressors without a small error are refused before the run"
             compressor = for_feedback
         return cls(
             compressor,
-            LOCAL_OPTIMIZER.resolve(solver.local_optimizer),
-            tuple(GRADIENT_TRANSFORM.resolve(term) for term in solver.transforms),
+            LOCAL_OPTIMIZER.resolve(local.local_optimizer),
+            tuple(GRADIENT_TRANSFORM.resolve(term) for term in local.transforms),
             label_shares,
         )
 
@@ -85,7 +85,7 @@ class LocalStep:
 
     def __init__(
         self,
-        solver: LocalTraining,
+        local: LocalTraining,
         components: StepComponents,
         model: FlatModule | BatchedModule,
         task: Task,
@@ -98,7 +98,7 @@ class LocalStep:
         """Load the task's weights into the model, and create its gradient transforms and optimizer.
 
         Args:
-            solver: The settings of local training.
+            local: The settings of local training.
             components: The compressor, the optimizer and the custom gradient transforms.
             model: The module to train.
             task: The task, or one task that stands for several.
@@ -109,33 +109,33 @@ class LocalStep:
         """
         tensor = partial(torch.tensor, device=device)
         self.model = model
-        self.settings = solver
+        self.settings = local
         self.adversary: Adversary | None = None
         self.task = task
         self._components = components
         self._lr = task.lr
         self._bf16 = bf16
-        self._factor = local_factor(solver.lr_schedule, steps)
+        self._factor = local_factor(local.lr_schedule, steps)
         self._steps_taken = 0
         self._penalty: Penalty | None = None
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._keeps_rest = task.keeps_rest and self._mask is not None
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
-        self._terms = [term.begin(extras) for term in make_terms(solver, components, momentum="momentum" in extras)]
+        self._terms = [term.begin(extras) for term in make_terms(local, components, momentum="momentum" in extras)]
         model.load(task.params)
         if not self._keeps_rest:
             self._apply_mask(model.weights)
         self._anchor = model.weights
-        if solver.prox_mu or solver.transforms or not self._compressor.lossless:
+        if local.prox_mu or local.transforms or not self._compressor.lossless:
             # Without a mask, the anchor is a view of the task's buffer. On a CPU this copies nothing.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
-        self.embeddings = find_adam_embeddings(solver, components.optimizer, model.module)
+        self.embeddings = find_adam_embeddings(local, components.optimizer, model.module)
         self._optimizer = self._make_optimizer(kept)
-        self.squares = torch.zeros_like(model.weights) if solver.squares else None
+        self.squares = torch.zeros_like(model.weights) if local.squares else None
         self._labels: list[Tensor] | None = None
-        if solver.label_masked:
+        if local.label_masked:
             self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels]
         self._shards = labels
         self._prior: Tensor | None = None
@@ -368,24 +368,24 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
         torch.default_generator.set_state(state)
 
 
-def make_terms(solver: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
+def make_terms(local: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
     """Return the gradient transforms of a step, in the order of LocalTraining's docstring.
 
     Args:
-        solver: The settings of local training.
+        local: The settings of local training.
         components: The optimizer and the custom gradient transforms.
         momentum: True if the server sends its momentum.
     """
     steps: list[GradientTransform] = []
-    if solver.prox_mu:
-        steps.append(Proximal(solver.prox_mu))
+    if local.prox_mu:
+        steps.append(Proximal(local.prox_mu))
     steps += components.terms
-    if solver.control:
-        steps.append(ControlVariate())
+    if local.control:
+        steps.append(AddVector())
     if momentum:
-        steps.append(ServerMomentum(solver.grad_mix))
-    if solver.clip:
-        steps.append(Clipping(solver.clip))
-    if solver.weight_decay and not components.optimizer.decoupled:
-        steps.append(WeightDecay(solver.grad_mix * solver.weight_decay))
+        steps.append(ServerMomentum(local.grad_mix))
+    if local.clip:
+        steps.append(Clipping(local.clip))
+    if local.weight_decay and not components.optimizer.decoupled:
+        steps.append(WeightDecay(local.grad_mix * local.weight_decay))
     return steps

@@ -77,7 +77,7 @@ class Trainer:
 
     Args:
         traced: The traced model.
-        solver: The settings of local training.
+        local: The settings of local training.
         seed: The seed of the run.
         device: The device, such as `cpu` or `cuda`.
         bf16: True to compute the forward pass in bfloat16 where PyTorch's autocast allows it. Weights, gradients and
@@ -91,7 +91,7 @@ class Trainer:
     def __init__(
         self,
         traced: Traced,
-        solver: LocalTraining,
+        local: LocalTraining,
         *,
         seed: int,
         device: str = "cpu",
@@ -104,14 +104,14 @@ class Trainer:
         self._traced = traced if self._device.type == "cpu" else traced.on(self._device)
         self._settings = model or ModelSettings()
         self._state = self._settings.state
-        self._solver = solver
-        self._target_cosine = target_cosine(solver.lr_schedule)
-        self._components = StepComponents.of(solver, self._settings.label_shares)
+        self._local = local
+        self._target_cosine = target_cosine(local.lr_schedule)
+        self._components = StepComponents.of(local, self._settings.label_shares)
         self._seed = seed
         self._bf16 = bf16
         self._transforms = transforms or Transforms()
         self._models: dict[tuple[int, ...], FlatModule] = {}
-        self._personal_names = find_personal(traced, solver.personal_layers)
+        self._personal_names = find_personal(traced, local.personal_layers)
         self._personal_masks: dict[tuple[int, ...], Mask] = {}
         self._weights = self._gradient = torch.empty(0, device=self._device)
         if resident_bytes is None:
@@ -137,16 +137,16 @@ class Trainer:
         self._seed_dropout(task)
         length = self._count_steps(task, len(y))
         local_step = LocalStep(
-            self._solver, self._components, model, task, [y], self._device, steps=length, bf16=self._bf16
+            self._local, self._components, model, task, [y], self._device, steps=length, bf16=self._bf16
         )
         if self._state.changes:
             settle_spectral(model.module)
         extras: dict[str, Tensor] = {}
-        if self._solver.full_gradient:
+        if self._local.full_gradient:
             extras["gradient"] = self._full_gradient(local_step, x, y)
-        if self._solver.adversary:
+        if self._local.adversary:
             local_step.adversary = Adversary(self._to_tensor(task.extra_values(ADVERSARY_KEY)), torch.Size(x.shape[1:]))
-        algorithm = self._solver.algorithm
+        algorithm = self._local.algorithm
         minibatches = partial(self._iter_minibatches, Work(task, x, y, read_epoch))
         kept = {buffer.name: task.extra_values(buffer.key) for buffer in algorithm.kept}
         mask = None if personal is None else self._to_tensor(personal)
@@ -207,7 +207,7 @@ class Trainer:
         if self._components.compressor.lossless:
             return {}
         extras: dict[str, Tensor] = {}
-        if self._solver.error_feedback != "none":
+        if self._local.error_feedback != "none":
             extras[FEEDBACK.key] = torch.tensor(task.extra_values(FEEDBACK.key), device=self._device)
         rng = generator(self._seed, "compress", task.client, task.turn)
         local_step.compress(rng, row, personal, extras.get(FEEDBACK.key))
@@ -219,8 +219,8 @@ class Trainer:
         self._weights = self._gradient = torch.empty(0, device=self._device)
 
     def _refuse_too_few_samples(self, samples: int) -> None:
-        if samples < self._solver.min_batch:
-            problem = f"it has {samples} sample, but the model needs batches of at least {self._solver.min_batch}"
+        if samples < self._local.min_batch:
+            problem = f"it has {samples} sample, but the model needs batches of at least {self._local.min_batch}"
             raise InputError("client", problem)
 
     def _seed_dropout(self, task: Task) -> None:
@@ -243,10 +243,10 @@ class Trainer:
                 loss = local_step.loss(inputs, labels)
             local_step.model.backward(loss)
             total.add_(local_step.model.gradient, alpha=len(rows) / len(y))
-        return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
+        return total.add_(local_step.model.weights, alpha=self._local.weight_decay)
 
     def _split_full_batch(self, samples: int) -> list[npt.NDArray[np.int64]]:
-        parts = replace(self._solver, batch_size=FULL_BATCH)
+        parts = replace(self._local, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
     def _iter_minibatches(self, work: Work, stream: str = "", epochs: int | None = None) -> Iterator[Shard]:
@@ -290,10 +290,10 @@ class Trainer:
         left = self._count_steps(task, samples)
         orders, skipped = self._iter_orders(task, samples, stream)
         if epochs is not None:
-            left, skipped = epochs * self._solver.count_minibatches(samples), 0
+            left, skipped = epochs * self._local.count_minibatches(samples), 0
         while left > 0:
             order = next(orders)
-            spans = self._solver.spans(samples)[skipped : skipped + left]
+            spans = self._local.spans(samples)[skipped : skipped + left]
             yield [order[span] for span in spans]
             left, skipped = left - len(spans), 0
 
@@ -302,7 +302,7 @@ class Trainer:
             return task.cut_at
         if task.steps is not None:
             return task.steps
-        return self._solver.count_steps(samples)
+        return self._local.count_steps(samples)
 
     def _iter_orders(self, task: Task, samples: int, stream: str = "") -> tuple[Iterator[npt.NDArray[np.int64]], int]:
         """Return an iterator over the order of the samples in each pass, and the first minibatch of the task.
@@ -313,7 +313,7 @@ class Trainer:
         if task.steps is None:
             rng = generator(self._seed, f"batches{name}", task.client, task.turn)
             return (rng.permutation(samples) for _ in count()), 0
-        number, skipped = divmod(task.first, self._solver.count_minibatches(samples))
+        number, skipped = divmod(task.first, self._local.count_minibatches(samples))
         passes = (generator(self._seed, f"passes{name}", task.client, at) for at in count(number))
         return (rng.permutation(samples) for rng in passes), skipped
 
@@ -352,8 +352,8 @@ class Trainer:
         set_scaler_rate(module, self._traced.mean_width_share(widths))
         if self._settings.fragment_scale:
             scale_readers(module, self._traced, widths, inner=self._settings.scale_inner)
-        if self._solver.split:
-            return SplitBody(module, self._solver.split)
+        if self._local.split:
+            return SplitBody(module, self._local.split)
         return module
 
     def _model(self, widths: tuple[int, ...]) -> FlatModule:
@@ -361,7 +361,7 @@ class Trainer:
             module = self._make_module(widths)
             length = sum(parameter.numel() for parameter in trainable_parameters(module))
             by_piece = (
-                is_by_piece(length, self._device) and self._traced.by_piece and not self._solver.needs_whole_gradient
+                is_by_piece(length, self._device) and self._traced.by_piece and not self._local.needs_whole_gradient
             )
             self._reserve_buffers(length, 0 if by_piece else length)
             gradient = None if by_piece else self._gradient[:length]

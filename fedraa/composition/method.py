@@ -58,7 +58,8 @@ class Method:
     """A method: four choices, their paper, and advice for users.
 
     Attributes:
-        name: The name under which the method is registered; `own` for a custom method.
+        name: The name under which the method is registered. For a custom method, which is selected by its import path,
+            it is only the title in tables and plots.
         paper: The paper, with the number of the algorithm.
         formula: The server's step in one line.
         when: The situation in which the method is a good choice.
@@ -68,7 +69,7 @@ class Method:
         local: The local training of a client.
         update: The way in which the server applies client updates.
         schedule: The order in which clients train.
-        paper_settings: The settings of the paper; None if there is no paper.
+        paper_settings: The settings of the paper; `NO_PAPER` if there is no paper. A custom method may have None.
 
     Raises:
         InputError: The choices do not fit together.

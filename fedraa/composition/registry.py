@@ -111,10 +111,9 @@ def _find_by_name(name: str) -> Method:
     if not is_path(name):
         registered = list_methods()
         suggestion = suggest_closest(name, registered)
-        if suggestion:
-            raise InputError("method", got=name, expected="a name from `fedraa methods`", hint=suggestion)
-        expected = f"one of {', '.join(registered)}, or a custom one as package.module:NAME"
-        raise InputError("method", got=name, expected=expected)
+        names = "a name from `fedraa methods`" if suggestion else f"one of {', '.join(registered)}"
+        expected = f"{names}, or a custom one as package.module:NAME"
+        raise InputError("method", got=name, expected=expected, hint=suggestion)
     method = import_object("method", name)
     if not isinstance(method, Method):
         expected = "a Method, such as fedraa.method(...).replace(...)"

@@ -70,7 +70,7 @@ class CostModel(Stateful):
     Args:
         fleet: The devices.
         sizes: The number of training samples of each client, [N].
-        solver: The settings of local training.
+        local: The settings of local training.
         measure: A function that returns the cost of a submodel from its widths (kept units of each width group).
         full: The widths of the full model.
         settings: The properties of the run that change its costs.
@@ -82,7 +82,7 @@ class CostModel(Stateful):
         self,
         fleet: Fleet,
         sizes: npt.NDArray[np.int64],
-        solver: LocalTraining,
+        local: LocalTraining,
         measure: Callable[[Widths], Cost],
         full: Widths,
         settings: CostSettings,
@@ -90,7 +90,7 @@ class CostModel(Stateful):
         self.fleet = fleet
         self._sizes = sizes
         self._mean_size = float(sizes.mean())
-        self._solver = solver
+        self._local = local
         self._measure = measure
         self._full_widths = full
         self._full = measure(full)
@@ -99,7 +99,7 @@ class CostModel(Stateful):
         self._stem = settings.stem
         self._label_overlap = settings.label_overlap
         self._server = settings.server * float(fleet.compute.max())
-        self.compressor = COMPRESSOR.resolve(solver.compressor)
+        self.compressor = COMPRESSOR.resolve(local.compressor)
         self.download = COMPRESSOR.resolve(settings.download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
@@ -231,12 +231,12 @@ class CostModel(Stateful):
         """Return the number of local steps of one whole task."""
         steps = self.steps(widths, client)
         if steps is None:
-            return self._solver.count_steps(int(self._sizes[client]))
+            return self._local.count_steps(int(self._sizes[client]))
         return steps
 
     def path_length(self, lr: float, steps: int) -> float:
         """Return the length of a path of `steps` local steps with the mean rate `lr` and gradients of length 1."""
-        return self._solver.path_length(lr, steps)
+        return self._local.path_length(lr, steps)
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of training samples in one task, or in its first `steps` local steps."""
@@ -244,12 +244,12 @@ class CostModel(Stateful):
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
-            return float(self._solver.samples(shard))
-        return float(self._solver.samples_in(steps, shard))
+            return float(self._local.samples(shard))
+        return float(self._local.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
         """Return the number of local steps of one task if it follows from costs (`auto`), otherwise None."""
-        auto = self._solver.auto
+        auto = self._local.auto
         if auto is None:
             return None
         return int(self._auto_steps(auto, widths, np.array([client]))[0])
@@ -266,9 +266,9 @@ class CostModel(Stateful):
 
     def all_steps(self, shapes: Sequence[Widths]) -> Floats:
         """Return the number of local steps of one task for every client and submodel, [N, M]."""
-        auto = self._solver.auto
+        auto = self._local.auto
         if auto is None:
-            return np.repeat(self._map_sizes(self._solver.count_steps)[:, None], len(shapes), axis=1)
+            return np.repeat(self._map_sizes(self._local.count_steps)[:, None], len(shapes), axis=1)
         clients = np.arange(len(self._sizes))
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
@@ -284,7 +284,7 @@ class CostModel(Stateful):
         """
         if self._stem is None:
             return 0
-        return FLOAT32_BYTES * self._stem.activations * int(self._solver.passed_samples(int(self._sizes[client])))
+        return FLOAT32_BYTES * self._stem.activations * int(self._local.passed_samples(int(self._sizes[client])))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return the table c[n, j] [N, M]: the expected duration of one task of client n on submodel j.
@@ -353,15 +353,15 @@ class CostModel(Stateful):
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
-            return self._solver.passed_samples(shard)
-        return float(self._solver.passed_in(steps, shard))
+            return self._local.passed_samples(shard)
+        return float(self._local.passed_in(steps, shard))
 
     def _all_sample_passes(self, widths: Widths) -> Floats:
         """Return the number of sample passes in one task of every client, [N]."""
-        auto = self._solver.auto
+        auto = self._local.auto
         if auto is None:
-            return self._map_sizes(self._solver.passed_samples)
-        return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
+            return self._map_sizes(self._local.passed_samples)
+        return self._local.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
     def _map_sizes(self, function: Callable[[int], float]) -> Floats:
         """Return `function(number of samples)` of every client, [N]. Equal numbers need only one call."""
@@ -371,11 +371,11 @@ class CostModel(Stateful):
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the number of local steps in one task of each client [n] that `auto` computes from the costs."""
         shards = self._sizes[clients]
-        batch = self._solver.samples_in(1, shards) * self._solver.passes
+        batch = self._local.samples_in(1, shards) * self._local.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
         step = self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start
-        return auto.count(move, step, self._solver.count_minibatches(shards), self._label_overlap)
+        return auto.count(move, step, self._local.count_minibatches(shards), self._label_overlap)
 
     def _trained_cost(self, widths: Widths) -> Cost:
         """Return the cost of the client's part of a submodel."""

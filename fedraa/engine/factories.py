@@ -14,14 +14,16 @@ from fedraa.server.local_rates import LocalRates
 from fedraa.server.mixing import LocalMean
 from fedraa.server.polyak import PolyakAveraging
 from fedraa.server.server import Server, ServerSetup
-from fedraa.server.stores.local import Share, Store
+from fedraa.server.stores.local import MakeSharedBuffer, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.submodels.policies.slices import LayerCut
 
 
-def make_server(spec: RunSpec, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
+def make_server(
+    spec: RunSpec, record: Record, store: Store | None = None, share: MakeSharedBuffer = SharedBuffer
+) -> Server:
     """Return the method's server in its initial state.
 
     Args:
@@ -74,19 +76,19 @@ def make_server(spec: RunSpec, record: Record, store: Store | None = None, share
 
 
 def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
-    solver = spec.method.local
-    scales_rate = solver.full_rate or spec.method.submodel.scales
+    local = spec.method.local
+    scales_rate = local.full_rate or spec.method.submodel.scales
 
     def base_rate(widths: tuple[int, ...]) -> float:
         if scales_rate:
-            return solver.lr * spec.traced.mean_width_share(widths)
-        return solver.lr
+            return local.lr * spec.traced.mean_width_share(widths)
+        return local.lr
 
     return TaskTable(
         spec.data.sizes.tolist(),
         make_cost_model(spec),
         record,
-        LocalRates(solver.lr_schedule, base_rate, _count_at_work(spec), spec.experiment.client_count),
+        LocalRates(local.lr_schedule, base_rate, _count_at_work(spec), spec.experiment.client_count),
         client_states=ClientStates(spec.kept_buffers, spec.params, spec.experiment.client_count),
         shared=spec.shared,
     )
@@ -121,7 +123,7 @@ def make_worker_spec(spec: RunSpec) -> WorkerSpec:
     method = spec.method
     return WorkerSpec(
         traced=spec.traced,
-        solver=method.local,
+        local=method.local,
         seed=experiment.seed,
         fragment_scale=method.scales_activations,
         bf16=experiment.bf16,

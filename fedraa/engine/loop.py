@@ -270,7 +270,7 @@ class Loop:
         all_gone = due == inf and len(self._tasks) == self.server.ledger.clients
         if self.server.closes_at < due and not all_gone:
             self.clock.now = self.server.closes_at
-            self._close_round()
+            self._close_round_at_deadline()
             return None
         if due == inf:
             problem = f"none of the {len(self._tasks)} devices that train will be available again"
@@ -304,11 +304,11 @@ class Loop:
         self.clock.now = self.clock.elapsed_seconds()
         if self._tasks.next_outcome_due > min(self.clock.now, closes_at):
             if closes_at <= self.clock.now:
-                self._close_round()
+                self._close_round_at_deadline()
             return None
         return self._tasks.pop_outcome()
 
-    def _close_round(self) -> None:
+    def _close_round_at_deadline(self) -> None:
         with self.times.server.on("mix"):
             self._waiting_clients.extend(self.server.close_late(self.clock.now))
         self._forget_lost_tasks()

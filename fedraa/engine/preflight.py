@@ -169,9 +169,9 @@ def _check_small_batches(spec: RunSpec) -> None:
 
 def _check_local_schedule(spec: RunSpec) -> None:
     """Raise InputError if a learning-rate schedule has no effect because every task has only one step."""
-    solver = spec.method.local
-    if solver.auto is None:
-        check_longest_task(solver.lr_schedule, solver.count_steps(int(spec.data.sizes.max())))
+    local = spec.method.local
+    if local.auto is None:
+        check_longest_task(local.lr_schedule, local.count_steps(int(spec.data.sizes.max())))
 
 
 def _check_adapters(spec: RunSpec) -> None:
@@ -352,13 +352,13 @@ def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = 
 def _check_stack(spec: RunSpec) -> None:
     """Raise InputError if the method or the model cannot train the `vmap_batch` clients at once."""
     experiment = spec.experiment
-    solver = spec.method.local
+    local = spec.method.local
     for is_set, reason in (
-        (solver.full_gradient, "it takes the gradient of all samples of a client"),
-        (solver.adversary, "an adversary of each client changes its inputs"),
-        (solver.split, "it splits the model in two"),
-        (solver.personal_layers, "each of its clients has other personal layers"),
-        (type(solver.algorithm) is not LocalAlgorithm, "its clients take other steps than those of local training"),
+        (local.full_gradient, "it takes the gradient of all samples of a client"),
+        (local.adversary, "an adversary of each client changes its inputs"),
+        (local.split, "it splits the model in two"),
+        (local.personal_layers, "each of its clients has other personal layers"),
+        (type(local.algorithm) is not LocalAlgorithm, "its clients take other steps than those of local training"),
     ):
         if is_set:
             raise _stack_error(experiment.vmap_batch, f"{experiment.method} cannot be stacked, because {reason}")

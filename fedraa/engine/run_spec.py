@@ -217,15 +217,15 @@ class RunSpec:
     @property
     def kept_buffers(self) -> tuple[KeptBuffer, ...]:
         """The buffers that each client keeps between its tasks."""
-        solver = self.method.local
+        local = self.method.local
         buffers: list[KeptBuffer] = []
-        if solver.optimizer_state == "keep":
-            optimizer = LOCAL_OPTIMIZER.resolve(solver.local_optimizer)
-            buffers += optimizer.kept(solver.momentum, len(self.traced.names))
-        buffers += solver.algorithm.kept
-        if solver.error_feedback != "none":
+        if local.optimizer_state == "keep":
+            optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
+            buffers += optimizer.kept(local.momentum, len(self.traced.names))
+        buffers += local.algorithm.kept
+        if local.error_feedback != "none":
             buffers.append(FEEDBACK)
-        if solver.adversary:
+        if local.adversary:
             buffers.append(declare_adversary(sum(leaf[0].numel() for leaf in list_leaves(self.example))))
         if self.shared is not None:
             buffers.append(replace(PERSONAL_LAYERS, coordinates=np.flatnonzero(~self.shared)))

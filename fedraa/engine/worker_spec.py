@@ -33,7 +33,7 @@ class WorkerSpec:
     """A picklable description from which a worker makes its trainer and evaluator."""
 
     traced: Traced
-    solver: LocalTraining
+    local: LocalTraining
     seed: int
     fragment_scale: bool
     bf16: bool = False
@@ -70,8 +70,8 @@ class WorkerSpec:
         )
         options = self._trainer_options(device) | {"model": model}
         if self.stack > 1:
-            return BatchedTrainer(self.traced, self.solver, self.stack, **options)
-        return Trainer(self.traced, self.solver, **options)
+            return BatchedTrainer(self.traced, self.local, self.stack, **options)
+        return Trainer(self.traced, self.local, **options)
 
     def _trainer_options(self, device: str) -> dict[str, Any]:
         return {"seed": self.seed, "device": device, "bf16": self.bf16, "transforms": self.transforms}
@@ -83,7 +83,7 @@ class WorkerSpec:
             trigger = self.attack.attack
         if personal is None and getattr(data, "personal", None):
             options = self._trainer_options(device) | {"model": ModelSettings(self.objective, self.state)}
-            personal = FineTuning(self.traced, self.solver, **options)
+            personal = FineTuning(self.traced, self.local, **options)
         return Evaluator(
             self.traced,
             data,

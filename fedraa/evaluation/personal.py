@@ -106,22 +106,22 @@ class FineTuning:
     of a task without sending time.
     """
 
-    def __init__(self, traced: Traced, solver: LocalTraining, **options: Any) -> None:
+    def __init__(self, traced: Traced, local: LocalTraining, **options: Any) -> None:
         plain = replace(
-            solver, control=False, full_gradient=False, squares=False, adversary=False, grad_mix=1.0, split=0
+            local, control=False, full_gradient=False, squares=False, adversary=False, grad_mix=1.0, split=0
         )
         plain = replace(plain, compressor="none", error_feedback="none", logit_calibration=0.0, optimizer_state="reset")
-        self._solver = replace(plain, algorithm=LocalAlgorithm(), personal_layers=())
+        self._local = replace(plain, algorithm=LocalAlgorithm(), personal_layers=())
         self._widths = traced.widths(traced.full())
-        self._trainer = Trainer(traced, self._solver, resident_bytes=0, **options)
+        self._trainer = Trainer(traced, self._local, resident_bytes=0, **options)
 
     def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
         """Return the parameters [d] after the client's training, or None if it has too few samples."""
-        if len(y) < self._solver.min_batch:
+        if len(y) < self._local.min_batch:
             return None
-        auto = self._solver.auto
+        auto = self._local.auto
         steps = None
         if auto is not None:
-            steps = int(auto.minimum_steps(np.array(self._solver.count_minibatches(len(y))), overlap=1.0))
-        task = Task(0, client, 0, 0, 0, 0, self._widths, params, self._solver.lr, 0.0, steps=steps)
+            steps = int(auto.minimum_steps(np.array(self._local.count_minibatches(len(y))), overlap=1.0))
+        task = Task(0, client, 0, 0, 0, 0, self._widths, params, self._local.lr, 0.0, steps=steps)
         return self._trainer.train(task, x, y).params

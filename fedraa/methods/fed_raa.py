@@ -1,6 +1,10 @@
 """Fed-RAA: fragments of the model, trained asynchronously by devices of unequal strength (Fed-RAA, Algorithms 1 and 2).
 
-The model is cut into M disjoint fragments theta_1 ... theta_M. When client n is idle (Gre-RAA, Algorithm 2):
+The model is cut into M fragments theta_1 ... theta_M. Each hidden unit is in one fragment. Parameters without a hidden
+unit, such as the biases of the output layer, are in every fragment, so that every update changes them.
+
+K is the delay bound: the longest task if every client always trains the fragment that Theorem 2 assigns to it.
+When client n is idle (Gre-RAA, Algorithm 2):
     S = {j : cost[n, j] <= 1.01 * K}                # fragments that n can hold and train within the delay bound
     j = argmin over S of q[j]                       # the fragment with the fewest updates, ties at random
     send theta_j; remember q_sent = q[j]
@@ -12,8 +16,8 @@ When (j, w) arrives:
 
 From scratch: examples/fed_raa_from_scratch.py.
 
-Read next: methods/fedasync.py (the update rule), schedulers/greedy.py (Gre-RAA), server/async_server.py (the server),
-client/trainer.py (local training).
+Read next: methods/fedasync.py (the update rule and its server), schedulers/scheduler_runner.py (the set S),
+schedulers/greedy.py (the choice of j), schedulers/bound.py (K).
 """
 
 from dataclasses import replace

@@ -10,7 +10,7 @@ By default the local momentum is 0.5. The settings of the paper are in `paper_se
 From scratch: examples/fed_avg_from_scratch.py.
 
 Read next: server/round_server.py (the round and its step), ledger/round_ledger.py (the cohort),
-aggregation/coverage_mean.py (the mean), client/trainer.py (epochs and minibatches).
+aggregation/coverage_mean.py (the mean), client/local_algorithm.py (epochs and minibatches).
 """
 
 from fedraa.composition.method import Method, PaperSettings

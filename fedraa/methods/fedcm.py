@@ -29,7 +29,7 @@ from fedraa.vectors.index_ranges import where_of
 class GlobalMomentum(RoundState):
     """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM in the gradients of the next round."""
 
-    keeps: ClassVar[str] = "Delta [d]"
+    keeps: ClassVar[str] = "D [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "momentum": "the server divides deltas by lr * steps, and local momentum makes them longer in every round",
@@ -38,6 +38,7 @@ class GlobalMomentum(RoundState):
     )
     momentum: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1)
+    state_fields: ClassVar[tuple[str, ...]] = ("_momentum",)
 
     def start(self, run: RoundStateContext) -> None:
         self._momentum = np.zeros(run.size, np.float32)
@@ -60,11 +61,8 @@ class GlobalMomentum(RoundState):
     def memory(self, size: int, clients: int) -> int:
         return 8 * size
 
-    def state(self) -> State:
-        return {"momentum": self._momentum}
-
     def restore(self, state: State) -> None:
-        self._momentum[:] = state["momentum"]
+        super().restore(state)
         self._whole = None
 
 

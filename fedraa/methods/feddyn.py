@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.aggregation.aggregator import ClientDelta
-from fedraa.client.gradient_transforms import ControlVariate
+from fedraa.client.gradient_transforms import AddVector
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
@@ -54,7 +54,7 @@ class DynamicRegularizer(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         drift = run.state["drift"]
-        run.add_term(ControlVariate(-drift))
+        run.add_term(AddVector(-drift))
         super().train(run)
         drift.sub_(run.weights - run.received, alpha=run.prox_mu)
 
@@ -63,7 +63,7 @@ class DynamicRegularizer(LocalAlgorithm):
 class DriftSum(RoundState):
     """H [d] of FedDyn: minus the sum of all deltas, divided by the number of clients."""
 
-    keeps: ClassVar[str] = "h [d]"
+    keeps: ClassVar[str] = "H [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"aggregator": "H is the sum of all deltas, and a robust aggregator would not bound an attacker's delta in H"}
     )
@@ -104,7 +104,7 @@ class FedDynRule(Buffered):
     replace the model by its client's model.
     """
 
-    keeps: ClassVar[str] = "h [d], buffer [d]"
+    keeps: ClassVar[str] = "H [d], buffer [d]"
     state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_total", "_updates", "_count")
 
     def __post_init__(self) -> None:
@@ -153,7 +153,10 @@ register(
     Method(
         name="feddyn",
         paper="Acar et al. 2021",
-        formula="Clients add −⟨λ_i, w⟩ + (prox_mu / 2) |w − theta|² to their loss; `theta ← theta + mean delta − h`.",
+        formula=(
+            "Clients add −⟨λ_i, w⟩ + (prox_mu / 2) |w − theta|² to their loss; `H ← H − Σ delta / N`, "
+            "`theta ← theta + mean delta − H`."
+        ),
         when="Unequal data in rounds: it corrects the drift of clients, as scaffold does, with the traffic of fedavg.",
         local=LOCAL,
         update=Mean(auxiliary=DriftSum()),

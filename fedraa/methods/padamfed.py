@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from fedraa.aggregation.aggregator import ClientDelta
-from fedraa.client.gradient_transforms import EPSILON, ControlVariate, gradient_norm
+from fedraa.client.gradient_transforms import EPSILON, AddVector, gradient_norm
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
@@ -63,7 +63,7 @@ class NormalisedSteps(LocalAlgorithm):
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)
         # `shift` changes from step to step. The term adds its current values to every gradient.
-        run.add_term(ControlVariate(shift))
+        run.add_term(AddVector(shift))
         total = torch.zeros_like(run.weights)
         beta = float(run.sent["beta"])
         steps = 0
@@ -96,7 +96,7 @@ class MomentumAndControls(RoundState):
     rounds: Count | None = None
     cohort: Count | None = None
 
-    keeps: ClassVar[str] = "c, m, theta_prev, theta [d], c_n [N, d]"
+    keeps: ClassVar[str] = "c, m, theta_prev, theta [d], c_i [N, d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"compress": _GRADIENTS, "aggregator": _GRADIENTS})
     reads_deltas: ClassVar[bool] = True
     corrects: ClassVar[bool] = True

@@ -150,10 +150,10 @@ class AsyncRule(Stateful, ABC):
         keeps: A description of the rule's state, for messages about memory.
         refuses: Settings of local training that are incompatible with the rule, each with the reason.
         per_step: Number of client updates per new version.
-        is_convex_mix: True if the rule only computes (1 - a) * theta + a * w with a = `weight(staleness, balance)`.
-            Server shards can apply such a rule.
-        is_delta_mix: True if a rule with `is_convex_mix` adds a * delta instead. For coordinates that are in all
-            fragments, a is multiplied by `shared_weight`.
+        is_convex_mix: True if the rule applies every update at once, and only by the formula below with the weight
+            a = `weight(staleness, balance)`. Server shards can apply such a rule.
+        is_delta_mix: The formula of a rule with `is_convex_mix`. False: theta <- (1 - a) * theta + a * w. True:
+            theta <- theta + a * delta, with a * `shared_weight` for coordinates that are in all fragments.
         needs_values: True if weights depend on the trained values, which are not in the log.
         bounded_by_weight: True if an update changes the model by at most its weight times the trained values.
         needs_all_clients: True if the model cannot change while an update of one client is missing.
@@ -202,7 +202,8 @@ class AsyncRule(Stateful, ABC):
 
     def bind(self, model: AsyncModel) -> Self:
         own = deepcopy(self)
-        own.start(model)
+        with convert_errors("async_rule", own):
+            own.start(model)
         return own
 
     def start(self, model: AsyncModel) -> None:

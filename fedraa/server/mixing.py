@@ -1,7 +1,4 @@
-"""Changes of the model in place: mixing in parameters or deltas of clients, and means of its versions.
-
-Server shards use these functions without torch.
-"""
+"""Mixing of a client's parameters, a delta or a mean into the model, in place. Server shards use it without torch."""
 
 from typing import Protocol
 
@@ -109,7 +106,7 @@ class LocalMean:
 def update_mean(mean: Vector, params: Vector, share: float) -> None:
     """Update the mean in place: mean <- mean + share * (params - mean).
 
-    If several calls each change some of the coordinates, the result has the same bits as with one call.
+    Several calls for parts of the coordinates give the same bits as one call.
 
     Args:
         mean: The mean [d].

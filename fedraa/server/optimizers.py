@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
@@ -40,7 +41,8 @@ class ServerOptimizer(Stateful, ABC):
         An optimizer that needs the shapes of the tensors overrides this method. `tensors` is empty if they are unknown.
         """
         own = deepcopy(self)
-        own.start(size)
+        with convert_errors("server_optimizer", own):
+            own.start(size)
         return own
 
     def start(self, size: int) -> None:

@@ -146,13 +146,15 @@ class RoundServer(Stateful):
             context = RoundContext(client, self.step, position, cohort, now, self.params, self._run)
             assignment = self._sampler.draw(context)
             decision = self.ledger.assign(client, now, fragment=assignment.label)
+        with convert_errors("auxiliary", self._auxiliary):
+            extras = dict(self._auxiliary.send(client, assignment))
         self.task_table.round_end = self._end
         return self.task_table.dispatch(
             decision,
             now,
             assignment,
             self._cut_snapshot(assignment.submodel),
-            extras=dict(self._auxiliary.send(client, assignment)),
+            extras=extras,
             extra_buffers=[follower.extra_buffers for follower in self._followers],
             traffic_sizes=self._aggregator.traffic_sizes(client, assignment),
             asks=self._auxiliary.asks + self._sampler.asks,
@@ -190,8 +192,12 @@ class RoundServer(Stateful):
             fragment=fragment,
             path_length=self.task_table.path_length(task, update.steps),
         )
-        self._auxiliary.receive(contribution, assignment, update)
-        self._sampler.receive(assignment, update, weight)
+        # These calls may only register functions of the delta. `run_joined` then computes the delta once and passes it,
+        # chunk by chunk, to all of them.
+        with convert_errors("auxiliary", self._auxiliary):
+            self._auxiliary.receive(contribution, assignment, update)
+        with convert_errors("submodel", self._sampler):
+            self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
         self._coverage.add(change)
         change.run_joined()
@@ -200,15 +206,18 @@ class RoundServer(Stateful):
         self._lr = lr
         done = self.ledger.commit(task.id, loss=update.loss, duration=now - flight.left)
         self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
-        return self._next_clients(done, now)
+        return self._end_round_if_complete(done, now)
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         dropped = self.ledger.drop(task)
         self.task_table.drop(dropped, error, now)
-        return self._next_clients(dropped, now)
+        return self._end_round_if_complete(dropped, now)
 
     def end_empty_round(self, now: float) -> Iterable[int]:
         return self._end_round("count", now)
+
+    def close_late(self, now: float) -> Iterable[int]:
+        return self._end_round("deadline", now)
 
     def state(self) -> State:
         state = super().state() | {"in_flight": self.task_table.in_flight_state()}
@@ -227,14 +236,11 @@ class RoundServer(Stateful):
     def _end(self) -> RoundEnd | None:
         return None if self._deadline is None else self._deadline.end_of(self.ledger.started)
 
-    def _next_clients(self, ended: Committed | Dropped, now: float) -> Iterable[int]:
-        """Close a complete round and return the next cohort. Return no clients if the round is incomplete."""
+    def _end_round_if_complete(self, ended: Committed | Dropped, now: float) -> Iterable[int]:
+        """End the round if no more tasks are expected, and return the next cohort; otherwise return no clients."""
         if not ended.round_complete:
             return ()
         return self._end_round("count", now)
-
-    def close_late(self, now: float) -> Iterable[int]:
-        return self._end_round("deadline", now)
 
     def _end_round(self, reason: str, now: float) -> Iterable[int]:
         """Give up the tasks in flight for this reason, close the round, and return the next cohort."""
@@ -246,7 +252,7 @@ class RoundServer(Stateful):
                 self._paces.record_lost(flight.task.client, self.task_table.count_flops(flight), elapsed)
             self.ledger.lose(number, elapsed)
             self.task_table.lose(number, reason, now)
-        self._close_round(now)
+        self._apply_round(now)
         self.ledger.close_round()
         self._reset_round()
         return self.ledger.begin_round(now)
@@ -255,12 +261,14 @@ class RoundServer(Stateful):
         """Clear the sums of a round, and the snapshots of the model that its clients received."""
         # Sum over the reporting clients of learning rate times local steps.
         self._lr_steps: float = 0.0
+        # Sum of the squared norms of the deltas.
         self._square: float = 0.0
+        # Mean learning rate of the task whose update arrived last.
         self._lr = 0.0
         # Snapshots of the model at the start of the round, by submodel. The key None is the whole model.
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}
 
-    def _close_round(self, now: float) -> None:
+    def _apply_round(self, now: float) -> None:
         coverage = self._coverage.finish()
         reported = self.ledger.reported
         protection = {}
@@ -287,8 +295,13 @@ class RoundServer(Stateful):
         with convert_errors("server_optimizer", self._optimizer):
             self._optimizer.step(self.params, delta, moved)
         refuse_unsound("server_optimizer", self._optimizer, self.params)
-        for follower in self._followers:
-            follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))
+        scale = self._lr_steps / max(1, self.ledger.reported)
+        for field, follower in zip(("auxiliary", "submodel"), self._followers, strict=True):
+            if type(follower).close in (RoundState.close, SubmodelSampler.close):
+                continue
+            with convert_errors(field, follower):
+                follower.close(self.params, delta, moved, scale)
+            refuse_unsound(field, follower, self.params)
 
     def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
         """Return the submodel's parameters at the start of the round, which all clients with this submodel share."""

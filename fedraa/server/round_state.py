@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar, Self
 
 from fedraa.aggregation.aggregator import ClientDelta
+from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.messages import Extra, ExtraBuffers, Update, Vector
 from fedraa.submodels.assignment import Assignment, Mask
@@ -54,7 +55,8 @@ class RoundState(Stateful):
         corrects: True if deltas are corrected by the state of each client.
         extra_buffers: Number of buffers of the model's size that a client receives and sends besides the model, as
             traffic.
-        asks: Names of extra buffers that client updates must contain besides the parameters.
+        asks: Names of extra buffers that client updates must contain besides the parameters. The `replies` of the
+            method's LocalAlgorithm have the same names.
     """
 
     keeps: ClassVar[str] = ""
@@ -68,7 +70,8 @@ class RoundState(Stateful):
 
     def bind(self, run: RoundStateContext) -> Self:
         own = deepcopy(self)
-        own.start(run)
+        with convert_errors("auxiliary", own):
+            own.start(run)
         return own
 
     def start(self, run: RoundStateContext) -> None:
@@ -81,6 +84,10 @@ class RoundState(Stateful):
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         """Add a client update to the state.
 
+        Other components also read the delta, so it must not be changed. `contribution.delta` has its values at once.
+        `contribution.change.join(f)` is faster: after `receive` has returned, the server calls f(place, delta) for each
+        chunk of the delta.
+
         Args:
             contribution: The client, its delta and its weight.
             assignment: The submodel that the client trained.
@@ -91,7 +98,7 @@ class RoundState(Stateful):
         """Update the state at the end of a round.
 
         Args:
-            params: The model [d] after the step.
+            params: The model [d] after the step. It may be changed in place where `moved` is True.
             delta: Mean delta of the round [d].
             moved: Mask [d] of the coordinates that the step may move.
             scale: Mean over the clients of the learning rate times the number of local steps.

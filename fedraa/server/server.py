@@ -17,7 +17,7 @@ from fedraa.messages import State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
 from fedraa.privacy.privacy import Privacy
 from fedraa.server.selection import make_facts
-from fedraa.server.stores.local import Share, Store
+from fedraa.server.stores.local import MakeSharedBuffer, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.assignment import Mask, Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
@@ -115,7 +115,7 @@ class ServerSetup:
     grad_mix: float
     learn: bool
     store: Store | None
-    share: Share
+    share: MakeSharedBuffer
     timing: Timing
     attack: AttackPlan | None = None
     privacy: Privacy | None = None

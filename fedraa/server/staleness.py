@@ -1,6 +1,6 @@
 """Functions s(k) of the staleness k that reduce the weight of stale updates (Xie, Koyejo, Gupta 2019, section 5).
 
-The values are in [0, 1], and s(0) = 1.
+The values of the built-in functions are in [0, 1], and s(0) = 1.
 """
 
 from abc import ABC, abstractmethod

@@ -43,7 +43,7 @@ def resolve_method(experiment: Experiment) -> Method:
     exclude each other, and for a method that cannot train the objective.
     """
     method = find_method(experiment.method)
-    solver = replace(
+    local = replace(
         method.local,
         **_learning_rate(experiment),
         batch_size=experiment.batch_size,
@@ -52,7 +52,7 @@ def resolve_method(experiment: Experiment) -> Method:
     values = values_set(experiment, method)
     if experiment.fragments is not None and method.path("ratios") is None:
         raise no_effect_error("fragments", experiment.fragments, str(experiment.method))
-    method = set_values(replace(method, local=solver), _with_auto_capacities(values), str(experiment.method))
+    method = set_values(replace(method, local=local), _with_auto_capacities(values), str(experiment.method))
     momentum, weight_decay = chosen_value(experiment, "momentum"), chosen_value(experiment, "weight_decay")
     method = replace(method, local=with_optimizer(method.local, momentum=momentum, weight_decay=weight_decay))
     squares = method.local.squares or method.submodel.needs_squares

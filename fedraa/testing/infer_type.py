@@ -4,9 +4,12 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.components.imports import import_object, is_path
 from fedraa.components.text import KIND
+from fedraa.composition.registry import list_methods
 from fedraa.errors import InputError, short_text
+from fedraa.server.round_state import RoundState
 from fedraa.testing.kinds import KINDS, Kind
 
 # The registries of these kinds require no methods. These methods identify their components instead.
@@ -61,7 +64,10 @@ def _possible_kinds(component: object) -> list[Kind]:
     if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "randomk", "qsgd", "bernoulli"):
         return _kinds_of_object(import_object("component", path))
     name = path.partition(":")[0]
-    return [kind for kind in KINDS.values() if name in kind.registry.names()]
+    kinds = [kind for kind in KINDS.values() if name in kind.registry.names()]
+    if not kinds and name in list_methods():
+        return [KINDS["method"]]
+    return kinds
 
 
 def _kinds_of_object(thing: object) -> list[Kind]:
@@ -70,8 +76,15 @@ def _kinds_of_object(thing: object) -> list[Kind]:
     An instance of the base class of a kind is of this kind. Any other object needs the required methods of a kind. Of
     several such kinds, those with the most methods are returned. A function may be of every kind that accepts
     functions.
+
+    Raises:
+        InputError: The object is a part of a method.
     """
     owner: type = thing if inspect.isclass(thing) else type(thing)
+    for base in (LocalAlgorithm, RoundState):
+        if issubclass(owner, base):
+            problem = f"{owner.__qualname__} is a {base.__name__}, which runs only within a method"
+            raise InputError("component", problem, hint="check the method that uses it, such as my_ext:METHOD")
     derived = [kind for kind in KINDS.values() if issubclass(owner, kind.base)]
     if derived:
         return derived

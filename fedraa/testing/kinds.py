@@ -15,7 +15,7 @@ from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM, GradientTransf
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer
 from fedraa.components.registry import ComponentRegistry
 from fedraa.composition.method import Method
-from fedraa.composition.registry import list_methods
+from fedraa.composition.registry import find_method, list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset, Rows, Transform
 from fedraa.data.load import SOURCES
@@ -28,10 +28,12 @@ from fedraa.objectives import Objective, make_objective
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
 from fedraa.testing import client_testers, data_testers, objective_tester, server_testers
+from fedraa.testing.method_tester import start_method_tester
 from fedraa.testing.samples import SmallExperiment, adapter_model, make_vectors
 from fedraa.testing.tester import Tester
 from schedulers import Scheduler
@@ -58,23 +60,25 @@ class Kind:
         name: The name of the kind.
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
-        tester: A class that calls a component with synthetic inputs.
+        tester: A class or function that starts a tester. The tester calls a component with synthetic inputs.
         usual: A built-in component of this kind, for a comparison of the cost.
         fields: A function from a component to the fields of an experiment with it.
         arguments: The arguments of a plain function that can serve as a component. Empty if a function cannot.
         maker: A function from a description to a component. None uses the registry.
         experiment_maker: A function that returns the small experiment. None uses the samples of `make_vectors`.
+        usual_asynchronous: A built-in component for the comparison with an asynchronous method. None uses `usual`.
     """
 
     name: str
     base: type | tuple[type, ...]
     registry: ComponentRegistry[Any]
-    tester: type[Tester]
+    tester: Callable[..., Tester]
     usual: Any
     fields: Fields
     arguments: str = ""
     maker: Callable[[Any], Any] | None = None
     experiment_maker: Callable[[Any, Callable[[Any], Experiment]], SmallExperiment] | None = None
+    usual_asynchronous: Any = None
 
     def make(self, description: object) -> Any:
         """Return the component that an object, a class or a text describes.
@@ -85,6 +89,12 @@ class Kind:
         if self.maker is not None:
             return self.maker(description)
         return self.registry.resolve(description)
+
+    def usual_for(self, part: Any) -> Any:
+        """Return the built-in component with whose cost the cost of `part` is compared."""
+        if self.usual_asynchronous is not None and part.asynchronous:
+            return self.usual_asynchronous
+        return self.usual
 
     def small_experiment(self, part: Any) -> SmallExperiment:
         """Return a small experiment with this component. It has about 15 tasks."""
@@ -119,9 +129,12 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
     return fields
 
 
-def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return the small experiment for an aggregator. The model has low-rank adapters if it averages adapters."""
-    if isinstance(part, LowRank):
+def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
+    """Return the small experiment for an aggregator or a method. The model has adapters if it averages them."""
+    aggregator = part
+    if isinstance(part, Method) and isinstance(part.update, Mean):
+        aggregator = part.update.resolve_aggregator()
+    if isinstance(aggregator, LowRank):
         return SmallExperiment(experiment(part), make_vectors(), adapter_model)
     return SmallExperiment(experiment(part), make_vectors())
 
@@ -142,9 +155,13 @@ def _policy_fields(part: Any) -> dict[str, Any]:
             if type(method.submodel) is type(part) and method.asynchronous == part.scheduled:
                 base = method
                 break
-    limit = {"updates": ARRIVALS} if base.asynchronous else {"rounds": ROUNDS}
-    model = {"model": "mlp-exits", "hidden": (12, 12)} if isinstance(part, FirstBlocks) else {}
-    return {"method": replace(base, submodel=part), **limit, **model}
+    return _method_fields(replace(base, submodel=part))
+
+
+def _method_fields(part: Any) -> dict[str, Any]:
+    limit = {"updates": max(1, ARRIVALS // part.update.per_step)} if part.asynchronous else {"rounds": ROUNDS}
+    model = {"model": "mlp-exits", "hidden": (12, 12)} if isinstance(part.submodel, FirstBlocks) else {}
+    return {"method": part, **limit, **model}
 
 
 def _list_fields(field: str) -> Fields:
@@ -190,7 +207,7 @@ _LIST = (
         server_testers.AggregatorTester,
         "covered",
         _aggregator_fields,
-        experiment_maker=_try_aggregator,
+        experiment_maker=_try_with_adapters,
     ),
     Kind(
         "server-optimizer",
@@ -276,6 +293,17 @@ _LIST = (
         "()",
         data_testers.make_data,
         data_testers.data_experiment,
+    ),
+    Kind(
+        "method",
+        Method,
+        ComponentRegistry("method", ()),
+        start_method_tester,
+        "scaffold",
+        _method_fields,
+        maker=find_method,
+        experiment_maker=_try_with_adapters,
+        usual_asynchronous="fedasync",
     ),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _LIST}

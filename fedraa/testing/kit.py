@@ -4,6 +4,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+from fedraa.composition.method import Method
 from fedraa.testing.client_testers import PIECES
 from fedraa.testing.cost import check_memory, describe_cost
 from fedraa.testing.findings import Findings
@@ -34,7 +35,7 @@ Verdict = str | None
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
-    """Check within seconds that a component meets the requirements of fedraa's runs.
+    """Check within seconds that a component or a method meets the requirements of fedraa's runs.
 
         fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
@@ -49,7 +50,8 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
     component. A high cost is no failure.
 
     Args:
-        part: The component in any form: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
+        part: The component in any form: an object, a class, a function, a Method, or text such as
+            "my_ext:Trim(share=0.1)".
         as_: The kind of the component, such as "staleness". Needed only if it may be of several kinds.
         ray: True to also run the component on Ray.
 
@@ -61,6 +63,8 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
     """
     kind, component = identify_component(part, as_)
     name: str = getattr(component, "__qualname__", None) or type(component).__qualname__
+    if isinstance(component, Method):
+        name = component.name
     findings = Findings(name.rpartition(".")[2])
     _ComponentCheck(kind, component, findings).check_all(ray=ray)
     return findings
@@ -72,6 +76,7 @@ class _ComponentCheck:
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
         self._kind = kind
         self._part = deepcopy(part)
+        self._usual = kind.usual_for(part)
         self._findings = findings
 
     def check_all(self, *, ray: bool) -> None:
@@ -99,7 +104,7 @@ class _ComponentCheck:
             record(requirement, tester.broken.get(requirement))
         if tester.claimed_bytes() is not None:
             record(MEMORY, check_memory(self._start_tester))
-        self._findings.lines.append(("costs", describe_cost(self._start_tester, self._start_usual, self._kind.usual)))
+        self._findings.lines.append(("costs", describe_cost(self._start_tester, self._start_usual, self._usual)))
 
     def _list_checks(self, tester: Tester, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
         chain = [(GIVEN, lambda: tester.broken.get(GIVEN)), (SEEDED, self._check_seeds), (WORKERS, self._check_workers)]
@@ -205,7 +210,7 @@ class _ComponentCheck:
         return self._kind.tester(deepcopy(self._part), **how)
 
     def _start_usual(self, **how: int) -> Tester:
-        return self._kind.tester(self._kind.make(self._kind.usual), **how)
+        return self._kind.tester(self._kind.make(self._usual), **how)
 
 
 def _format_error(error: Exception) -> str:

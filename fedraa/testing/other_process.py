@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from fedraa.components.text import describe_component, is_built_in
+from fedraa.composition.method import Method
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.small_runs import run_small_experiment
 
@@ -15,14 +16,16 @@ ORDERS = ("1", "2")
 
 
 def can_travel(kind: Kind, part: Any) -> bool:
-    """Return True if the component is custom, and its description is enough to create it in another process."""
+    """Return True if the component may be custom, and its description is enough to create it in another process."""
     definition = part if hasattr(part, "__qualname__") else type(part)
-    if definition.__module__ == "__main__" or "<" in definition.__qualname__ or is_built_in(definition):
+    if is_built_in(definition) and not isinstance(part, Method):
         return False
     try:
-        return bool(
-            describe_component(kind.make(json.loads(json.dumps(describe_component(part))))) == describe_component(part)
-        )
+        text = json.dumps(describe_component(part))
+        # Other processes cannot import the script that runs here, nor classes that are defined in a function.
+        if "__main__:" in text or "<locals>" in text or "<lambda>" in text:
+            return False
+        return bool(describe_component(kind.make(json.loads(text))) == describe_component(part))
     except (ValueError, TypeError):
         return False
 

@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.calls import convert_errors
 from fedraa.messages import Index, Vector
 from fedraa.vectors.chunked import CHUNK_SIZE, ordered_sum, parallel_map, split_into_chunks, subtract_chunk, sum_squares
 from fedraa.vectors.index_ranges import MIN_RANGE_LENGTH, CoordinateSet, IndexRanges, as_ranges, global_slices, index_of
@@ -101,7 +102,9 @@ class DeltaView:
             delta, places = self._cut_chunk(piece)
             for place, part in places:
                 for take in takes:
-                    take(place, delta[part])
+                    # The name of the function contains the class that registered it.
+                    with convert_errors("method.update", take):
+                        take(place, delta[part])
             if not measuring:
                 return []
             return sum_squares(delta)

@@ -53,7 +53,7 @@ WIDTH_PAGES = (
     "research/claims",
 )
 # The commands of these pages run in the fast tests, because newcomers run them first.
-FIRST_PAGES = ("guides/compare.md", "guides/components.md", "guides/running.md")
+FIRST_PAGES = ("guides/compare.md", "guides/components.md", "guides/own-methods.md", "guides/running.md")
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 
 

@@ -169,7 +169,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/trainer.py",
         ("alpha=len(rows) / len(y))", "alpha=1.0)", GUARDS),
-        ("return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)", "return total", FULL),
+        ("return total.add_(local_step.model.weights, alpha=self._local.weight_decay)", "return total", FULL),
         (
             'rng = generator(self._seed, f"batches{name}", task.client, task.turn)',
             'rng = generator(self._seed, f"batches{name}", task.client, 0)',
@@ -185,8 +185,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/round_server.py",
         (
-            "follower.close(self.params, delta, moved, self._lr_steps / max(1, self.ledger.reported))",
-            "follower.close(self.params, delta, moved, self._lr_steps)",
+            "scale = self._lr_steps / max(1, self.ledger.reported)",
+            "scale = self._lr_steps",
             TERMS,
         ),
         (

@@ -17,7 +17,7 @@ from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_ranges import IndexRanges, common_places, index_of, where_of
 
-Share = Callable[[Vector], SharedBuffer]
+MakeSharedBuffer = Callable[[Vector], SharedBuffer]
 """A function of parameters, which returns a buffer that several tasks can share.
 
 An executor may put the buffer into memory that all workers can read.
@@ -34,8 +34,12 @@ class Store(Protocol):
     def params(self) -> Vector:
         """The current full model [d]."""
 
-    def cut(self, assignment: Assignment, version: int) -> Buffer:
-        """Return the submodel's parameters. Calls with the same submodel and version return the same object."""
+    def cut(self, assignment: Assignment, step: int) -> Buffer:
+        """Return the submodel's parameters. Calls with the same submodel and step of the server return one object.
+
+        The version of a fragment would not be enough as a key: updates of other fragments also change the parameters
+        that are in all fragments.
+        """
 
     def apply_update(
         self,
@@ -140,7 +144,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
 
 
 class LocalStore:
-    """A store in this process. It copies each version of a fragment once, for all of its tasks."""
+    """A store in this process. Within a step of the server, all tasks of a fragment share one copy."""
 
     def __init__(  # noqa: PLR0913 - a call names its arguments
         self,
@@ -149,7 +153,7 @@ class LocalStore:
         rule: AsyncRule,
         sizes: Sequence[int],
         *,
-        share: Share = SharedBuffer,
+        share: MakeSharedBuffer = SharedBuffer,
         at_a_time: int | None = None,
         shared: Mask | None = None,
         noisy_sum: NoisySum | None = None,
@@ -196,12 +200,12 @@ class LocalStore:
             common = common_places([None if isinstance(index, slice) else index for index in indices], len(params))
             self._model = replace(self._model, common=common)
         self._cuts: dict[Submodel, SharedBuffer] = {}
-        self._cuts_version = 0
+        self._cuts_step = 0
 
-    def cut(self, assignment: Assignment, version: int) -> Buffer:
-        if version != self._cuts_version:
+    def cut(self, assignment: Assignment, step: int) -> Buffer:
+        if step != self._cuts_step:
             self._cuts = {}
-            self._cuts_version = version
+            self._cuts_step = step
         submodel = assignment.submodel
         if submodel not in self._cuts:
             values = copy_coordinates(self.params, where_of(submodel))
@@ -229,18 +233,18 @@ class LocalStore:
         if self._noisy_sum is not None:
             new = self._make_private(self._noisy_sum, new, sent, index_of(where), fragment)
         client_update = ClientUpdate(
-            task.client,
-            fragment,
-            index_of(where),
-            new,
-            sent,
-            stale,
-            self._sizes[task.client],
-            update.loss,
-            balance,
-            update.steps,
-            path_length,
-            where if isinstance(where, IndexRanges) else None,
+            client=task.client,
+            fragment=fragment,
+            where=index_of(where),
+            new=new,
+            sent=sent,
+            staleness=stale,
+            samples=self._sizes[task.client],
+            loss=update.loss,
+            balance=balance,
+            steps=update.steps,
+            path_length=path_length,
+            runs=where if isinstance(where, IndexRanges) else None,
         )
         return checked_apply(self._rule, client_update, self._model)
 

@@ -12,7 +12,7 @@ from fedraa.submodels.policies.slices import DisjointGroups, Fragments, Full, La
 
 SUBMODEL: ComponentRegistry[SubmodelPolicy] = ComponentRegistry(
     "submodel",
-    ("bind",),
+    ("bind", "submodels"),
     {
         "full": Full,
         "fragments": Fragments,

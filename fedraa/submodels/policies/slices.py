@@ -46,7 +46,10 @@ class Full(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class Fragments(SubmodelPolicy):
-    """Fed-RAA: fixed disjoint fragments of the model, which a scheduler assigns to clients."""
+    """Fed-RAA: fixed fragments of the model with different units, which a scheduler assigns to clients.
+
+    Parameters without a hidden unit, such as the biases of the output layer, are in every fragment.
+    """
 
     ratios: tuple[Positive, ...]
 

@@ -103,6 +103,8 @@ class Lowest(fl.Scheduler):
     def choose(self, view, rng): ...
 
 class Heard(fl.Callback): pass
+class Kept(fl.RoundState): pass
+class Steps(fl.LocalAlgorithm): pass
 class Other: pass
 MINE = fl.method("fed-raa").replace(scheduler=Lowest())
 """
@@ -115,7 +117,8 @@ def test_methods_names_what_a_module_of_the_users_own_brings(
     monkeypatch.chdir(tmp_path)
     assert main(["methods", "brought_ext", "--json"]) == 0
     listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(listed) == [*METHODS, "brought_ext:MINE", "brought_ext:Lowest", "brought_ext:Heard"]
+    brought = ("MINE", "Lowest", "Heard", "Kept", "Steps")
+    assert list(listed) == [*METHODS, *(f"brought_ext:{name}" for name in brought)]
     assert listed["brought_ext:Lowest"] == {
         "name": "brought_ext:Lowest",
         "option": "--scheduler",
@@ -123,6 +126,7 @@ def test_methods_names_what_a_module_of_the_users_own_brings(
     }
     assert listed["brought_ext:MINE"]["schedule"]["scheduler"] == "brought_ext:Lowest"
     assert listed["brought_ext:Heard"]["option"] == "--callbacks"
+    assert {listed[f"brought_ext:{name}"]["option"] for name in ("Kept", "Steps")} == {"in a method"}
     assert main(["methods", "brought_ext"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in listed)

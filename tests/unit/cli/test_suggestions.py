@@ -133,6 +133,7 @@ def test_the_usual_name_of_a_flag_or_command_leads_to_ours(
         ("run --callbacks csv --engine local", "csv(path=...)"),
         ("run --model resnet --engine local", " resnet18?"),
         ("run --method fedavgg --engine local", " fedavg?"),
+        ("run --method fedavgg --engine local", "package.module:NAME"),
         ("run --dataset minst --engine local", " mnist?"),
         ("run --scheduler gre-ra --engine local", " gre-raa?"),
         ("run --scheduler cosine --engine local", "lr_schedule cosine:100"),

@@ -11,6 +11,7 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.errors import RunFailed
+from fedraa.server.round_state import RoundState
 from fedraa.server.round_update import Mean
 from fedraa.server.schedule import AsyncSchedule
 
@@ -57,7 +58,25 @@ class Keeps(fl.Scheduler):
         return int(view.feasible[0])
 
 
+def state(name: str) -> fl.Method:
+    """Return a method whose round state fails in the method `name`."""
+    return fl.Method(update=Mean(auxiliary=type("Odd", (RoundState,), {name: lambda *arguments: 1 / 0})()))
+
+
+def joined(self: RoundState, contribution: Any, *rest: Any) -> None:
+    contribution.change.join(lambda place, delta: 1 / 0)
+
+
+def started(base: type, *others: str) -> Any:
+    """Return a component whose `start` fails. It has the methods `others`, because its base class requires them."""
+    return type("Odd", (base,), dict.fromkeys(("start", *others), lambda *arguments: 1 / 0))()
+
+
 BEFORE_THE_START = [
+    ({"method": state("start")}, "auxiliary: Odd .*ZeroDivision"),
+    ({"method": "fedavg", "aggregator": started(fl.Aggregator, "add", "finish")}, "aggregator: Odd .*ZeroDivision"),
+    ({"method": "fedavg", "server_optimizer": started(fl.ServerOptimizer, "step")}, "server_opt.*: Odd .*ZeroDivision"),
+    ({"async_rule": started(fl.AsyncRule, "apply_update")}, "async_rule: Odd .*ZeroDivision"),
     ({"scheduler": scheduler(lambda self, view: 0)}, "scheduler: .*Odd .*TypeError"),
     ({"scheduler": scheduler(lambda self, view, rng: 1 / 0)}, "scheduler: .*Odd .*ZeroDivisionError"),
     ({"scheduler": scheduler(lambda self, view, rng: True)}, "scheduler: .*Odd.*True|scheduler: .*True.*Odd"),
@@ -91,6 +110,11 @@ IN_A_RUN = [
     ({"async_rule": rule(fl.ApplyResult(float("nan")))}, "async_rule: .*ApplyResult"),
     ({"async_rule": rule(fl.ApplyResult(1.0, None))}, "async_rule: .*ApplyResult"),  # type: ignore[arg-type]
     ({"async_rule": rule(0.5)}, "async_rule: .*0.5"),
+    *(({"method": state(name)}, "auxiliary: Odd .*ZeroDivision") for name in ("send", "receive", "close")),
+    (
+        {"method": fl.Method(update=Mean(auxiliary=type("Odd", (RoundState,), {"receive": joined})()))},
+        r"method\.update: joined\..* ZeroDivision",
+    ),
     (
         {"method": "fedavg", "aggregator": aggregator(lambda totals: 1 / 0)},
         "aggregator: .*Odd.* ZeroDivision",

@@ -14,6 +14,8 @@ from fedraa.messages import Task, Update
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.rundir.checkpoint import load_latest
 from fedraa.rundir.file_names import CHECKPOINTS
+from fedraa.server.round_state import RoundState
+from fedraa.server.round_update import Mean
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Submodel
@@ -26,7 +28,8 @@ class Average(fl.Aggregator):
     """A mean in which one number becomes `value` in round 3. `counts` is True if the number counts as moved."""
 
     def __init__(self, value: float, counts: bool = True) -> None:
-        self.value, self.counts = value, counts
+        # config.json stores attributes with the name of an argument, and it cannot store NaN.
+        self.spoiled, self.counts = value, counts
 
     def start(self, size: int, clients: int) -> None:
         self.total, self.count, self.rounds = np.zeros(size, np.float32), 0, 0
@@ -39,7 +42,7 @@ class Average(fl.Aggregator):
         mean, moved = self.total / np.float32(self.count), totals.covered.copy()
         self.rounds += 1
         if self.rounds == 3:
-            mean[4], moved[4] = self.value, self.counts
+            mean[4], moved[4] = self.spoiled, self.counts
         self.total, self.count = np.zeros_like(self.total), 0
         return mean, moved
 
@@ -60,12 +63,12 @@ class Late(fl.AsyncRule):
     """A buffer of three updates that spoils the model when it is full, or before."""
 
     def __init__(self, value: float, at: int) -> None:
-        self.value, self.at, self.count = value, at, 0
+        self.spoiled, self.at, self.count = value, at, 0
 
     def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
         self.count += 1
         if self.count == self.at:
-            model.params[3] = self.value
+            model.params[3] = self.spoiled
         return fl.ApplyResult(1.0, self.count % 3 == 0)
 
 
@@ -80,11 +83,17 @@ class Mix(ConvexMix):
         return fl.ApplyResult(0.5)
 
 
+class State(RoundState):
+    def close(self, params: Any, delta: Any, moved: Any, scale: float) -> None:
+        params[3] = np.nan
+
+
 PARTS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     ({"aggregator": Average(np.nan)}, "aggregator", ("Average.finish", "not finite")),
     ({"aggregator": Average(1e30)}, "aggregator", ("Average.finish", "1e+30")),
     ({"server_optimizer": Step()}, "server_optimizer", ("Step", "not finite")),
     ({"server_lr": 1e35}, "server_optimizer", ("Sgd", "e+")),
+    ({"method": fl.Method(update=Mean(auxiliary=State()))}, "auxiliary", ("State", "not finite")),
     ({"method": "fed-raa", "async_rule": Rule()}, "async_rule", ("Rule", "not finite", "client 1")),
     ({"method": "fed-raa", "async_rule": Late(np.nan, 6)}, "async_rule", ("Late", "not finite")),
     ({"method": "fed-raa", "async_rule": Late(1e13, 6)}, "async_rule", ("Late", "1e+13")),
