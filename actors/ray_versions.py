@@ -29,13 +29,14 @@ _actor: Any = actor
 MAX_JOB_BYTES: int = packaging.GCS_STORAGE_MAX_SIZE
 # A raylet accepts this port number for a service that does not run.
 NO_PORT = -1
-# A raylet needs living agents (helper processes). This command in their place ends when the raylet closes its input.
+# A raylet needs two agents (helper processes). fedraa starts this command instead of an agent. The command waits, and
+# ends when the raylet closes its input.
 STAND_IN = "cat"
 AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
 OPTIONAL_PROCESSES = ("start_monitor", "start_log_monitor", "start_api_server")
 # Current versions of Ray look for the dashboard's libraries with this function.
 FIND_MISSING_LIBRARIES = "get_dashboard_dependency_error"
-# Early supported versions of Ray lack this option of actors.
+# The first supported versions of Ray do not have this option of actors.
 ANY_ORDER = "allow_out_of_order_execution"
 # A raylet reads these ports from files, since Ray 2.54.
 PORT_NAMES = (
@@ -54,7 +55,7 @@ else:
 
 
 class _NoAuthenticationError(Exception):
-    """A replacement for AuthenticationError, which Ray before 2.52 lacks."""
+    """A replacement for AuthenticationError, which does not exist before Ray 2.52."""
 
 
 AuthenticationError: type[Exception] = getattr(ray.exceptions, "AuthenticationError", _NoAuthenticationError)
@@ -87,9 +88,9 @@ def resolve_address(address: str) -> str:
 
 
 def head_request(as_client: bool) -> tuple[str, Any]:
-    """Return a gRPC method and message to which the head node of a cluster replies immediately.
+    """Return the method and the message of a gRPC request that the head node of a cluster answers immediately.
 
-    The request shows in seconds if the cluster is reachable. Ray's attempt to connect takes minutes.
+    The request shows within seconds if the cluster is reachable. Without it, Ray tries to connect for minutes.
 
     Args:
         as_client: True for the port of `ray://` addresses, False for the port of the GCS.
@@ -103,7 +104,7 @@ def head_request(as_client: bool) -> tuple[str, Any]:
 def any_order_option() -> dict[str, bool]:
     """Return the option with which an actor executes calls in the order of their arrival.
 
-    Without the option, a lost call delays later calls for 30 s. The result is empty if Ray lacks the option.
+    Without the option, a lost call delays later calls for 30 s. The result is empty if Ray does not have the option.
     """
     if ANY_ORDER in _actor.ray_option_utils.actor_options:
         return {ANY_ORDER: True}
@@ -134,7 +135,7 @@ def visit_files(folder: Path, visit: Callable[[Path], None]) -> None:
 
 @contextmanager
 def hidden_worker_logs() -> Iterator[None]:
-    """Hide Ray's output about dead raylets and repeated calls in the block. fedraa reports such failures."""
+    """Hide Ray's output about dead raylets and repeated calls in the block. fedraa reports these failures itself."""
     with _replaced(_process, "_worker_logs_enabled", False):
         yield
 
@@ -151,7 +152,7 @@ def hidden_tips() -> Iterator[None]:
 def on_loopback() -> Iterator[None]:
     """Make a Ray cluster that starts in the block listen only on loopback.
 
-    This is Ray's mode for firewalls that ask the user about every open port.
+    Ray has this mode for firewalls that ask the user about every open port.
     """
     with _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False):
         yield
@@ -183,11 +184,11 @@ def _find_nothing_missing() -> None:
 
 
 def _without_agents(start: Any) -> Any:
-    """Wrap Ray's function `start_ray_process`, so that raylets start STAND_IN in place of their agents.
+    """Return a variant of Ray's `start_ray_process`. Raylets that it starts run STAND_IN instead of their agents.
 
-    The wrapper also writes the files from which a raylet reads the ports of its agents.
+    The variant also writes the files from which a raylet reads the ports of its agents.
     """
-    # Before Ray 2.54, which added `persist_port`, a raylet does not work without its agents.
+    # Before Ray 2.54, a raylet does not work without its agents. `persist_port` exists since Ray 2.54.
     if not hasattr(_core, "persist_port"):
         return start
 
@@ -203,7 +204,7 @@ def _without_agents(start: Any) -> Any:
 
 
 def _replace_agent(word: str) -> str:
-    """Return the argument of a raylet, with STAND_IN as the command of an agent."""
+    """Return an argument of a raylet. If it is the command of an agent, return STAND_IN as this command."""
     flag = word.partition("=")[0]
     if flag in AGENTS:
         return f"{flag}={STAND_IN}"

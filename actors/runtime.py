@@ -1,7 +1,7 @@
-"""Ray's functions, the clock and the locks that `actors` uses. Tests replace them by a simulation.
+"""Functions of Ray, of `time` and of `threading` that actors use. Tests replace them by a simulation.
 
-The executor, the liveness probes, the follower, the relay and the placement call only `runtime.wait(...)` and so on,
-never Ray, `time` or `threading`.
+The executor, the liveness probes, the follower, the relay and the placement call `runtime.wait(...)` and so on. They
+never call Ray, `time` or `threading` directly.
 """
 
 from threading import Condition, Lock

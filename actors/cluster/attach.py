@@ -1,4 +1,4 @@
-"""Joining a running Ray cluster. If it cannot be joined, an error is raised within seconds."""
+"""Join a running Ray cluster, or raise an error within seconds."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from actors.ray_versions import AuthenticationError, hidden_tips
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# A busy head node causes errors with these texts. A second attempt may succeed.
+# Ray raises errors with these texts if the head node is busy. A second attempt may succeed.
 TRANSIENT_ERRORS = ("Starting Ray client server failed", "Initialization failure from server")
 # The permission bits of users other than a file's owner.
 OTHER_USERS = 0o077
@@ -72,7 +72,7 @@ def find_open_token() -> Path | None:
 def make_runtime_env() -> dict[str, Any]:
     """Return the runtime environment with which Ray sends the code of fedraa to all nodes.
 
-    It is empty in a submitted job, because its nodes have the code.
+    It is empty in a submitted job. The nodes of a job already have the code.
     """
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}

@@ -21,15 +21,16 @@ Submit = Callable[..., Future[Any]]
 
 @contextmanager
 def open_calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -> Iterator[Submit]:
-    """Join a cluster in the block, and yield a function that calls other functions on its nodes.
+    """Join a cluster in the block, and yield a function that calls functions on the nodes of the cluster.
 
-    The yielded function works like `Executor.submit` of concurrent.futures. If a node dies, Ray repeats its calls
-    elsewhere. The future raises the called function's exception, or RunFailed if Ray could not finish the call.
+    The yielded function works like `Executor.submit` of concurrent.futures, and returns a future. If a node dies, Ray
+    repeats its calls on other nodes. The future raises the exception of the called function. It raises RunFailed if Ray
+    could not finish the call.
 
     Args:
         options: The options of the cluster.
         clients: The number of clients of a run.
-        parts: Objects that the calls need. The user's modules that define them are sent to the nodes.
+        parts: Objects that the calls need. The user's modules that define these objects are sent to the nodes.
     """
     with provide_cluster(options, clients):
         carry_by_value(parts)

@@ -42,12 +42,12 @@ from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
-# The run fails after this number of deaths of the server without a new checkpoint.
+# The run fails if the server dies MAX_DEATHS times without a new checkpoint.
 MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
-# The server of a lost cluster gets this time to write a checkpoint.
+# After the loss of a cluster, its server gets this time to write a checkpoint.
 LOST_SERVER_SECONDS = 5.0
-# An actor that need not wait for resources must answer within this time.
+# Time in which a new actor must answer, if it does not wait for resources.
 START_SECONDS = 50.0
 
 logger = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, A
 
 
 def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
-    """Raise an error unless the server or a shard has died, so that a restart can help.
+    """Do nothing if the server or a shard has died, because a restart can help. Otherwise raise an error.
 
     Args:
         error: The error of the run, which is raised if no other error below applies.
@@ -202,7 +202,7 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
 
 
 def with_shared_source(spec: RunSpec) -> RunSpec:
-    """Return the run with its data source, if any, in Ray's object store."""
+    """Return the run. If it has a data source, the source is moved to Ray's object store."""
     if spec.data.source is None:
         return spec
     return replace(spec, data=replace(spec.data, source=SharedSource(runtime.put(spec.data.source))))
@@ -211,7 +211,7 @@ def with_shared_source(spec: RunSpec) -> RunSpec:
 def _await_release(server: Any, directory: Path) -> None:
     """Ask the server of a lost cluster to stop, and wait until it has left the run directory.
 
-    The server actor may outlive the cluster. It must end before another process resumes the run.
+    The server actor may still run after its cluster is lost. It must end before another process resumes the run.
     """
     # A call in a lost cluster can raise any exception.
     with suppress(Exception):
@@ -274,8 +274,8 @@ def _find_import_error(text: str) -> str | None:
 def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
     """Join a Ray cluster in the block.
 
-    This is the cluster that the process has already joined, the cluster at the option `address`, or a new private
-    cluster.
+    If the process has already joined a cluster, the block uses that cluster. Otherwise it uses the cluster at the
+    option `address`. Without an address, it starts a private cluster.
     """
     address = cluster_address(options)
     if is_joined():

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# This shell command writes its argument to standard error if its input ends without a line.
+# This shell command reads a line. If its input ends without a line, it writes its argument to standard error.
 WAIT = 'read -r left || printf "fedraa: %s\\n" "$0" >&2'
 
 

@@ -23,9 +23,9 @@ LISTEN_SECONDS = 0.2
 CHECK_SECONDS = 0.2
 # The pause between two copies of new files from the server's node.
 PULL_SECONDS = 2.0
-# The driver warns after this time, times the machine's load, if workers wait for resources.
+# The driver warns if workers wait for resources longer than this time, multiplied by the machine's load.
 START_WARNING_SECONDS = 20.0
-# The time in which a server must end after a stop request, without the time of writing a checkpoint.
+# After a stop request, the server must end within this time. The time of writing a checkpoint does not count.
 STOP_SECONDS = 4.0
 # The time limit of the server's answer to `is_saving`.
 IS_SAVING_TIMEOUT_SECONDS = 0.5
@@ -78,7 +78,7 @@ class Follower:
     sync: RunDirSync | None
     watch: HealthMonitor
     _stopped_at: float | None = None
-    # The callback that asked to end the run at the last event.
+    # The name of the callback that asked to end the run at the last event.
     _asking: str | None = None
     # The number of calls of `take_events`.
     _number: int = 0
@@ -100,7 +100,7 @@ class Follower:
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
-        # The time limit after a stop request no longer applies.
+        # The run has ended, so the time limit after a stop request no longer applies.
         self._stopped_at = None
         try:
             self._exchange_events()
@@ -183,8 +183,8 @@ class Follower:
     def _copy_changes(self) -> None:
         """Copy new and changed files of the run from the server's node.
 
-        Before its first step, a resumed run removes the lines after the checkpoint from its log, so this method is
-        called later.
+        A resumed run removes the lines after the checkpoint from its log before its first step. So this method must be
+        called after that step.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))

@@ -9,12 +9,12 @@ from actors.ray_versions import AuthenticationError, head_request, resolve_addre
 from fedraa.errors import InputError
 
 CLIENT = "ray://"
-# Ray looks for a cluster on this machine.
+# With this address, Ray looks for a cluster on this machine.
 AUTO = "auto"
 MAX_PORT = 65535
 ANSWER_SECONDS = 5.0
 REQUEST_INTERVAL_SECONDS = 2.0
-# A pause of this process adds at most this time to the head's silence, because it sends no requests.
+# This process may pause and send no requests. A pause adds at most this time to the head's silence.
 MAX_COUNTED_SECONDS = 2.0
 # A head that refuses connections for GONE_SECONDS, or is silent for SILENT_SECONDS, is lost. Ray would end this process
 # after 60 s.

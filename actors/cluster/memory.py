@@ -19,9 +19,9 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 @contextmanager
 def return_freed_memory() -> Iterator[None]:
-    """Let glibc return large freed blocks at once, in processes that start in the block.
+    """Let processes that start in the block return large freed memory blocks to the system at once.
 
-    Nothing changes without huge pages, or if the user has set GLIBC_TUNABLES.
+    If the system has no huge pages, or the user has set GLIBC_TUNABLES, the function changes nothing.
     """
     if TUNABLES in os.environ or not _has_huge_pages():
         yield

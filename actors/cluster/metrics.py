@@ -11,7 +11,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from fedraa.callbacks import Callback, Event, Progress
 from fedraa.ledger.bad_clients import RETRY
 
-# Bounds of the buckets of two histograms: of staleness, in steps of the server, and of durations, in seconds.
+# Upper bounds of the buckets of two histograms. STALENESS is counted in server updates. SECONDS is for durations.
 STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]
 SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
 NAMES = {

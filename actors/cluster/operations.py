@@ -1,4 +1,4 @@
-"""Commands that list, stop and fetch the runs of a cluster, which they find by the names of server actors."""
+"""Commands that list, stop and fetch the runs of a cluster. They find a run by the name of its server actor."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ ANSWER_SECONDS = 10.0
 
 
 def server_name(label: str) -> str:
-    """Return a unique name for a new server actor, even among the servers of one run."""
+    """Return a unique name for a new server actor. A restarted server of the same run has a different name."""
     return f"{label}#{uuid4().hex[:12]}"
 
 

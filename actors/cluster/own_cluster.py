@@ -33,14 +33,14 @@ from actors.ray_versions import (
 from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts
 from fedraa.errors import RunFailed
 
-# Ray gets BASE_ATTEMPTS attempts to start plus the machine's load per core, but at most MAX_ATTEMPTS.
+# The number of attempts to start Ray is BASE_ATTEMPTS plus the machine's load per core. It is at most MAX_ATTEMPTS.
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
 RETRY_PAUSE_SECONDS = 2.0
 # A cluster is lost if its raylet or GCS is stopped (SIGSTOP) longer than this.
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
-# Ray imports this module in new worker processes. The import would be slow in the driver.
+# Ray imports this module in new worker processes. The driver has only its name, because the import is slow.
 PRELOADED = "actors.worker.preload"
 RAYLET_DIED = str(
     RunFailed("engine", "Ray's raylet died while this process registered with it", hint="run the same command again")
@@ -49,15 +49,15 @@ TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
-# The prestarted cluster, until `own_cluster` takes it.
+# The cluster that `prestart_cluster` started. The list is empty after `own_cluster` has taken the cluster.
 _prestarted: list[ExitStack] = []
 
 
 @contextmanager
 def prestart_cluster(cpus: int) -> Iterator[None]:
-    """Start a private cluster early. A call of `own_cluster` in the block takes it.
+    """Start a private cluster early. A call of `own_cluster` in the block uses this cluster.
 
-    Its processes import the modules of workers while this process prepares the run.
+    While this process prepares the run, the processes of the cluster import the modules of workers.
     """
     with ExitStack() as waiting:
         waiting.enter_context(_start_cluster(cpus))
@@ -143,7 +143,7 @@ class ClusterWatch:
 def _start_ray(folder: Path, cpus: int) -> str | None:
     """Start Ray. Return the first line of the error if the start fails.
 
-    Ctrl-C is deferred, because an interruption in the start causes a segmentation fault.
+    Ctrl-C takes effect after the start, because an interrupted start causes a segmentation fault.
     """
     try:
         with (
@@ -162,7 +162,7 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
                 log_to_driver=False,
                 # Other users can read Ray's own folder, so it is inside a private folder.
                 _temp_dir=str(folder / "ray"),
-                # Ray's hook for `uv run` would request an environment from Ray's agents, which this cluster lacks.
+                # Ray's hook for `uv run` would ask Ray's agents for an environment. This cluster has no agents.
                 _skip_env_hook=True,
                 _system_config={"preload_python_modules": [PRELOADED]},
             )
@@ -173,7 +173,7 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
 
 @contextmanager
 def _shut_down_after(folder: Path) -> Iterator[None]:
-    """Shut Ray down at the end of the block, even if processes of Ray did not start or have died."""
+    """Shut Ray down at the end of the block, even if some of Ray's processes do not run."""
     watch = ClusterWatch()
     try:
         yield
@@ -190,7 +190,7 @@ def _shut_down_after(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Set a random token in the block, unless the environment has a token or disables tokens."""
+    """Set a random token in the block. If the environment has a token or disables tokens, change nothing."""
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return

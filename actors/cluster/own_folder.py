@@ -1,7 +1,7 @@
-"""A temporary folder that only this user can enter. It is removed when its owner, a process, ends.
+"""A temporary folder that only this user can enter. The process that created it is its owner.
 
-The owner locks a file in the folder. If the owner is killed, the next call of `own_folder` removes the abandoned
-folder, and kills processes that still use it.
+The owner locks a file in the folder, and removes the folder at its end. If the owner is killed, the folder is
+abandoned. The next call of `own_folder` then removes the folder, and kills processes that still use it.
 """
 
 import fcntl
@@ -18,7 +18,8 @@ from actors.cluster.processes import kill_all_of
 PREFIX = "fedraa-"
 # The owner locks this file while it lives.
 OWNER = "owner"
-# A Unix socket's path has at most 107 characters. Ray's paths in the folder need 80, the folder's name 16.
+# The path of a Unix socket has at most 107 characters. Ray's paths in the folder need 80, and the folder's name needs
+# 16.
 MAX_PARENT_LENGTH = 107 - 80 - 16
 
 
@@ -35,7 +36,7 @@ def own_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     with (folder / f"{OWNER}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Under its final name, no other process finds the file unlocked.
+        # The file gets its final name after it is locked. So other processes never see it unlocked.
         (folder / f"{OWNER}.new").rename(folder / OWNER)
         try:
             yield folder

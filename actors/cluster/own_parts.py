@@ -1,7 +1,7 @@
 """Transfer of the user's classes and functions to the processes of a cluster.
 
-A private cluster imports the user's modules from the driver's folders. Another cluster lacks them, so they are pickled
-by value, like the classes and functions of scripts and notebooks.
+A private cluster imports the user's modules from the driver's folders. Other clusters do not have these modules. Their
+classes and functions are therefore pickled by value, like those of scripts and notebooks.
 """
 
 import io
@@ -59,9 +59,9 @@ def _pickling_error(part: object) -> str | None:
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """Make Ray pickle by value, from now on, the user's modules that some objects need.
+    """Find the user's modules that the objects in `parts` need, and make Ray pickle these modules by value.
 
-    The nodes of a cluster then need not have these modules. Raises InputError if the objects cannot be pickled.
+    The nodes of a cluster then need not have the modules. Raises InputError if the objects cannot be pickled.
     """
     parts = list(parts)
     while True:
@@ -74,7 +74,7 @@ def carry_by_value(parts: Iterable[object]) -> None:
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
         if not new:
             return
-        # The next pass finds the modules that these modules use.
+        # Modules that these modules use are found when the loop runs again.
         for name in new:
             registry.register_pickle_by_value(finder.modules[name])
 
@@ -96,7 +96,7 @@ def share_import_paths() -> Iterator[None]:
 
 
 class _Finder(cloudpickle.CloudPickler):
-    """A pickler that finds the user's modules that would be pickled by reference.
+    """A pickler that collects the user's modules. Without `carry_by_value` they would be pickled by reference.
 
     Attributes:
         modules: The modules by name.
@@ -119,7 +119,7 @@ class _Finder(cloudpickle.CloudPickler):
 def _is_own(module: ModuleType) -> bool:
     """Return True if a module is the user's own code.
 
-    Installed packages and fedraa are not. `__main__` does not count, because it is always pickled by value.
+    The result is False for installed packages, for fedraa, and for `__main__`, which is always pickled by value.
     """
     root = module.__name__.partition(".")[0]
     file = getattr(module, "__file__", None)

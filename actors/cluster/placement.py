@@ -16,7 +16,7 @@ from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError
 from fedraa.messages import Index
 
-# Tolerance for rounding errors of sums of GPU fractions.
+# Fractions of GPUs are summed with rounding errors up to this size.
 ROUNDING = 1e-6
 # Ray's option for each built-in resource.
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -87,8 +87,8 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
     """Return the options with which Ray creates the server on a node.
 
-    Beside the call that executes the run, three more calls may run: a request for events, its repetition, and a command
-    that inspects or stops the run.
+    The server executes up to four calls at the same time: the run, a request for events, a repetition of this request,
+    and a command that inspects or stops the run.
 
     Args:
         node: The description of the node.
@@ -109,7 +109,7 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
 
 
 def nodes_for_shards(count: int) -> list[str]:
-    """Return the ids of `count` nodes for server shards, different ones if possible.
+    """Return the ids of `count` nodes for server shards. The nodes are different if there are enough.
 
     Nodes that declare no CPUs to Ray are used only if all nodes declare none.
     """

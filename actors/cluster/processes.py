@@ -8,7 +8,7 @@ from pathlib import Path
 PROC = Path("/proc")
 STDOUT = "1"
 STDERR = "2"
-# The first bytes of the title with which Ray replaces the command line of many processes.
+# Ray replaces the command line of many of its processes by a title. The title begins with these bytes.
 RAYS = b"ray::"
 
 
@@ -37,9 +37,10 @@ def is_stopped(process: int) -> bool:
 
 
 def kill_all_of(folder: Path) -> None:
-    """Send SIGKILL to every process with an output file in the folder or the folder in its command line.
+    """Send SIGKILL to every process that uses the folder.
 
-    Ray's processes change their command line after the start.
+    A process uses the folder if its command line contains the folder, or if it writes to a file in the folder. The
+    command line is not enough, because Ray's processes change it after the start.
     """
     if not PROC.exists():
         return
@@ -52,8 +53,8 @@ def kill_all_of(folder: Path) -> None:
 def _is_of(entry: Path, folder: str) -> bool:
     """Return True if a process has a file of the folder open, or its path in the command line.
 
-    All open files of Ray's processes are checked, otherwise only standard output and error. The standard output of
-    Ray's agents is elsewhere.
+    For processes of Ray, all open files are checked, because the standard output of Ray's agents is not in the folder.
+    For other processes, only standard output and error are checked.
     """
     try:
         command = (entry / "cmdline").read_bytes()

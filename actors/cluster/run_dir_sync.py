@@ -42,7 +42,7 @@ def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
 def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
     """Return the changes of a run directory since the last copy.
 
-    The logs are read last, so that they contain all events before the newest checkpoint.
+    The logs are read after the checkpoints. So they contain all events before the newest checkpoint.
 
     Args:
         directory: The directory.
@@ -56,7 +56,7 @@ def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
             continue
         try:
             whole[name] = (directory / name).read_bytes()
-        # The server has removed an old checkpoint since the files were listed.
+        # The server removed this old checkpoint after the files were listed.
         except FileNotFoundError:
             del stamps[name]
     for name in GROWING:
@@ -107,7 +107,7 @@ class RunDirSync:
 
 @contextmanager
 def register_writer(directory: Path) -> Iterator[None]:
-    """Register this process as the writer of the user's directory in the block."""
+    """Register this process in the block as the process that writes the user's directory."""
     with (directory / EVENTS).open("ab", buffering=0) as log:
         write_lock = WriteLock(directory, log, this_process())
         try:

@@ -1,4 +1,4 @@
-"""Data hosts for the option `data_on_nodes`: one actor per node reads the data set for the node's workers."""
+"""Data hosts for the option `data_on_nodes`. A data host is an actor that reads the data set for its node's workers."""
 
 import logging
 import socket
@@ -56,7 +56,7 @@ class DataHost:
 
 @dataclass
 class DataHosts:
-    """The data hosts of a run, one per node. They are created when a node's first worker has started.
+    """The data hosts of a run, one per node. A node's data host is created when its first worker has started.
 
     Attributes:
         problem: The options of the data set.
@@ -82,16 +82,16 @@ class DataHosts:
         return self._actors[node], blocks
 
     def drop(self, node: str, host: Any) -> None:
-        """Kill a node's data host after its data were lost, unless the node has a newer host.
+        """Kill the data host of a node, because its data were lost. The next call of `blocks` creates a new host.
 
-        The next call of `blocks` creates a new host.
+        If the node already has a newer host, this method does nothing.
         """
         if self._actors.get(node) is host:
             runtime.kill(self._actors.pop(node))
             del self._probes[node]
 
     def drop_frozen(self) -> None:
-        """Kill frozen data hosts. Calls that wait for them fail and are repeated."""
+        """Kill frozen data hosts. Calls that wait for a killed host fail, and are repeated later."""
         for node, probe in list(self._probes.items()):
             silence = probe.silent_seconds()
             if silence is not None:
@@ -104,7 +104,7 @@ class DataHosts:
 
 
 def data_checksum(data: Federated) -> int:
-    """Return a checksum of the clients' training data, without samples in clients' own files."""
+    """Return a checksum of the clients' training data. Samples that stay in files are not included."""
     value = 0
     for array in (*list_leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)

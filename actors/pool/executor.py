@@ -39,7 +39,7 @@ from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vec
 
 # A worker has at most one call in progress and one that waits.
 CALLS_PER_WORKER = 2
-# A worker that dies this number of times without finishing a call is not replaced.
+# A worker is not replaced after MAX_DEATHS deaths without a finished call.
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
@@ -52,10 +52,9 @@ class RayExecutor:
     """An executor that trains tasks on worker actors.
 
     Responsibilities:
-      - It starts the workers of every worker group.
-      - It puts the tasks of client n into the queue of worker group `group_of[n]`. Any of its workers trains them.
-      - It replaces a worker that dies, hangs or freezes. Other workers get its waiting calls.
-      - If a call with several tasks fails, it sends each of them again in a separate call.
+      - It starts the workers of every worker group. - It puts the tasks of client n into the queue of worker group
+      `group_of[n]`. Any worker of this group trains them. - It replaces a worker that dies, hangs or freezes. Other
+      workers get its waiting calls. - If a call with several tasks fails, it sends each task again in a separate call.
       - It does not replace a worker after `MAX_DEATHS` failures. A group without a worker raises RunFailed.
 
     Args:
@@ -253,7 +252,7 @@ class RayExecutor:
                 self._add_call(Call(TRAIN, handle, ref, work=work, tasks=tasks, args=shared_args))
 
     def _task_work(self, task: Task) -> float:
-        """Return a task's samples times its parameters, which is roughly proportional to its duration."""
+        """Return a task's number of samples times its number of parameters, which is about proportional to its time."""
         samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
         return float(int(samples) * task.size)
 
@@ -271,7 +270,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker has died. Its first call was in progress or has succeeded, so it is handled first.
+            # The worker has died. Its first call was in progress or has succeeded, so that call is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
@@ -314,7 +313,7 @@ class RayExecutor:
     def _check_liveness(self) -> None:
         """Replace frozen actors.
 
-        Data hosts and server shards come first, because a worker that waits for them may be silent.
+        Data hosts and server shards are checked before workers, because a worker that waits for them may be silent.
         """
         self._glance_at = runtime.monotonic() + CHECK_SECONDS
         if self.watch is not None:
@@ -371,7 +370,7 @@ class RayExecutor:
         self._evaluations.append(pending)
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-        """Kill a worker, and start a new one unless it has died `MAX_DEATHS` times."""
+        """Kill a worker, and start a new one. After `MAX_DEATHS` deaths, no new worker is started."""
         runtime.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause

@@ -17,9 +17,9 @@ START = "start"
 LOAD = "load"
 TRAIN = "train"
 EVALUATE = "evaluate"
-# Ray repeats a lost call within this time.
+# Ray repeats a lost call within this time. A worker that has not begun its call after this time is replaced.
 MAX_IDLE_S = 30.0
-# These calls precede training and evaluation. They have no time limit.
+# A worker executes these calls before its first training or evaluation. They have no time limit.
 STARTUP_CALLS = (START, LOAD)
 
 
@@ -31,7 +31,7 @@ class Call:
         kind: START (the worker starts), LOAD (the worker waits for the data of its node), TRAIN or EVALUATE.
         handle: The worker.
         ref: The reference of the call's result.
-        work: The amount of work, roughly proportional to the duration of calls of this kind.
+        work: The amount of work. The duration of calls of one kind is about proportional to it.
         tasks: The tasks of a TRAIN call.
         evaluation: The evaluation of an EVALUATE call.
         args: The references among the call's arguments.
@@ -80,9 +80,10 @@ class WorkerHandle:
     calls: deque[Call] = field(default_factory=deque)
 
     def describe_overrun(self, limits: "HangDetector") -> str | None:
-        """Return the reason if the current call takes too long or never begins. Startup calls have no time limit.
+        """Return the problem if the current call takes too long or does not begin; otherwise None.
 
-        If Ray loses the notice that the arguments of a call are on the worker's node, the call never begins.
+        Startup calls have no time limit. A call does not begin if Ray loses the message that the call's arguments are
+        on the worker's node.
         """
         if not self.calls or self.calls[0].kind in STARTUP_CALLS:
             return None
@@ -96,7 +97,7 @@ class WorkerHandle:
 
 
 def describe_death(call: Call, error: RayError) -> str:
-    """Return why a worker died. A worker that Ray could not reach also counts as dead."""
+    """Return the reason why a worker died. A worker that Ray cannot reach also counts as dead."""
     if isinstance(error, ActorUnavailableError):
         return "worker could not be reached"
     if call.kind not in STARTUP_CALLS:
@@ -144,10 +145,10 @@ class PendingEvaluation:
 
 @dataclass
 class HangDetector:
-    """Time limits for calls, from the slowest earlier call of the same kind.
+    """Time limits for calls. A limit depends on the slowest earlier call of the same kind.
 
     Attributes:
-        factor: The limit is this factor times the slowest seconds per unit of work times the call's work.
+        factor: A call may take `factor` times as long per unit of work as the slowest earlier call.
         min_seconds: The smallest limit.
         unseen: The limit in seconds if no call of this kind has ended yet.
     """

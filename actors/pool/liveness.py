@@ -19,13 +19,14 @@ from actors.cluster.processes import cpu_seconds, knows_cpu_seconds, load_factor
 from actors.ray_versions import AnyRef, any_order_option
 
 PING_GROUP = "ping"
-# A pause between two checks adds at most this time to an actor's silence, because only checks receive answers.
+# Answers are received only in checks, and there may be a long pause between two checks. Such a pause adds at most this
+# time to an actor's silence.
 MAX_COUNTED_SECONDS = 2.0
-# A frozen actor is silent for this multiple of its slowest answer so far.
+# An actor counts as frozen only if it is silent for this multiple of the time of its slowest answer.
 SLOWNESS_FACTOR = 10.0
 # A process that uses more than this fraction of a core is not frozen.
 MIN_CPU_SHARE = 0.05
-# Ray repeats a lost call this number of times. Then the actor counts as dead.
+# Ray repeats a lost call MAX_CALL_RETRIES times. After that the actor counts as dead.
 MAX_CALL_RETRIES = 20
 
 
@@ -38,8 +39,9 @@ class Heartbeat:
     Attributes:
         every: Seconds between two pings.
         bound: Seconds without an answer after which an actor on this node counts as frozen.
-        far: The limit for an actor on another node, or on a system without CPU times. Large arrays on the network delay
-            pings.
+        far: The limit for an actor on another node, or on a system without CPU times. It is longer, because large
+            arrays
+            on the network delay pings.
         starts: The limit for the first answer; None for no limit, because the actor may wait for resources.
     """
 
@@ -66,9 +68,9 @@ class LivenessProbe:
         # None before the first answer.
         self._node_and_pid: tuple[str, int] | None = None
         self._slowest = self._silent = 0.0
-        # When the last answered ping was sent, and the idle time in its answer.
+        # The time at which the last answered ping was sent, and the idle time in its answer.
         self._answered_at = self._idle_s = 0.0
-        # The process's CPU seconds when half of the silence bound had passed.
+        # The CPU seconds that the process had used when half of the time limit was over.
         self._used: float | None = None
         self._looked = runtime.monotonic()
         self._send_ping()
@@ -76,7 +78,7 @@ class LivenessProbe:
     def silent_seconds(self) -> float | None:
         """Return the seconds without an answer if the actor counts as frozen, otherwise None.
 
-        A frozen actor exceeds the bound and uses little CPU time. The method must be called regularly.
+        An actor is frozen if it exceeds the time limit and uses little CPU time. This method must be called regularly.
         """
         now = runtime.monotonic()
         self._silent += min(MAX_COUNTED_SECONDS, now - self._looked)
@@ -95,7 +97,7 @@ class LivenessProbe:
         return None
 
     def idle_seconds(self, since: float) -> float:
-        """Return how long the actor has been idle since the monotonic time `since`, by its last answer.
+        """Return the seconds after the monotonic time `since` in which the actor was idle, by its last answer.
 
         The result is 0 on another node, because the arguments of a call may still be on the network.
         """
@@ -138,7 +140,7 @@ class LivenessProbe:
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process used CPU time in the last `seconds`, and restart the silence.
+        """Return True if the process used CPU time in the last `seconds`. The measured silence then begins again.
 
         The CPU time on another node is unknown, so the result is False.
         """
@@ -164,8 +166,8 @@ def ping(self: object) -> tuple[str, int, float]:
 def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> Any:
     """Return a Ray actor class for a Python class. Its actors also answer pings.
 
-    Ray repeats lost calls, so a repeated call must have no second effect, and callers must not rely on the order of
-    calls. Ray's task events are off, because Ray would store millions of them.
+    Ray repeats lost calls. A repeated call must have no second effect, and callers must not rely on the order of calls.
+    Ray's task events are off, because Ray would store millions of them.
 
     Args:
         kind: The Python class.
@@ -173,7 +175,7 @@ def actor_class(kind: Any, groups: Mapping[str, int] = MappingProxyType({})) -> 
     """
     members = {"ping": ping, "__module__": kind.__module__}
     own = type(kind.__name__, (kind,), members)
-    # Its type hints lack options that Ray accepts.
+    # `ray.remote` accepts options that its type hints do not have.
     as_actor: Any = ray.remote
     options = {"max_task_retries": MAX_CALL_RETRIES, "enable_task_events": False} | any_order_option()
     return as_actor(concurrency_groups={PING_GROUP: 1, **groups}, **options)(own)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 
 from fedraa.messages import Index, Task
 
-# Longer calls of several tasks save little, because a call costs only milliseconds.
+# A call of several tasks takes about this time. Longer calls would save little, because a call costs only milliseconds.
 GROUP_SECONDS = 0.1
-# The largest answer to a call of several tasks.
+# The answer to a call of several tasks has at most this size.
 GROUP_BYTES = 16 * 2**20
 
 
 class Queues:
     """A queue of tasks for each worker group, ordered by due time.
 
-    Several short tasks are sent in one call. A task's predicted duration is its work times the last call's seconds per
-    unit of work.
+    Several short tasks are sent in one call. The last call shows how many seconds a unit of work takes. A task's
+    predicted duration is its work times these seconds.
 
     Args:
         groups: The number of worker groups.
@@ -32,7 +32,7 @@ class Queues:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(groups)]
         self._alone: set[int] = set()
-        # Cancelled tasks that a worker already has. Their outcomes are discarded.
+        # Tasks that were cancelled after a worker got them. Their outcomes are discarded.
         self._cancelled: set[int] = set()
         # The last call's seconds per unit of work.
         self._pace = math.inf
@@ -42,7 +42,7 @@ class Queues:
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Put unfinished tasks into the queues again, each with a separate call if `alone`."""
+        """Put unfinished tasks into the queues again. If `alone` is True, each is sent in a separate call."""
         for task in tasks:
             if alone:
                 self._alone.add(task.id)
@@ -52,7 +52,7 @@ class Queues:
             heapq.heappush(self._waiting[group], (self._tasks[task.id][1], task.id))
 
     def ended(self, task: Task, *, well: bool) -> bool:
-        """Remove an ended task. Return False if the task was cancelled, so its outcome must be discarded.
+        """Remove an ended task. Return False if the task was cancelled: its outcome must then be discarded.
 
         Args:
             task: The task.
@@ -93,8 +93,9 @@ class Queues:
 
         Args:
             group: The worker group.
-            places: The number of calls that the group's workers can have together. A call gets at most the waiting
-                tasks divided by this number, but at least `stack`.
+            places: The number of calls that the group's workers can have at the same time. A call gets at most its
+                equal
+                part of the waiting tasks, or `stack` tasks if this is more.
         """
         waiting = self._waiting[group]
         share = len(waiting) // places

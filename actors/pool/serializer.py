@@ -23,7 +23,7 @@ from fedraa.messages import Index, LazyBuffer, RemoteBuffer, SharedBuffer, Task,
 Array = npt.NDArray[Any]
 # Below this size, a message is faster than an object in the object store.
 INLINE_BYTES = 100_000
-# Blocks are small, so that a node that trains one client fetches the data of few others.
+# A node fetches whole blocks. Small blocks contain the data of few clients that the node does not train.
 BLOCK_BYTES = 16 * 2**20
 
 
@@ -75,8 +75,8 @@ def put_blocks(data: Federated) -> Blocks:
 class Job:
     """A task in the form in which it is sent to a worker.
 
-    An integer in place of an array is its index in the shared arguments of the call. They have each array once that
-    several tasks need.
+    A call also has shared arguments, a list of arrays. An array that several tasks need is in this list once, and a job
+    has the array's index instead of the array.
 
     Attributes:
         header: The task without arrays.
@@ -97,7 +97,7 @@ class Job:
     rows: tuple[int, int] = (0, 0)
 
     def work(self, shared_args: Sequence[Any], source: Source | None = None) -> Work:
-        """Return the complete task and the client's data. Parameters on server shards are fetched.
+        """Return the complete task and the client's data. Fetch the parameters if they are on server shards.
 
         Args:
             shared_args: The shared arguments of the call.
@@ -121,7 +121,8 @@ class Job:
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
         """Return the update to send to the server.
 
-        Trained parameters on server shards are sent to the shards. The update then has their receipt instead.
+        If the model is on server shards, the trained parameters are sent to the shards. The update then has the receipt
+        of the shards instead of parameters.
         """
         if not isinstance(self.buffer, tuple):
             return update
@@ -148,7 +149,7 @@ def _resolve_array(array: Array | int, shared_args: Sequence[Any]) -> Array:
 class TaskSerializer:
     """The conversion of tasks to jobs, which can be sent to workers.
 
-    A SharedBuffer is put into the object store once, and stays as long as a task refers to it.
+    A SharedBuffer is put into the object store once. It stays there as long as a task refers to it.
     """
 
     _refs: WeakKeyDictionary[SharedBuffer, AnyRef] = field(default_factory=WeakKeyDictionary)

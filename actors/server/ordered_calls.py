@@ -1,6 +1,7 @@
 """Calls of an actor that are executed once and in order, although Ray may lose, repeat and reorder messages.
 
-Ray cannot know if a lost call took effect. Therefore every message has all numbered calls without an answer:
+Ray cannot know if the actor executed a lost call. Therefore every call has a number, and every message contains all
+calls that have no answer yet:
 
     caller:  send [k, ..., n]      # n is the new call, k is the first call without an answer
     actor:   for each call in the message, in order:
@@ -71,7 +72,7 @@ class OrderedReceiver:
     def run(self, actor: object, calls: Sequence[NumberedCall]) -> Any:
         """Execute the new calls of a message, and return the answer of the last call.
 
-        A message that Ray repeats too late returns None, because the caller already has the answer.
+        If Ray repeats a message late, the caller already has the answer. The result is then None.
 
         Args:
             actor: The object that has the called methods.

@@ -31,7 +31,7 @@ from fedraa.messages import Index
 from fedraa.rundir.atomic_files import PARTIAL
 from fedraa.rundir.file_names import CHECKPOINTS
 
-# The concurrency group of `execute`. Its only thread lets a repeated call wait for the first.
+# The concurrency group of `execute`. It has one thread, so a repeated call waits until the first call ends.
 RUN = "run"
 
 
@@ -65,8 +65,8 @@ class Setting:
 class ParameterServer:
     """The server of a run as a Ray actor: Fed-RAA's Progress Server (Algorithm 1) or another method's server.
 
-    It hosts a RunSession, which builds the method's server (AsyncServer or RoundServer) and drives it with the event
-    loop.
+    It contains a RunSession. The session creates the method's server (AsyncServer or RoundServer), and runs the event
+    loop that calls the server.
 
     Responsibilities:
       - It holds the model, in this process or on shard actors (option `server_shards`).
@@ -75,7 +75,7 @@ class ParameterServer:
       - It writes checkpoints, event log and evaluations to the run directory.
       - It ends the run at its limit or on request, and stops all workers.
 
-    Other methods can be called while `execute` runs. Ray may repeat a call, so a repeated call has no second effect.
+    The other methods can be called while `execute` runs. Ray may repeat a call. A repeated call has no second effect.
 
     Args:
         spec: The run.
@@ -103,8 +103,8 @@ class ParameterServer:
     def execute(self, resume: bool) -> bool:
         """Run or resume the experiment, then stop all workers. Return True if the run reached its end.
 
-        `fail` ends the run with a checkpoint and the result False. A repeated call has the result or error of the
-        first.
+        A call of `fail` ends the run with a checkpoint, and the result is False. If Ray repeats the call of `execute`,
+        the second call has the result or error of the first call.
         """
         if self._outcome is None:
             self._outcome = Future()

@@ -26,10 +26,10 @@ class Audience:
 
 
 class Relay:
-    """A relay that calls the server's own callbacks at once, and queues events for the user's callbacks.
+    """A relay that passes events to callbacks in the server's process, and queues them for the user's process.
 
-    The run calls `tell` for each event, which waits for the user's callbacks if the event is blocking. The user's
-    process calls `take_events` repeatedly. Each call delivers the callbacks' answer to the last events and fetches new
+    The run calls `tell` for each event. If the event is blocking, `tell` waits for the user's callbacks. The user's
+    process calls `take_events` repeatedly. Each call delivers the callbacks' answer to the last events, and fetches new
     events.
 
     Args:
@@ -45,7 +45,7 @@ class Relay:
         self._audience = audience
         self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
-        # The numbers of events since the start of the run: queued, fetched by the user's process, and answered.
+        # Counts of events since the start: put into the queue, taken by the user's process, and answered by callbacks.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
         # The number and the result of the last `take_events`, and a lock that lets one call run at a time.
@@ -103,13 +103,13 @@ class Relay:
             return events
 
     def fail(self) -> None:
-        """Let the run no longer wait for the user's callbacks, because one of them raised an exception."""
+        """Record that one of the user's callbacks raised an exception. The run no longer waits for callbacks."""
         with self._changed:
             self._failed = True
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Make `take_events` return immediately from now on, because the run is over."""
+        """Record that the run is over. From now on, `take_events` returns immediately."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

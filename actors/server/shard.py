@@ -1,6 +1,6 @@
 """The actor of a server shard, and the objects with which workers read and write its parameters.
 
-Without torch, a shard needs little memory and starts fast.
+This module does not import torch, so that a shard needs little memory and starts fast.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ class ShardActor(Shard):
         """Store a piece of a task's parameters from a checkpoint, and return its reference in a list."""
         return [ray.put(piece)]
 
-    # A repeated call would be counted twice.
+    # Ray must not repeat this call, because the repetition would also be counted.
     @ray.method(max_task_retries=0)
     def count_pull(self) -> None:
         """Count that a worker has fetched parameters."""
@@ -96,12 +96,12 @@ class ShardActor(Shard):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CutOnShards(RemoteBuffer):
-    """The parameters of a fragment, each piece of which is on a server shard.
+    """The parameters of a fragment as references. Every server shard stores a piece of the fragment.
 
     Attributes:
         fragment: The number of the fragment.
-        route: Ray reference to the Route, which says which shard has which parameters.
-        cuts: A Ray reference per shard, to a list with the reference to the shard's piece.
+        route: The Ray reference of the Route. The Route lists the coordinates on each shard.
+        cuts: A Ray reference per shard. It refers to the answer of the shard: a list with the reference of its piece.
     """
 
     fragment: int
@@ -116,11 +116,11 @@ class CutOnShards(RemoteBuffer):
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """The server shards that hold pieces of a fragment.
+    """The server shards that store pieces of a fragment.
 
     Attributes:
         shards: The shards.
-        places: For each shard, the coordinates of its piece within the fragment.
+        places: For each shard, the positions of its piece's coordinates in the fragment.
     """
 
     shards: tuple[Any, ...]

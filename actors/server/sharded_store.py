@@ -27,7 +27,7 @@ from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
 
-# The store waits when this number of calls of shards is unfinished.
+# If MAX_UNSETTLED calls of shards are unfinished, the store waits for them.
 MAX_UNSETTLED = 64
 # Seconds between two checks for frozen shards.
 CHECK_SECONDS = 1.0
@@ -164,7 +164,7 @@ class ShardedStore:
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
             self._unsettled.append(caller.call("load_mean_ref", runtime.put(mean[own])))
-        # Otherwise later calls would send the mean again.
+        # After the shards have answered, later messages no longer contain the mean.
         self._settle_shards()
 
     def state(self) -> State:

@@ -22,7 +22,7 @@ from fedraa.messages import Evaluation, State, Task, Update, Vector
 class Worker:
     """An actor that trains tasks and evaluates models. Any worker can train the task of any client.
 
-    A worker trains as fast as the machine allows. The delays of simulated devices are added elsewhere:
+    A worker trains as fast as the machine allows. Other classes simulate the delays of devices:
       - CostModel.cost in fedraa/devices/costs.py gives the time of a task on the client's device.
       - Loop in fedraa/engine/loop.py applies an update when this time has passed on the run's clock.
 

@@ -32,7 +32,7 @@ from benchmarks.studies.verdict import (
 from benchmarks.studies.weak import NOT_REACHED, find_weak
 
 CLAIMS = Path(__file__).with_name("claims.toml")
-# A page lists at most this number of comparisons of one claim.
+# A page lists at most MAX_LISTED comparisons of one claim.
 MAX_LISTED = 3
 EVERYWHERE = "*"
 
@@ -48,9 +48,10 @@ class PaperClaim:
         figures: The paper's numbers in words.
         study: The study that tests the claim.
         metric: The metric that is compared.
-        pairs: Pairs of rows. The first is better according to the paper. `row @ column` names one cell.
+        pairs: Pairs of rows, of which the first is better according to the paper. `row @ column` names one cell instead
+            of a row.
         columns: The columns in which rows are compared (default: all columns of the table).
-        why: The reason if the claim does not hold in our study.
+        why: An explanation, if the claim does not hold in our study.
     """
 
     paper: str
@@ -75,7 +76,7 @@ def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
 
 
 def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advantage]:
-    """Return the comparisons for a claim, without those that lack a number in the results."""
+    """Return the comparisons that test a claim. A comparison is omitted if one of its numbers is not in the results."""
     metric = study_metrics(claim.study)[claim.metric]
     comparisons = []
     for result in results:
@@ -107,7 +108,10 @@ def _chance_level(study: str, size: str) -> float:
 
 
 def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
-    """Return the cells with accuracies near chance or 100 %, with the reason why they hardly differ."""
+    """Return the cells with weak numbers: accuracies near chance or near 100 %, which can hardly differ.
+
+    The value of a cell is the reason, such as `saturated`.
+    """
     means = mean_accuracies(result)
     if not means:
         return {}
@@ -117,7 +121,7 @@ def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
 def _columns(claim: PaperClaim, result: Result) -> list[str]:
     """Return the columns in which a claim compares rows.
 
-    The last one, EVERYWHERE, stands for rows of the form `row @ column`.
+    The last one, EVERYWHERE, is for pairs of cells, which have the form `row @ column`.
     """
     columns = list(dict.fromkeys(column for _, column, _ in result.lines))
     if claim.columns:
@@ -175,7 +179,10 @@ def format_row(
 
 
 def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
-    """Describe each comparison. If there are many, count those that hold and describe only the weakest."""
+    """Return a text that describes each comparison.
+
+    If there are more than MAX_LISTED, the text counts the comparisons that hold, and describes only the weakest one.
+    """
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
     holding = sum(comparison.holds for comparison in comparisons)
@@ -198,14 +205,14 @@ def lower_margin(comparison: Advantage) -> float:
 
 
 def describe_places(comparisons: Sequence[Advantage]) -> str:
-    """List the comparisons that hold. If there are many, list the first ones and count the rest."""
+    """Return a list of the comparisons that hold. After MAX_LISTED comparisons it has only the number of the others."""
     places = [f"{one.where}, {one.names[0]} over {one.names[1]}" for one in comparisons if one.holds]
     more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
     return f"{'; '.join(places[:MAX_LISTED])}{more}"
 
 
 def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict on a claim, with the comparisons that hold or the reason why none holds."""
+    """Return the text of a verdict. It lists the comparisons that hold. If none holds, it gives the reason."""
     name = decide_verdict(comparisons)
     strong = exclude_weak(comparisons)
     text = name

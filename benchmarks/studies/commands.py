@@ -105,9 +105,9 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
 
 
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
-    """Return the study with equal hyperparameters, the papers', or tuned ones, as `fedraa compare --terms`.
+    """Return the study with equal hyperparameters, those of the papers, or tuned ones, as `fedraa compare --terms`.
 
-    Equal terms keep the fields that the study sets.
+    With equal terms, fields that the study sets keep their values.
 
     Args:
         study: The study.

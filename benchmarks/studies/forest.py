@@ -1,7 +1,7 @@
 """Forest plots: one plot per paper, one row per claim of the paper.
 
-A claim states that one method is better than another. Its row shows the weakest comparison that tests the claim: our
-advantage with its 95 % interval, and the paper's advantage.
+A claim states that one method is better than another, and several comparisons test it. The row of a claim shows the
+weakest comparison. It has our advantage with its 95 % interval, and the paper's advantage.
 """
 
 import math
@@ -20,7 +20,7 @@ from fedraa.rundir.atomic_files import write_text
 
 OURS, PAPER = PALETTE[0], PALETTE[1]
 LABEL_LETTERS = 60
-# Intervals beyond these limits end at the edge of the plot.
+# The plot shows at most this ratio and this difference. Longer intervals end at its edge.
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]
@@ -38,7 +38,7 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
     panels = {ratio: [row for row in rows if row[1].ratio is ratio] for ratio in (True, False)}
     panels = {ratio: members for ratio, members in panels.items() if members}
     heights = [0.45 * len(members) + 0.7 for members in panels.values()]
-    # The salt and the date are fixed, so that the same numbers always give the same file.
+    # matplotlib writes random ids and the date into SVG files. Fixed ones give equal files for equal numbers.
     with rc_context({"svg.hashsalt": paper, "svg.fonttype": "none", "font.size": 8}):
         figure = Figure(figsize=(8.5, sum(heights) + 0.5), layout="constrained")
         axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]

@@ -17,16 +17,16 @@ from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
 BATCH = 1024
-# At most this number of training samples, evenly spaced in the data, are evaluated.
+# At most MAX_SAMPLES training samples are evaluated. They have equal distances in the order of the data.
 MAX_SAMPLES = 10_000
 FLATNESS_SAMPLES = 1000
-# The power iteration ends below this relative change of the eigenvalue, or after this number of steps.
+# The power iteration ends if the eigenvalue changes by less than this fraction, or after this number of steps.
 EIGENVALUE_CHANGE, MAX_POWER_STEPS = 1e-3, 100
-# A perturbation has this fraction of the parameters' norm. This number of perturbations is drawn.
+# Flatness is measured with this number of random perturbations. Each has this fraction of the parameters' norm.
 PERTURBATION_NORM, PERTURBATIONS = 0.1, 10
 
 
-# Several metrics read the result for the same run.
+# Several metrics of a run call this function. The cache avoids a second evaluation.
 @lru_cache(maxsize=1)
 def evaluate_on_training_data(directory: Path) -> tuple[float, float]:
     """Return the mean cross-entropy and the accuracy of a run's final model on training samples."""
@@ -56,8 +56,8 @@ def _load_model_and_samples(directory: Path, samples: int) -> tuple[nn.Module, t
 def measure_flatness(directory: Path) -> tuple[float, float]:
     """Return the Hessian's largest eigenvalue, and the mean rise of the training loss under perturbations.
 
-    Power iteration finds the eigenvalue of largest magnitude. A perturbation is random and has the norm
-    PERTURBATION_NORM times the norm of the parameters. Models of equal shape get equal perturbations.
+    Power iteration finds the eigenvalue of largest magnitude. Perturbations are random. Their norm is PERTURBATION_NORM
+    times the norm of the parameters. Models of equal shape get equal perturbations.
     """
     module, inputs, labels = _load_model_and_samples(directory, FLATNESS_SAMPLES)
     params = [param.detach().requires_grad_() for param in module.parameters()]
@@ -86,7 +86,7 @@ def measure_flatness(directory: Path) -> tuple[float, float]:
 def find_largest_eigenvalue(
     multiply: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], start: Sequence[torch.Tensor]
 ) -> float:
-    """Return a symmetric matrix's eigenvalue of largest magnitude, found by power iteration.
+    """Return the eigenvalue of largest magnitude of a symmetric matrix, by power iteration.
 
     Args:
         multiply: Returns the product of the matrix and a vector.
@@ -103,7 +103,7 @@ def find_largest_eigenvalue(
 
 
 def draw_direction(like: Sequence[torch.Tensor], random: torch.Generator) -> list[torch.Tensor]:
-    """Return normally distributed tensors with the shapes of `like`, scaled to joint norm 1."""
+    """Return normally distributed tensors with the shapes of `like`. Together they have the norm 1."""
     return _normalise([torch.randn(part.shape, generator=random) for part in like])
 
 

@@ -9,10 +9,10 @@ from fedraa.report.statistics import half_width95, mean_or_nan
 
 
 def confidence_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
-    """Return the mean's 95 % confidence interval; None for fewer than two values or infinite values.
+    """Return the mean's 95 % confidence interval; None for fewer than two values or an infinite value.
 
-    Student's interval of the transformed values is transformed back. The transformation is the arcsine of the square
-    root if the metric has a largest value, otherwise the logarithm.
+    The interval is computed for transformed values and then transformed back. The transformation is arcsin(sqrt(x)) if
+    the metric has a largest value. Otherwise it is the logarithm.
 
     Args:
         values: The values of the metric, one per seed.

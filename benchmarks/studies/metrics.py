@@ -24,7 +24,7 @@ class Metric:
         of: Returns the value for a run; infinite if the run did not reach the metric's target.
         better: Whether higher ("more") or lower ("less") values are better; None if neither is.
         form: The format of the value.
-        own_units: True if the paper uses other units than we do, so that only ratios of rows can be compared.
+        own_units: True if our units differ from the paper's. Only ratios of rows can then be compared with the paper.
         within: The smallest and the largest possible value.
     """
 
@@ -50,7 +50,7 @@ LOSS = Metric("test loss", read_last("loss"), "less", ".3f")
 
 
 def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
-    """Return a metric: the time, bytes, steps or FLOPs until the first evaluation at the target accuracy.
+    """Return a metric: the time, bytes, steps or FLOPs until an evaluation reaches the target accuracy.
 
     Args:
         target: The target accuracy, from 0 to 1, or one per data set.
@@ -137,7 +137,7 @@ def _idle_percent(history: History) -> float:
     """Return the percentage of the run's time without a task, averaged over the clients."""
     idle = read_timeline(history.directory).idle_fraction(history.experiment.client_count)
     assert idle is not None, "a run that has ended took time"
-    # Rounding removes tiny errors of the floating-point sums.
+    # Floating-point sums have tiny errors, which rounding removes.
     return round(100 * abs(idle), 9)
 
 
@@ -170,23 +170,24 @@ def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Calla
 
 
 def _least_trained(history: History) -> float:
-    """Return the smallest percentage of coordinates that the clients of a round trained."""
+    """Return the percentage of coordinates that the clients of a round trained, in the worst round."""
     uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
-# The smallest number of clients that trained a coordinate in a round, without zeros. The papers call it Gamma* or C*.
+# The smallest number of clients that trained the same coordinate in a round. Coordinates that no client trained do not
+# count. The papers call this number Gamma* or C*.
 LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
-# The papers call this percentage S*.
+# The papers call the smallest percentage of trained coordinates S*.
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=PERCENT)
 # The maximum number of consecutive rounds in which no client trained a coordinate.
 LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 
 
 def _longest_untrained_by_client(history: History) -> float:
-    """Return the largest number of consecutive rounds in which a client did not train a part of the model.
+    """Return the longest time, in rounds, in which a client did not train one of the model's parts.
 
-    The method divides the model into `parts`. A task's fragment number in the log is a bit mask of its parts.
+    The method divides the model into parts. In the log, the fragment number of a task is a bit mask of its parts.
     """
     parts = int(history.config["method"]["submodel"]["parts"])
     all_parts = (1 << parts) - 1
@@ -195,7 +196,7 @@ def _longest_untrained_by_client(history: History) -> float:
     longest = 0
     for line in read_events(history.directory):
         if line["kind"] == "dispatch":
-            # The tasks of round 0 have the bit mask 0, but train all parts.
+            # All tasks of round 0 train all parts. The log gives them the bit mask 0.
             bit_mask = int(line["fragment"]) or all_parts
             trained[line["client"]] = bit_mask >> np.arange(parts) & 1
         elif line["kind"] == "round":
@@ -205,7 +206,7 @@ def _longest_untrained_by_client(history: History) -> float:
     return float(longest)
 
 
-# This is the maximum of tau_q in Assumption 6 of the RAM-Fed paper.
+# In Assumption 6 of the RAM-Fed paper, this number is the maximum of tau_q.
 LONGEST_UNTRAINED_BY_CLIENT = Metric("longest untrained by a client", _longest_untrained_by_client, None, ".1f")
 
 

@@ -12,7 +12,9 @@ from fedraa.settings.terms import Terms
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a study. The study named `race` compares tuned methods by the time to an accuracy.
+    """The options of a study.
+
+    The study named `race` has further options. It compares tuned methods by the time to an accuracy.
 
     Attributes:
         quick: Run the study at a small size, which takes a few minutes on two cores.
@@ -23,12 +25,12 @@ class RunOptions:
         seeds: The seeds of every cell of the table (default: the seeds of the study).
         jobs: The number of runs at the same time (default: one per core).
         terms: The source of all hyperparameters, as in `fedraa compare` (default: those of the study).
-        tuned: The file that `fedraa tune` wrote, with the terms `tuned`. For the study `race`, the tuned values of an
-            earlier study.
+        tuned: The file of tuned values, if `terms` is tuned: `fedraa tune` wrote it. For the study `race`, the tuned
+            values of an earlier study.
         setting: The settings of the study `race` (default: all).
         methods: The methods of the study `race` (default: all).
         parts: The parts of the study `race`: tuned, untuned, long or long-untuned (default: all, in that order).
-        extend: The folder of an earlier study `race`. Its tuned values and runs are reused and shown again.
+        extend: The folder of an earlier study `race`. The new pages use its tuned values and also show its runs.
     """
 
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -62,7 +64,7 @@ class RunOptions:
             )
 
     def check_for_race(self) -> None:
-        """Raise InputError if an option is set that the study named `race` lacks."""
+        """Raise InputError if an option is set that the study named `race` does not have."""
         if self.standard or self.paper or self.terms is not None:
             raise InputError(
                 "study",

@@ -1,7 +1,8 @@
 """Table 2 of the Fed-RAA paper, repeated: the time to 93 % test accuracy on MNIST, on the virtual clock.
 
-The paper does not state how it measured seconds, so only ratios can be compared. It also omits compute speeds, number
-of fragments and mixing weight. They are 1 and 3 (half of the devices each), 3, and 0.6 here.
+The paper does not state how it measured seconds, so only ratios can be compared. The paper also does not state three
+settings. In this study, half of the devices have the compute speed 1 and half 3, the model has 3 fragments, and the
+mixing weight is 0.6.
 """
 
 from pathlib import Path
@@ -19,7 +20,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "paper004.csv"
 TARGET = 0.93
 # Seconds to the target in the paper. Its Fed-Sync is FedAsync by Xie et al.
 TABLE_2 = {"fed-raa": 91.06, "fedasync": 242.46, "fedavg": 406.35, "fedprox": 866.40}
-# The virtual time limit of a run. FedAvg needs about 10.
+# The time limit of a run in virtual seconds. FedAvg needs about 10.
 BUDGET = 60.0
 
 

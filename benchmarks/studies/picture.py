@@ -27,7 +27,7 @@ from fedraa.rundir.history import History
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
 MAX_PANELS = 4
 POINTS = 200
-# At most this number of rows have coloured curves. The other curves are grey.
+# At most NAMED rows have coloured curves. The other curves are grey.
 NAMED = 10
 TICKS = 5
 CAPTION_LETTERS_PER_INCH = 16
@@ -35,7 +35,7 @@ GREY = "0.75"
 OTHERS = "the others"
 # There must be at least `NAMED` colours.
 COLOURS = (*PALETTE, "#882255", "#999933", "#332288")
-# The vertical axis need not show this first fraction of each curve, where accuracies are low.
+# Accuracies are low at the beginning. The vertical axis is chosen for the part of a curve after this fraction.
 AXIS_FROM = 0.25
 Looks = dict[str, tuple[str, str]]
 """Colour and line style of the named rows."""
@@ -73,7 +73,8 @@ def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry],
 def _choose_styles(study: Study, numbers: Sequence[Entry]) -> Looks:
     """Return the colour and line style of the rows that the legend names.
 
-    Of more than `NAMED` rows, these are the reference row and the best rows by the first metric and column.
+    If the table has more than `NAMED` rows, the legend names the reference row and the best rows. The first metric in
+    the first column decides.
     """
     named = study.rows
     if len(named) > NAMED:
@@ -117,7 +118,8 @@ def _fit_vertical_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> Non
 def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
     """Draw each row's mean accuracy and its range over the seeds, up to the end of the row's shortest run.
 
-    Return the minimum and the maximum of each mean curve, without its first part before `AXIS_FROM`.
+    Returns the minimum and the maximum of each mean curve. The first part of a curve, before `AXIS_FROM`, does not
+    count.
     """
     ranges = []
     for row in dict.fromkeys(finished.cell.row for finished in runs):
@@ -188,7 +190,10 @@ def _label(study: Study, entry: Entry) -> str:
 
 
 def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
-    """Return the best number of each column, or of each row if the columns are values of a hyperparameter."""
+    """Return the best number of each column.
+
+    If the columns are values of a hyperparameter, return the best number of each row.
+    """
     groups: dict[str, list[Entry]] = {}
     for entry in numbers:
         groups.setdefault(entry.row if study.fixed else entry.column, []).append(entry)
@@ -204,7 +209,7 @@ def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
 
 
 def _widen_axis(axes: Axes, metric: Metric) -> None:
-    """Make the axis at least as wide as ten units of the last decimal in the table."""
+    """Widen the axis to at least ten units of the last decimal in the table, so that tiny differences look tiny."""
     if metric.form.endswith("f"):
         low, high = axes.get_xlim()
         width = 10.0 ** (1 - int(metric.form[1:-1]))

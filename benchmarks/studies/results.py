@@ -112,7 +112,7 @@ def _parse_number(value: object) -> float:
 
 
 def mean_accuracies(result: Result) -> Means:
-    """Return each row with its mean accuracy, by column and metric. Rows with a failed run are left out."""
+    """Return, for each column and metric, the rows and their mean accuracies. Rows with a failed run are omitted."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for (row, column, metric), line in result.lines.items():
         if is_accuracy(metric) and not math.isnan(line.mean):

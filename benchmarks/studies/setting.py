@@ -1,4 +1,4 @@
-"""A phrase on the data, model, clients and local training of a study."""
+"""A text on the data, model, clients and local training of a study."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,14 +19,14 @@ CLASSES = {
     "cifar100": 100,
     "roles": 62,
 }
-# A setting with more values in a study is omitted, because the study varies it.
+# The text omits a setting that has more than MAX_VALUES values in the study.
 MAX_VALUES = 3
 
 
 def describe_setting(study: Study) -> str:
     """Describe the study's data, model, clients, partition, local work, length and learning rate.
 
-    The description omits what the study varies.
+    The text omits settings that the study varies.
     """
     experiments = [cell.experiment for cell in study.cells]
     parts: Sequence[Callable[[Experiment], str]] = (
@@ -63,7 +63,7 @@ def model_name(experiment: Experiment) -> str:
 
 
 def chance_level(study: Study) -> float:
-    """Return the percentage of right uniform guesses on the study's data set with the most classes."""
+    """Return the accuracy of uniform guesses, in per cent, on the study's data set with the most classes."""
     return 100 / max(CLASSES[data_name(cell.experiment)] for cell in study.cells)
 
 
@@ -74,7 +74,7 @@ def _describe_split(experiment: Experiment) -> str:
     if isinstance(partition, str) and partition.startswith("labels"):
         per_client = getattr(make_partitioner(partition), "per_client", None)
         return f"{per_client} labels a client"
-    # The functions of this repository that make data also assign them to clients.
+    # A data set with a colon is a function of this repository, which also divides the data among clients.
     if partition is None and ":" in experiment.dataset:
         return "divided by the data"
     name, _, value = str(partition or "iid").partition(":")

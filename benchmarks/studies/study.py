@@ -1,7 +1,8 @@
 """A study: a grid of experiments, one run per cell and seed. An interrupted study continues where it ended.
 
-A run directory's name has a digest of the experiment's fields, so a changed cell gets a new directory. A finished run
-is not repeated. An interrupted run resumes from its checkpoint, or restarts if the code's commit changed.
+A run directory's name has a digest of the experiment's fields. If a cell changes, its run therefore gets a new
+directory. A finished run is not repeated. An interrupted run resumes from its checkpoint. It restarts if the code's
+commit changed.
 """
 
 import gc
@@ -52,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper without numbers: the row `better` is better in `metric` than the row `worse`.
+    """A claim for which the paper has no numbers: the row `better` is better in `metric` than the row `worse`.
 
     `source` quotes the claim and its place in the paper.
     """
@@ -77,8 +78,8 @@ class Study:
         claims: The paper's claims without numbers.
         seeds: The seeds of each cell.
         along: The horizontal axis of the curves; None draws no curves.
-        fixed: A column at which all rows are compared. It is set if the columns are values of one hyperparameter. Each
-            row is then also judged at its best column.
+        fixed: A column, which is set if the columns are values of one hyperparameter. The rows are then compared twice:
+            in this column, and each row in its best column.
     """
 
     name: str
@@ -202,13 +203,13 @@ def has_ended(experiment: Experiment) -> bool:
 def _has_begun(experiment: Experiment) -> bool:
     """Return True if the experiment's directory has a run of the experiment, finished or not.
 
-    The directory's name does not show changed defaults and methods.
+    Defaults and methods may have changed since then. The directory's name does not depend on them.
     """
     directory = _run_directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
     changes: dict[str, Any] = {"out": directory}
-    # A run's configuration has the actual value of these fields if they are None in `experiment`.
+    # If these fields are None in `experiment`, the run chose their values. The configuration has these values.
     for name in ("partition", "clients"):
         if getattr(experiment, name) is None:
             changes[name] = None
@@ -223,7 +224,7 @@ def _has_begun(experiment: Experiment) -> bool:
 
 def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
     """Return True if the recorded `method` of an earlier run equals the experiment's present method."""
-    # The recorded method has computed capacities in place of `auto`.
+    # The recorded method has numbers in place of the capacities `auto`, so the methods would differ.
     if experiment.capacities == "auto":
         return True
     return differing_part(method, resolve_method(experiment)) is None
@@ -253,20 +254,20 @@ def _run_one(experiment: Experiment) -> str | None:
         if _has_begun(experiment) and History(directory).config["commit"] == source_commit():
             resume(directory, trust=True)
         else:
-            # The directory is of another experiment or version, or its run ended before training.
+            # The directory is from another experiment or version, or its run ended before training.
             shutil.rmtree(directory, ignore_errors=True)
             run(experiment)
-    # The model or the data do not fit the method.
+    # ValueError: the model or the data do not fit the method.
     except (RunFailed, ValueError) as error:
         return str(error)
     finally:
-        # A run's data are in reference cycles, so they would stay in memory without this collection.
+        # A run's objects refer to each other in cycles. Without this call they would stay in memory.
         gc.collect()
     return None
 
 
 def _prepare_process() -> None:
-    """Exclude imported modules from garbage collection, and end this process with the study's process."""
+    """Exclude imported modules from garbage collection. Let this process end when the study's process ends."""
     gc.collect()
     gc.freeze()
     _exit_when_parent_ends()

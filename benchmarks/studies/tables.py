@@ -16,7 +16,7 @@ from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_width95, is_significant, mean_or_nan
 
-# At most this number of disagreements with the paper get a sentence.
+# At most MAX_NAMED pairs of rows that contradict the paper get a sentence.
 MAX_NAMED = 8
 
 
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The mean with its interval, or the number of seeds that reached the target if some did not."""
+        """The mean with its interval. If a seed missed the target, the number of seeds that reached it."""
         if not self.values:
             return "failed"
         form = self.metric.form
@@ -95,7 +95,7 @@ def make_entries(study: Study, values: pd.DataFrame) -> list[Entry]:
 def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
     """Return the table of the CSV file, with a row per entry.
 
-    `of_reference` is the mean divided by the reference row's mean; `paper_of_reference` is the same ratio in the paper.
+    `of_reference` is the mean divided by the reference row's mean. `paper_of_reference` is this ratio in the paper.
     """
     base = {(entry.column, entry.metric.name): entry for entry in numbers if entry.row == study.reference}
     lines = []
@@ -125,7 +125,7 @@ def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
 
 
 def _safe_ratio(a: float | None, b: float | None) -> float | None:
-    """Return a / b; None if either is missing, not finite or 0."""
+    """Return a / b; None if one of them is None, not finite or 0."""
     if not a or not b or not math.isfinite(a) or not math.isfinite(b):
         return None
     return a / b
@@ -149,7 +149,7 @@ def _cell_text(entry: Entry | None) -> str:
 
 
 def mean_accuracies(numbers: Sequence[Entry]) -> Means:
-    """Return each row with its mean accuracy, by column and metric."""
+    """Return, for each column and metric of accuracy, the pairs of a row and its mean accuracy."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
         if is_accuracy(entry.metric.name) and entry.values:
@@ -158,7 +158,7 @@ def mean_accuracies(numbers: Sequence[Entry]) -> Means:
 
 
 def format_caption(study: Study, numbers: Sequence[Entry]) -> str:
-    """Return the caption that explains the signs of a study's table."""
+    """Return the caption of a study's table, which explains ±, * and brackets."""
     seeds = len(study.seeds)
     parts = [f"mean ± 95 % confidence interval over n = {seeds} seeds"]
     if seeds == 1:
@@ -213,9 +213,9 @@ def _escape_tex(text: str) -> str:
 
 
 def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
-    """Return sentences that compare the methods' order with the paper's, and judge the paper's claims.
+    """Return sentences that compare the order of the methods with the paper, and judge the paper's claims.
 
-    Without numbers and claims of a paper, the sentences compare all rows with the reference row.
+    If the study has no numbers and no claims of a paper, the sentences compare all rows with the reference row.
     """
     sentences: list[str] = []
     for group in _paper_groups(study, numbers):
@@ -228,7 +228,7 @@ def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
 
 
 def _compare_with_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[str]:
-    """Yield a sentence per column and metric on the rows better or worse than the reference row."""
+    """Yield a sentence per column and metric. It names the rows that are better or worse than the reference row."""
     for column, metric in product(study.columns, study.metrics[:2]):
         here = {e.row: e for e in numbers if (e.column, e.metric) == (column, metric) and e.values}
         base = here.pop(study.reference, None)
@@ -243,7 +243,10 @@ def _compare_with_reference(study: Study, numbers: Sequence[Entry]) -> Iterator[
 
 
 def _describe_significant(base: Entry, rivals: Sequence[Entry]) -> str:
-    """Name the entries that are significantly better or worse than `base`, and those without a finite mean."""
+    """Return a text that names the entries that are significantly better or worse than `base`.
+
+    The text also names the entries without a finite mean.
+    """
     clear = [e for e in rivals if is_significant(e.p)]
     better = [_with_mean(e) for e in clear if _mean_advantage(e, base) > 0]
     worse = [_with_mean(e) for e in clear if _mean_advantage(e, base) < 0]
@@ -290,7 +293,7 @@ def at_edge(study: Study, column: str) -> bool:
 
 
 def best_of(numbers: Sequence[Entry]) -> Entry | None:
-    """Return the best entry of one metric; None if no mean is finite or no direction is better."""
+    """Return the best entry; None if no mean is finite, or if the metric is neither better high nor better low."""
     known = [entry for entry in numbers if entry.values and math.isfinite(entry.mean) and entry.metric.better]
     if not known:
         return None
@@ -300,9 +303,9 @@ def best_of(numbers: Sequence[Entry]) -> Entry | None:
 
 
 def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Yield the entries with a value in the paper, in a group per column and metric.
+    """Yield groups of entries that have a value in the paper: a group per column and metric.
 
-    Groups of one entry are left out.
+    A group of one entry is omitted, because it has nothing to compare.
     """
     for column, metric in product(study.columns, study.metrics):
         here = [e for e in numbers if (e.column, e.metric.name) == (column, metric.name)]
@@ -312,7 +315,7 @@ def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry
 
 
 def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
-    """Yield sentences on how many pairs of rows have the paper's order."""
+    """Yield sentences on the pairs of rows: how many have the same order as in the paper."""
     pairs = [_better_in_paper_first(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
     agree = [pair for pair in pairs if _mean_advantage(*pair) > 0]
     clear = sum(_is_significant(*pair) for pair in agree)
@@ -331,7 +334,7 @@ def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
 
 
 def _judge_claim(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
-    """Return a sentence on whether a claim holds in `column`."""
+    """Return a sentence that states if a claim holds in `column`."""
     named = {e.row: e for e in numbers if e.column == column and e.metric.name == claim.metric}
     if not {claim.better, claim.worse} <= named.keys():
         return f"{claim.source}: {claim.better} and {claim.worse} were not both run{_at_column(column)}."
@@ -356,8 +359,8 @@ def _better_in_paper_first(a: Entry, b: Entry) -> tuple[Entry, Entry]:
 
 
 def _mean_advantage(better: Entry, worse: Entry) -> float:
-    """Return by how much the mean of `better` is better; negative if it is worse."""
-    # The difference of two infinite means is NaN.
+    """Return the difference of the means, positive if `better` has the better mean."""
+    # Two infinite means are equal, but their difference would be NaN.
     if better.mean == worse.mean:
         return 0.0
     if better.metric.better == "more":

@@ -38,7 +38,7 @@ VERDICTS = (
     CANNOT_TELL_NOT_REACHED,
     NOT_RUN,
 )
-# If a paper gives no numbers, its advantage counts as this number of percentage points, or as this ratio.
+# If a paper gives no numbers, its advantage is assumed to be RESOLVED_POINTS percentage points, or RESOLVED_RATIO.
 RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
 
 
@@ -46,8 +46,8 @@ RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
 class Advantage:
     """The advantage of one number over another, as a difference or a ratio, with its 95 % interval.
 
-    `low` equals `high` if the numbers do not depend on the seed. Both are infinite if every seed of one row and no seed
-    of the other reached the target.
+    `low` equals `high` if the numbers do not depend on the seed. Both are infinite if all seeds of one row reached the
+    target and no seed of the other row did.
 
     Attributes:
         where: The size of the study and the column of the numbers.
@@ -59,10 +59,10 @@ class Advantage:
         ratio: True if the advantage is a ratio.
         n: The number of seeds.
         p: The two-sided p-value of the test; NaN without a test.
-        weak: The reason if the numbers can hardly differ, otherwise empty: `saturated`, `at chance` or `target not
-            reached`.
-        coarse: The result of `is_coarse`.
-        paper: The advantage in the paper; NaN if the paper lacks a number.
+        weak: The reason why the numbers can hardly differ: `saturated`, `at chance` or `target not reached`. Otherwise
+            empty.
+        coarse: The result of `is_coarse`: True if there are too few seeds to decide.
+        paper: The advantage in the paper; NaN if the paper does not have both numbers.
     """
 
     where: str
@@ -99,8 +99,8 @@ class Advantage:
     def is_coarse(self, *, percent: bool) -> bool:
         """Return True if the interval includes equality and is too wide to decide a claim.
 
-        It is too wide if its width exceeds half of the paper's advantage. Without the paper's numbers, this advantage
-        is `RESOLVED_POINTS`, `RESOLVED_RATIO`, or 0 for other units.
+        It is too wide if its width exceeds half of the paper's advantage. If the paper has no numbers, the advantage is
+        assumed: `RESOLVED_POINTS` for percentages, `RESOLVED_RATIO` for ratios, and 0 for other units.
 
         Args:
             percent: True if the numbers are percentages.
@@ -119,7 +119,7 @@ class Advantage:
 
     @property
     def p_of_claim(self) -> float:
-        """The p-value of the claim: below `LEVEL` if confirmed, 1 if the other row is better."""
+        """The p-value of the claim. It is below `LEVEL` if the claim is confirmed, and 1 if the other row is better."""
         if math.isnan(self.p):
             return 1.0 - float(self.holds)
         if self.mean > self.equality:
@@ -148,7 +148,8 @@ def measure_advantage(
 ) -> Advantage:
     """Return the advantage of one number over another.
 
-    A paired test is used if both numbers have values by seed, because runs with one seed share data and initial model.
+    If both numbers have values by seed, a paired test is used, because runs with the same seed share the data and the
+    initial model.
 
     Args:
         where: The size of the study and the column of the numbers.
@@ -168,7 +169,7 @@ def measure_advantage(
 
 
 def _paper_advantage(a: float, b: float, *, ratio: bool) -> float:
-    """Return a - b, or a / b if `ratio`; NaN if the paper lacks one of them."""
+    """Return a - b, or a / b if `ratio`; NaN if a or b is NaN."""
     if not ratio:
         return a - b
     if not b:
@@ -213,7 +214,10 @@ def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, floa
 
 
 def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float, float]:
-    """Return mean, half interval and p-value of Student's test of paired differences (or log ratios)."""
+    """Return the mean, half of its interval, and the p-value of Student's paired test.
+
+    The test is of the differences x - y, or of the logarithms of the ratios x / y.
+    """
     gaps = np.log(x / y) if ratio else x - y
     error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
     return _student(float(gaps.mean()), error, len(gaps) - 1)
@@ -241,10 +245,10 @@ def never_reached(line: Line) -> bool:
 
 
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
-    """Compare times to a target that some runs missed. Return the mean, interval and p-value.
+    """Compare times to a target that some runs missed. Return the mean, the interval and the p-value.
 
-    The order is clear only if every seed of one row and no seed of the other reached the target. The p-value is then
-    that of Fisher's exact test.
+    If all seeds of one row reached the target and no seed of the other row did, the mean is infinite, and the p-value
+    is from Fisher's exact test. Otherwise the mean is unknown (NaN).
     """
     never = [never_reached(line) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]
@@ -257,10 +261,10 @@ def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
 
 
 def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Return difference, half interval and p-value of Welch's test.
+    """Return the difference of the means, half of its interval, and the p-value of Welch's test.
 
-    With `ratio`, the difference is of logarithms (delta method). Half interval and p-value are NaN if a variance is
-    unknown.
+    If `ratio` is True, the logarithms of the means are compared (delta method). Half interval and p-value are NaN if a
+    variance is unknown.
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
@@ -280,17 +284,19 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
 def exclude_weak(comparisons: Sequence[Advantage]) -> list[Advantage]:
     """Return the comparisons that can confirm or contradict a claim.
 
-    Comparisons with a reason in `weak` are left out, except in columns in which such a comparison excludes equality.
-    All comparisons of such a column stay, because a choice of only the significant ones would confirm any claim.
+    Weak comparisons are omitted: their numbers can hardly differ (see `Advantage.weak`). There is one exception. If a
+    weak comparison excludes equality, all comparisons of its column stay. To keep only the significant ones would
+    confirm any claim.
     """
     differing = {comparison.where for comparison in comparisons if comparison.weak and comparison.decides}
     return [comparison for comparison in comparisons if not comparison.weak or comparison.where in differing]
 
 
 def decide_verdict(comparisons: Sequence[Advantage]) -> str:
-    """Return the verdict on a claim from all comparisons for the claim.
+    """Return the verdict on a claim from all comparisons that test the claim.
 
-    Weak numbers count only if all comparisons have them. A comparison with too few seeds counts as not confirmed.
+    Weak comparisons are omitted, because their numbers can hardly differ (see `exclude_weak`). If all comparisons are
+    weak, the verdict gives the reason. A comparison with too few seeds does not confirm the claim.
     """
     if not comparisons:
         return NOT_RUN
@@ -313,9 +319,9 @@ def decide_verdict(comparisons: Sequence[Advantage]) -> str:
 
 
 def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
-    """Return the largest p-value of the comparisons without weak numbers.
+    """Return the largest p-value of the comparisons, because a claim holds only if all its comparisons hold.
 
-    A claim holds only if all comparisons hold.
+    Weak comparisons are omitted (see `exclude_weak`).
     """
     return max((comparison.p_of_claim for comparison in exclude_weak(comparisons)), default=None)
 
@@ -323,7 +329,8 @@ def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values of several claims after Holm's correction. None stays None.
 
-    The k-th smallest of m values (k from 0) is multiplied by m - k, then raised to the largest value before it.
+    The k-th smallest of m values (k from 0) is multiplied by m - k. If a smaller value has a larger result, the result
+    is raised to it.
     """
     known = {number: p for number, p in enumerate(p_values) if p is not None}
     order = sorted(known, key=known.__getitem__)

@@ -1,7 +1,7 @@
-"""Weak numbers, which cannot show a difference between methods.
+"""Numbers that cannot show a difference between methods, called weak.
 
-Accuracies are weak near chance level, or if all are near 100 %. A time to a target is weak if no run reached the
-target.
+An accuracy is weak if it is near chance level, or if all accuracies of its column are near 100 %. A time to a target is
+weak if no run reached the target.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
 
 
 def weak_points(means: Means, chance: float) -> list[str]:
-    """Return a sentence for every column that has rows near chance level or is saturated."""
+    """Return a sentence for every column in which rows are near chance level, or all rows are near 100 %."""
     sentences = []
     for (column, metric), rows in means.items():
         where = " at ".join(filter(None, (metric, column)))

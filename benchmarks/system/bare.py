@@ -62,7 +62,7 @@ class BareProcesses:
             arguments = (child_end, tuple(widths), shards[number::processes], settings)
             process = context.Process(target=_serve_tasks, args=arguments, daemon=True)
             process.start()
-            # Without this call, reading would wait for ever after the child died.
+            # If this process kept the child's end open, a read would wait forever after the child died.
             child_end.close()
             self._pipes.append(parent_end)
             self._processes.append(process)
@@ -134,7 +134,7 @@ def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, sett
     data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
     for request in iter(pipe.recv, None):
         used = time.process_time()
-        # A list of tasks requests these tasks. The state of a global model requests a round.
+        # The parent sends a list to request tasks, and the state of a global model to request a round.
         if isinstance(request, list):
             for client, width in request:
                 x, y = data[client]

@@ -142,7 +142,7 @@ def serve_board(folder: Path) -> Iterator[str]:
 
 
 def poll_until(address: str, enough: Any) -> dict[str, Any]:
-    """Request the list of runs until `enough(answer)` is true, and return the answer."""
+    """Request the list of runs again and again, and return the first answer for which `enough(answer)` is true."""
     while True:
         answer = request_json(f"{address}runs?since=0")
         if enough(answer):

@@ -2,8 +2,8 @@
 
     python -m benchmarks.system.chaos [--kinds KIND ...] [--continue]
 
-The model and the log must be equal bit for bit. Only faults may be added to the log. fedraa may refuse to resume a run,
-but only before it changes a file.
+The model and the log must be equal bit for bit. Only lines about faults may be added to the log. fedraa may refuse to
+resume a run. It must then leave the run's files unchanged.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
     Args:
         kind: The kind of disturbance.
         table: The table of results.
-        again: True to repeat the trials that already have a row in the table.
+        again: True to repeat trials that already have a row in the table.
     """
     trials = {of: trial for of, trial in kind.trials.items() if again or not table.has_row(kind.name, of)}
     if not trials:

@@ -1,7 +1,7 @@
 """Trials in which one client sends invalid updates or raises an error.
 
-The run must end regularly, and its log must name this client and the reason. The final model must equal, bit for bit,
-the model of a second run without the client.
+The run must end regularly. Its log must name this client and the reason. The final model must have the same bits as the
+model of a second run without the client.
 """
 
 import re

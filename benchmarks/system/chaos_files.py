@@ -42,7 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "scaffold": ROUNDS,
     "ram-fed": ROUNDS,
     "heterofl": ROUNDS,
-    # Only one client trains in the first rounds of PruneFL, so it gets more rounds.
+    # PruneFL has only one task in each of its first rounds, so it gets more rounds.
     "prunefl": ROUNDS | {"rounds": 10},
 }
 Damage = Callable[[bytes, np.random.Generator], bytes]
@@ -116,7 +116,10 @@ def _swap_lines(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
 
 
 def _change_byte(of: bytes, to: bytes) -> Damage:
-    """Return a function that replaces a random byte in `of` by a different byte in `to`."""
+    """Return a function that replaces one random byte of a file.
+
+    The old byte is one of `of`, and the new byte is a different one of `to`.
+    """
 
     def damage_content(content: bytes, rng: np.random.Generator) -> bytes:
         places = [place for place, byte in enumerate(content) if byte in of]
@@ -161,7 +164,7 @@ OF_ALL: dict[str, Damage] = {
 
 
 def list_damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
-    """Yield each possible damage: the file, a description, and the function that damages the file."""
+    """Yield each way to damage a run: the file, a description, and the function that damages the file."""
     files = [directory / name for name in (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY, SEAL)]
     for path in (*files, *sorted((directory / CHECKPOINTS).iterdir())):
         if not path.exists():
@@ -238,7 +241,7 @@ def _judge_run(directory: Path, expected: object) -> str:
 
 
 def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
-    """Damage a finished run in different ways and yield if fedraa's check finds the damage.
+    """Damage a finished run in different ways, and yield whether fedraa's check of the log finds each damage.
 
     Args:
         method: The name of the method.
@@ -258,7 +261,7 @@ def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, w
 
 @contextmanager
 def full_disk(room: int, largest_write: int) -> Iterator[None]:
-    """Simulate a disk with `room` free bytes. One write takes at most `largest_write` bytes."""
+    """Simulate a disk with `room` free bytes, on which a write stops after `largest_write` bytes."""
     write = os.write
     left = room
 
@@ -270,7 +273,7 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
         left -= taken
         return write(descriptor, content[:taken])
 
-    # The log writes only bytes, so the narrower type of `write_short` is enough.
+    # `os.write` accepts more types than `write_short`, but the log writes only bytes.
     os.write = write_short  # type: ignore[assignment]
     try:
         yield

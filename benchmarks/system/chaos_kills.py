@@ -1,8 +1,8 @@
 """Trials with killed and frozen processes and truncated files.
 
-Workers, the server actor and the driver are killed (SIGKILL), and workers also freeze (SIGSTOP). A run whose driver
-died is resumed after its newest checkpoint or its log was truncated. Each run must end with the model and log of the
-undisturbed run. Only faults may be added to the log.
+Workers, the server actor and the driver are killed (SIGKILL). Workers are also frozen (SIGSTOP). After the death of a
+driver, the trial truncates the newest checkpoint or the log, and resumes the run. Each run must end with the model and
+log of an undisturbed run. Only lines about faults may be added to the log.
 """
 
 import os
@@ -40,14 +40,14 @@ from fedraa.rundir.history import History
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
 ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")
 CHOSEN = ASYNCHRONOUS + ROUNDS
-# The disturbances of workers. A worker that hangs never ends its task, but answers pings.
+# What can happen to a worker. A worker that hangs answers pings and never ends its task.
 KILL, FREEZE, HANG = "kill", "freeze", "hang"
 SIGNALS = {KILL: signal.SIGKILL, FREEZE: signal.SIGSTOP}
 HANG_SECONDS = 3600.0
 HUNG_AFTER_S = 10.0
 # Mean seconds between two kills at random times.
 PAUSE = 2.0
-# Workers that die, and workers that freeze, at chosen tasks of one run.
+# The number of tasks of one run in which a worker is killed, and in which a worker is frozen.
 DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
@@ -81,7 +81,7 @@ def make_experiment(method: str, out: Path, engine: str, rounds: int = 20) -> Ex
 
 
 def doomed_worker(disturbances: Mapping[int, str], marks: Path) -> type[Worker]:
-    """Return a worker class that dies, freezes or hangs once at each chosen task.
+    """Return a worker class that dies, freezes or hangs in the chosen tasks, once in each.
 
     Args:
         disturbances: KILL, FREEZE or HANG by task number.
@@ -145,7 +145,7 @@ def kill_at_random(method: str, directory: Path, prefix: str, shots: int, rng: n
     runs: list[Path] = []
     while shots > 0:
         trial = directory.with_name(f"{directory.name}-{len(runs)}")
-        # A run may raise RunFailed if its workers die too often. It is resumed after the last kill.
+        # A run in which workers die too often raises RunFailed. It is resumed after the last kill.
         with kill_randomly(prefix, shots, rng) as hits, suppress(RunFailed):
             run(make_experiment(method, trial, "ray"))
         if not (trial / SUMMARY).exists():

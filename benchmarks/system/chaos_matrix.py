@@ -1,14 +1,14 @@
-"""Many short runs of ten methods, each with one kind of fault or with three.
+"""Many short runs of ten methods. Each run has faults of one kind or of three kinds.
 
 `python -m benchmarks chaos` adds one row per run to `benchmarks/results/chaos_runs.csv`. The server is in this process,
 and two workers are on a private cluster. Every run must end with the model and log of the undisturbed run. Only faults
 may be added to the log. The kinds of faults:
 
     kill      a worker dies in a task
-    hang      a worker stays in a task and answers pings
+    hang      a worker never ends a task, and still answers pings
     freeze    a worker is stopped in a task (SIGSTOP)
     torn      the run is killed, its newest checkpoint or its log is truncated, and the run is resumed
-    disk      the disk is full within a line of the log, then it is free, and the run is resumed
+    disk      the disk is full after a part of a log line; then it has space, and the run is resumed
     messages  Ray loses requests and answers of calls
 """
 
@@ -231,9 +231,9 @@ def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generat
 def _attempts(
     faults: Sequence[str], undisturbed: Path, rng: np.random.Generator
 ) -> Iterator[AbstractContextManager[list[KillAt]]]:
-    """Yield a context for each attempt to execute a run.
+    """Yield a context manager for each attempt to execute a run.
 
-    A context simulates a full disk, or yields a callback that kills the run. The last attempt is undisturbed.
+    It simulates a full disk, or yields a callback that kills the run. The last one does nothing.
     """
     if DISK in faults:
         room = int(rng.integers(MIN_LOG_BYTES, log_size(undisturbed) - MIN_LOG_BYTES))
@@ -251,7 +251,7 @@ def _on_full_disk(room: int, largest_write: int) -> Iterator[list[KillAt]]:
 
 
 def make_table(rows: Sequence[Row]) -> Table:
-    """Return a table with a row for each fault and each mixture."""
+    """Return a table with a row for each kind of fault and each mixture of kinds."""
     table = Table("faults", "methods", "runs", "equal bits", "lost", "doubled", "resumed", "fault lines", "s, mean")
     for cell in dict.fromkeys(row.cell for row in rows):
         of_cell = [row for row in rows if row.cell == cell]

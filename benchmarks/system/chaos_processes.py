@@ -40,7 +40,7 @@ FROZEN: dict[str, dict[str, Any]] = {
     "DataHost": {"data_on_nodes": True},
 }
 KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
-# Freezes or kills of each kind of process.
+# The number of times that a process of each kind is frozen or killed.
 PER_KIND = 5
 SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
 POLL_INTERVAL_S = 0.01
@@ -53,18 +53,18 @@ def make_experiment(out: Path, engine: str, **changes: Any) -> Experiment:
 
 
 class Aim:
-    """A sender of signals to processes of one kind, at times spread over a run.
+    """An object that sends signals to processes of one kind, at random times of a run.
 
     Attributes:
         hits: The ids of the processes that got a signal.
         seconds: The seconds from each signal until its process was gone.
 
     Args:
-        root: A process id. Only descendants of this process get signals.
-        name: A text that the titles of the target processes contain.
+        root: A process id. Only child processes of this process, and their children, get signals.
+        name: A part of the titles of the processes that get signals.
         what: The signal.
-        stretch: The maximum bytes by which the log grows between two signals.
-        rng: The generator that chooses the bytes before each signal.
+        stretch: The maximum number of bytes that the log grows between two signals.
+        rng: The generator that chooses this number of bytes for each signal.
     """
 
     def __init__(self, root: int, name: str, what: signal.Signals, stretch: int, rng: np.random.Generator) -> None:

@@ -48,7 +48,7 @@ Trial = Callable[[Path, np.random.Generator], Tally]
 class Kind:
     """A kind of disturbance.
 
-    It has a trial for each method or process. `around` is the context of all its trials.
+    It has a trial for each method or kind of process. All trials run inside the context manager `around`.
     """
 
     name: str
@@ -99,7 +99,7 @@ def print_line(what: object) -> None:
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:
     """Return the number of tasks without a commit and the number of tasks with two commits.
 
-    Only tasks that have a commit in the undisturbed run count as lost.
+    A task without a commit counts only if it has a commit in the undisturbed run.
     """
     commits = count_commits(directory)
     expected = count_commits(undisturbed)

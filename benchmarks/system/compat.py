@@ -4,8 +4,8 @@
     python -m benchmarks compat --only ray-2.40.0 lowest  # these two, even if the table has them
 
 `uv` makes a virtual environment for each combination of versions. The checks start one small run in several ways. All
-final models of a combination must be equal, bit for bit. Each row of `benchmarks/results/compat.csv` is written at
-once, so that an interrupted command continues when it is started again.
+these runs must end with the same bits of the model. Each row of `benchmarks/results/compat.csv` is written at once. An
+interrupted command therefore continues when it is started again.
 """
 
 import csv
@@ -133,7 +133,7 @@ def install(combination: Combination, folder: Path) -> Environment:
 
 
 def write_constraints(combination: Combination, folder: Path) -> Path:
-    """Write a copy of constraints.txt without the packages that the combination names, and return its path."""
+    """Copy constraints.txt without the packages for which the combination has requirements, and return the path."""
     own = {requirement.partition("==")[0] for requirement in combination.requirements}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     path = folder / "constraints.txt"
@@ -199,7 +199,7 @@ def describe_row(row: Row) -> str:
 
 
 def read_table(path: Path = RESULTS) -> dict[str, Row]:
-    """Return the rows of the table by combination; none without a file."""
+    """Return the rows of the table by combination; empty if there is no file."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:

@@ -65,7 +65,7 @@ assert seen[0].tolist() == [1, 1, 1], seen
 
 
 class CheckFailed(Exception):
-    """A check failed; the message gives the reason in one line."""
+    """The error of a failed check. Its message gives the reason in one line."""
 
 
 class KillWorkerThenRun(Callback):
@@ -104,14 +104,14 @@ class Environment:
         }
 
     def execute(self, *arguments: str, variables: dict[str, str] | None = None, exit_code: int = 0) -> str:
-        """Run Python in the virtual environment, and return its output.
+        """Run Python in the virtual environment, and return the printed text.
 
         Args:
             arguments: The arguments of Python.
             variables: Environment variables of a running cluster to join; None for no cluster.
             exit_code: The expected exit code.
 
-        Raises CheckFailed for another exit code or a printed warning.
+        Raises CheckFailed if Python ends with a different exit code or prints a warning.
         """
         try:
             ended = subprocess.run(
@@ -205,11 +205,11 @@ def run_shards(environment: Environment, head: Head) -> str:
 
 
 def run_flower(environment: Environment) -> None:
-    """Run a small simulation with Flower, which must work with fedraa's versions of packages."""
+    """Check that Flower can run a small simulation with the package versions that fedraa uses."""
     environment.execute("-W", "ignore", "-c", FLOWER)
 
 
-# The checks by table column. The second mapping's checks need a cluster of `ray start`.
+# The checks by table column. The checks in ON_HEAD need a cluster that `ray start` started.
 ALONE: dict[str, Callable[[Environment], str | None]] = {
     "import": import_quietly,
     "local": run_local,
@@ -243,7 +243,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
     # The path of a Unix socket can have only about 100 characters, so the folder has a short path.
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:
         log = Path(name) / "head.log"
-        # From Ray 2.48 on, a process of the dashboard must start within 30 s. A busy machine needs longer.
+        # Since Ray 2.48, the dashboard's process must start within 30 s. A busy machine needs longer.
         waits = {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{TIMEOUT_S:g}"}
         variables = {**environment.variables, **waits, **variables}
         with log.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The convolutions to test, and a test that runs each in its own process."""
+"""The convolutions to test. Each is tested in a separate process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Case:
 def quick_cases() -> list[Case]:
     """Return a few cases.
 
-    Some of them fail on x86 CPUs with AVX2 or AVX-512. Some pass on all CPUs.
+    Some cases fail on x86 CPUs with AVX2 or AVX-512. The others pass on all CPUs.
     """
     return [
         Case(),
@@ -129,7 +129,7 @@ def other_operators() -> list[Case]:
 
 
 def random_case(generator: random.Random) -> Case:
-    """Return a case in which each property is drawn independently."""
+    """Return a case with a random kernel, stride, padding and so on, drawn independently of each other."""
     choose = generator.choice
     operator = choose(["conv1d", "conv2d", "conv2d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"])
     sides = {1: (8, 64, 500, 4096), 2: (2, 4, 7, 8, 16, 28, 32, 64), 3: (2, 4, 7, 10)}[int(operator[-2])]
@@ -156,7 +156,7 @@ def random_case(generator: random.Random) -> Case:
 def run_child(*, protect: bool) -> None:
     """Read cases from standard input, test each in a forked process, and print the results.
 
-    A forked process need not import PyTorch again.
+    A forked process is fast, because it need not import PyTorch again.
     """
     if protect:
         # This import installs fedraa's protection.
@@ -214,13 +214,13 @@ def check_case(case: Case) -> str:
 
 
 def relative_distance(a: Tensor, b: Tensor) -> float:
-    """Return the norm of a - b divided by the norm of b, or infinity instead of NaN."""
+    """Return the norm of a - b divided by the norm of b; infinity if this is NaN."""
     relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
     return math.inf if math.isnan(relative) else relative
 
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
-    """Return the values of `x` in the memory layout that the operation `layout` produces."""
+    """Return a tensor with the values of `x` in a memory layout. `layout` names the operation that produces it."""
     # The memory order is [n, height, width, channels]. The view has PyTorch's order of axes.
     if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)

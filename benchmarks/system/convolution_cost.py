@@ -1,8 +1,8 @@
 """Measure training steps with and without fedraa's protection against wrong convolutions.
 
 Steps with and without the protection alternate on one thread. The times are CPU times, because other programs change
-them little. The table has the median of the ratio (with / without) of adjacent steps, and the ratio of the fastest
-steps.
+them little. Each pair of adjacent steps has a ratio: the time with the protection divided by the time without. The
+table has the median of these ratios, and the ratio of the fastest steps.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], 
         return time.process_time() - start
 
     without, protected = list[float](), list[float]()
-    # The protection replaces PyTorch's kernel as long as this object exists.
+    # PyTorch gets its kernel back when this object is deleted.
     del safe_convolution.protection
     gc.collect()
     for repeat in range(repeats):

@@ -6,9 +6,9 @@
     python -m benchmarks convolutions --quick                # only a few cases, which take seconds
     python -m benchmarks convolutions --cost                 # step times with and without the protection
 
-Each case is one convolution in its own process with glibc's heap checks. Its output and gradients are compared with
-those that PyTorch computes without oneDNN. A case fails if its process dies or hangs, or if a number is wrong. Each row
-of `convolutions.csv` is written at once, so that a stopped search continues. `convolutions.md` has the tables.
+Each case is one convolution in a separate process with glibc's heap checks. Its output and gradients are compared with
+the results of PyTorch without oneDNN. A case fails if its process dies or hangs, or if a number is wrong. Each row of
+`convolutions.csv` is written at once. A stopped search therefore continues. `convolutions.md` has the tables.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main(
 
 
 def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
-    """Test each case and return `ok`, `wrong`, `died`, `hung`, or `refused` (by PyTorch) for it.
+    """Test the cases, and return a result for each: `ok`, `wrong`, `died`, `hung`, or `refused` (by PyTorch).
 
     Args:
         cases: The cases.
@@ -114,7 +114,7 @@ def child_environment(isa: str) -> dict[str, str]:
 
 
 def describe_setting(isa: str, *, protect: bool) -> dict[str, str]:
-    """Return the table columns that are equal for all cases of one search."""
+    """Return the columns of the CSV file that have one value in all rows of one search."""
     onednn = re.findall(r"(?:MKL-DNN|oneDNN) v(\S+)", torch.__config__.show())
     return {
         "cpu": cpu_name(),
@@ -154,9 +154,9 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def format_page(rows: Sequence[dict[str, str]]) -> str:
-    """Return a Markdown page with a table for each searched machine and version.
+    """Return a Markdown page with a table for each combination of CPU, instructions and versions.
 
-    A table counts the convolutions that failed, by each setting of the convolution, such as its stride.
+    A row of a table is a property of convolutions, such as the stride. It lists the values in failed and passed cases.
     """
     parts = ["# Convolutions that overwrite memory", "", (__doc__ or "\n\n" * 2).split("\n\n")[2].strip(), ""]
     searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)
@@ -187,5 +187,5 @@ def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterato
 
 
 def list_values(values: set[str]) -> str:
-    """Return the values of a property as text, numbers first."""
+    """Return the values of a property of convolutions as text, numbers first."""
     return ", ".join(sorted(values, key=lambda value: (not value.isdigit(), value.zfill(9)))) or "-"

@@ -1,4 +1,7 @@
-"""A check of submodel cuts that does not use the tracer's own check."""
+"""A check that a submodel computes the right values. It is independent of the check in the package fedraa.
+
+A cut is the set of parameters that a submodel has.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
-    """Return a random cut that lacks at least one unit of every width group."""
+    """Return a random cut. It omits at least one unit of every group of units that can be cut."""
     sizes = [int(rng.integers(1, group.size)) for group in traced.groups]
     return tuple(np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True))
 
@@ -28,17 +31,17 @@ def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
 def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
     """Assert that a cut of a model computes the right values.
 
-    With random parameters, the cut must have the outputs and gradients of the full module in which the parameters
-    outside the cut are zero. A worker with only the cut's weights must compute the same outputs. Writing the trained
-    weights back must change exactly the parameters in the cut. The number type is float64 if the module supports it,
-    otherwise float32.
+    The check sets the parameters of the full module outside the cut to zero. The submodel must then have the outputs
+    and gradients of the full module. A worker that has only the submodel's weights must compute the same outputs.
+    Writing trained weights back must change exactly the parameters in the cut. The check uses float64, or float32 if
+    the module does not support float64.
 
     Args:
         traced: The traced model.
         example: A batch.
         indices: The cut.
         seed: The seed of the parameters.
-        within: A larger cut that replaces the full module if several full copies exceed the memory.
+        within: A larger cut. Its submodel replaces the full module in the check of a model that is too large.
     """
     try:
         _check_cut(traced, example, indices, seed, within or traced.full(), torch.float64)
@@ -89,7 +92,7 @@ def _check_cut(
 
 
 def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
-    """Return random parameters, none 0 or 1, that keep activations of order 1."""
+    """Return random parameters with which activations stay near 1. No parameter is 0 or 1."""
     parts = [np.zeros(0, np.float32)]
     for p in trainable_parameters(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
@@ -104,7 +107,7 @@ def _randomise_statistics(traced: Traced, rng: torch.Generator) -> None:
 
 
 def _random_input(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Return noise in the shape of `part`, or `part` itself if it holds no floats."""
+    """Return noise in the shape of `part`. Return `part` itself if its numbers are not floats."""
     if not part.is_floating_point():
         return part
     return torch.randn(part.shape, generator=rng, dtype=dtype)

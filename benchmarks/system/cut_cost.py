@@ -1,7 +1,7 @@
 """Measure the time of a training step of a quarter of a model and of the full model.
 
-`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv` with median times. The submodel keeps the first
-units of every width group and about 25 % of the parameters. Submodels of GPT-2-small keep all words of the vocabulary.
+`python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv` with median times. The submodel consists of the
+first units of every layer, with about 25 % of the parameters. Submodels of GPT-2-small have the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 def quarter_cut(traced: Traced) -> IndexSet:
-    """Return the submodel whose fraction of the parameters is nearest to `SHARE`.
+    """Return the submodel with about the fraction `SHARE` of the model's parameters.
 
-    It has the first units of each width group.
+    It has the first units of every layer.
     """
     cuts = (take_prefix(traced, k / 200) for k in range(1, 201))
     return min(cuts, key=lambda indices: abs(traced.count(indices) / traced.size - SHARE))

@@ -3,11 +3,11 @@
     python -m benchmarks cut_models                                   # all models that the table does not have
     python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224  # this model, even if the table has it
 
-Each row of `benchmarks/results/cut_models.csv` is written at once, so that a stopped test continues. The verdicts:
+Each row of `benchmarks/results/cut_models.csv` is written at once. A stopped test therefore continues. The verdicts:
 
-    cut        random cuts of the model are right (see `cut_check`)
-    refused    fedraa refuses to cut the model, with one sentence
-    wrong      fedraa cuts the model, but a cut is not right
+    cut        random submodels of the model compute the right values (see `cut_check`)
+    refused    fedraa refuses to cut the model, with an error of one sentence
+    wrong      a submodel computes wrong values
     traceback  any other error
 
 timm and transformers are in the extra `zoo`.
@@ -32,8 +32,8 @@ from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
-# Models below MIDDLE parameters get two checks, larger models one. From LARGE parameters on, an eighth of the model is
-# compared with a quarter, because the full model may exceed the memory.
+# Models below MIDDLE parameters get two checks, larger models get one. From LARGE parameters on, an eighth of the model
+# is compared with a quarter, because the full model may exceed the memory.
 MIDDLE, LARGE = 15_000_000, 100_000_000
 COLUMNS = (
     "model",
@@ -119,8 +119,9 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     """Test models and add a row to the table for each.
 
     Args:
-        only: Models as `library:name`, which are tested even if the table has them (default: all that it lacks).
-        libraries: The libraries whose models are tested.
+        only: Names of models, `library:name`. They are tested even if the table has them (default: all models that are
+            not in the table).
+        libraries: The tested libraries.
         out: The table.
     """
     torch.set_num_threads(1)

@@ -17,7 +17,7 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 
 SIDE = 64
-# Image sides in pixels. A model gets the first size that it accepts.
+# Widths and heights of images in pixels. A model gets images of the first size that it accepts.
 _SIDES = (SIDE, 56, 96, 128, 224, 299)
 
 _TIMM = """
@@ -129,7 +129,7 @@ def _from_timm(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def _for_images(name: str, ways: Sequence[Callable[[int], nn.Module]]) -> tuple[nn.Module, Tensor]:
-    """Return a model from the first function that works, and images of the first size that it accepts."""
+    """Return a model from the first function in `ways` that succeeds, and images of the first size that fits."""
     why = ""
     for side in _SIDES:
         for make in ways:
@@ -152,7 +152,7 @@ def _from_transformers(name: str) -> tuple[nn.Module, Tree]:
     configured = library.CONFIG_MAPPING[name]
     usual = configured()
     names = list(_SIZES)
-    # Pyramid models have a list of sizes, which must stay.
+    # A pyramid model has a list of sizes. The list stays as it is, and only the image size is set.
     if hasattr(usual, "depths"):
         names = ["image_size"]
     own = [key for key in names if hasattr(usual, key) and not isinstance(getattr(configured, key, None), property)]

@@ -1,8 +1,8 @@
-"""A table that counts all runs with faults: how many had unequal bits, and how many tasks were lost or counted twice.
+"""A table that counts the runs with faults, their wrong results, and their lost and doubled tasks.
 
 `python -m benchmarks fault_counts` reads the tables of the commands `chaos`, `faults`, `link_faults` and
-`benchmarks.system.chaos` in `benchmarks/results`. A trial is a run with faults, or, for processes that are killed or
-frozen at random times, one kill or freeze.
+`benchmarks.system.chaos` in `benchmarks/results`. A trial is a run with faults. If processes are killed or frozen at
+random times, each kill or freeze is a trial.
 """
 
 import csv
@@ -18,7 +18,7 @@ from benchmarks.system.rows import read_rows
 
 @dataclass(frozen=True)
 class Count:
-    """The number of trials of a command, and how many of them went wrong.
+    """The number of trials of a command, and the number of wrong results.
 
     Attributes:
         command: The command that repeats the trials.
@@ -38,7 +38,7 @@ class Count:
 
 
 def count_trials() -> list[Count]:
-    """Return the counts of all tables."""
+    """Return a count for each table of results."""
     counts = [
         _count_runs("chaos", "mixtures of faults", read_rows(chaos_matrix.RESULTS, chaos_matrix.Row)),
         _count_runs("faults", "lost and delayed messages", read_rows(faults.RESULTS, faults.Row)),

@@ -1,12 +1,12 @@
 """Test runs in which Ray loses or delays messages.
 
-`python -m benchmarks faults` adds one row per run to `benchmarks/results/faults.csv`. If a run ends early, it is
-continued with the command that it prints. Ray itself simulates the faults (`RAY_testing_...`) in all processes of a
-cluster on loopback. The kinds of clusters:
+`python -m benchmarks faults` adds one row per run to `benchmarks/results/faults.csv`. A run that ends early prints a
+command, with which this benchmark continues it. Ray itself simulates the faults (`RAY_testing_...`) in all processes of
+a cluster on loopback. The kinds of clusters:
 
     plain     a private cluster with two workers
     shards    a private cluster with two workers and two server shards
-    follower  a cluster that the driver joins by ray://, so that the server's run directory is copied to the driver
+    follower  a cluster that the driver joins by ray://; the run directory is copied from the server to the driver
 """
 
 import json
@@ -48,7 +48,7 @@ LEASES = (
     "NodeManagerService.grpc_client.PinObjectIDs",
 )
 
-# Messages between raylet, GCS and a starting driver are not delayed, because the raylet would die.
+# These messages are delayed. Delayed messages between raylet, GCS and a starting driver would kill the raylet.
 DELAYED = (
     PUSH,
     "CoreWorkerService.grpc_server.PushTask",
@@ -84,7 +84,7 @@ def lose_messages(percent: int, *methods: str) -> dict[str, str]:
     """Return environment variables with which Ray loses requests, answers and running calls.
 
     Args:
-        percent: The percentage of each.
+        percent: The percentage of requests, of answers and of running calls that are lost.
         methods: The names of the remote calls.
     """
     shares = dict.fromkeys(("req_failure_prob", "resp_failure_prob", "in_flight_failure_prob"), percent)
@@ -112,7 +112,7 @@ class Row:
     Attributes:
         commands: The number of commands until the run's end.
         faults: The number of log lines of kind `fault`.
-        last_line: The last line of output of a run that could not be continued.
+        last_line: The last printed line, if the run could not be continued.
     """
 
     fault: str
@@ -199,7 +199,7 @@ def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
 
 @contextmanager
 def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the flags and environment variables of a run, on a cluster that is started if necessary."""
+    """Yield the flags and environment variables of a run. The engine `follower` also starts a cluster."""
     variables = {**os.environ, **FAULTS[fault]}
     if engine == "plain":
         yield (), variables

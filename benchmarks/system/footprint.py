@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.05
 
 
 def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
-    """Return the peak private memory of each process in two rounds of FedAvg, and the object store's peak.
+    """Return the peak memory of each process and of the object store in two rounds of FedAvg.
 
     Args:
         dataset: The data.
@@ -36,8 +36,8 @@ def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -
 def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
     """Return the peak memory that a large model adds to the server and to a worker.
 
-    The lower bound of the server is the estimate of `fedraa plan`. The lower bound of the worker is the size of the
-    largest submodel, its gradient and its momentum.
+    Each peak is compared with a lower bound. For the server it is the estimate of `fedraa plan`. For the worker it is
+    the size of the largest submodel, its gradient and its momentum.
 
     Args:
         dataset: The data.

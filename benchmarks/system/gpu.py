@@ -2,7 +2,7 @@
 
 `python -m benchmarks gpu` takes about 8 minutes on an H200 and writes `benchmarks/results/gpu.csv`. fedraa trains in
 this process with several tasks in one batched computation (`--vmap-batch`), and on Ray with several workers on the GPU.
-The column `same_bits` compares the models of two runs. Without a GPU the command measures smaller workloads on the CPU.
+The column `same_bits` states if two runs have equal models. Without a GPU, the workloads are smaller and use the CPU.
 """
 
 import csv

@@ -3,13 +3,14 @@
 `python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. For every method, a separate process
 runs a server that applies updates to a model of 294 MB. Only updates of the largest submodel count.
 
-The time of an update is divided by the time of the fastest of three copies of the model that follow it, because other
-programs slow down both. The table has median ratios for copies into new memory (`values.copy()`) and into existing
-memory, and ratios of CPU seconds. Updates that end a round have separate columns, because they include the server step.
-The column `buffers` has the number of buffers of the model's size that an update writes.
+After each update, the model is copied three times. The time of the update is divided by the time of the fastest copy,
+because other programs slow down both. The table has the median ratios for copies into new memory (`values.copy()`) and
+into existing memory. It also has ratios of CPU seconds. Updates that end a round have separate columns, because they
+include the server step. The column `buffers` has the number of buffers that an update writes. Each has the model's
+size.
 
-Memory is in multiples of the model's size. The columns have the server's state, an update, the additional memory of
-applying an update or ending a round, the peak memory of a worker, and a checkpoint.
+The memory columns are in multiples of the model's size. They are the server's state, an update, the additional memory
+during an update or the end of a round, the peak of a worker, and a checkpoint.
 """
 
 import csv
@@ -40,7 +41,7 @@ from fedraa.server.server import Server
 from fedraa.server.update_checks import Bounds
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
-# Buffers of the model's size that an update writes. A float64 buffer counts as two.
+# By method, the number of buffers that an update writes. Each has the model's size. A float64 buffer counts as two.
 METHODS = {
     "fedavg": 1,
     "fedadam": 1,
@@ -49,20 +50,20 @@ METHODS = {
     "fed-raa": 1,
     "fedbuff": 1,
     "asyncfeded": 1,
-    # The buffer of deltas, and the client's stored delta.
+    # An update writes the buffer of deltas and the client's stored delta.
     "ca2fl": 2,
-    # The sum of deltas, and the client's stored delta.
+    # An update writes the sum of deltas and the client's stored delta.
     "ram-fed": 2,
-    # The sum of deltas and the sum of gradients.
+    # An update writes the sum of deltas and the sum of gradients.
     "mimelite": 2,
-    # The sum of deltas, the client's control variate, and the change of the server's control variate.
+    # An update writes the sum of deltas, the client's control variate, and the change of the server's control variate.
     "scaffold": 3,
-    # The client's stored gradient, the float64 sum of gradients and the model.
+    # An update writes the client's stored gradient, the float64 sum of gradients and the model.
     "ringleader": 4,
-    # The client's stored gradient, the float64 mean of gradients and the model.
+    # An update writes the client's stored gradient, the float64 mean of gradients and the model.
     "ace": 4,
 }
-# An MLP of 73.6 million parameters.
+# The MLP has 73.6 million parameters.
 HIDDEN = (8192, 8192)
 CLIENTS = 4
 
@@ -239,9 +240,10 @@ class Taken:
 
 
 def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vector) -> tuple[list[Taken], list[Taken]]:
-    """Apply updates and return the costs of those of the largest submodel.
+    """Apply updates and return their costs. Updates of smaller submodels are omitted.
 
-    The first list has updates within a round. The second list has updates that end a round and include the server step.
+    The first list has updates that do not end a round. The second list has updates that end a round, so that their
+    costs include the server step.
 
     Args:
         spec: The run.

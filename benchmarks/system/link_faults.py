@@ -55,7 +55,7 @@ MAX_COMMANDS = 6
 
 @dataclass(frozen=True)
 class Fault:
-    """A cut of the link for `cut_s` seconds, or delayed and lost packets during the whole run."""
+    """A fault of the link: it is cut for `cut_s` seconds, or delays and loses packets during the whole run."""
 
     cut_s: float = 0.0
     delay_s: float = 0.0
@@ -107,9 +107,9 @@ def main(
     """Execute runs until each fault has enough rows for each host of the server, and print a summary.
 
     Args:
-        runs: The number of rows for each fault and place.
+        runs: The number of rows for each fault and host of the server.
         faults: The faults.
-        servers: The places of the server: near, far, or both.
+        servers: The hosts of the server: near, far, or both.
         out: The CSV file to which rows are added.
     """
     refuse_unknown_names("faults", faults, FAULTS)
@@ -275,7 +275,7 @@ def _count_commits(out: Path) -> int:
 def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", seconds: float) -> None:
     """Wait until `happened()` is true.
 
-    Raises TimeoutError after `seconds`, or if the process ends before.
+    Raises TimeoutError after `seconds`, or if the process ends earlier.
     """
     give_up = time.monotonic() + seconds
     while not happened():
@@ -286,7 +286,7 @@ def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", sec
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     for target in (*list_descendants(process.pid), process.pid):
-        # The process may have ended before.
+        # The process may have ended already.
         with suppress(ProcessLookupError):
             os.kill(target, 9)
     process.wait()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.system.memory
 
-The private memory of each process is read every second. A line is fitted to the values after the first third of the
-run. The first table has each line's level and its slope per 1,000 updates, and the growth of the object store. The
-second table has the memory of each process at every 2,000th update.
+The private memory of each process is read every second. A straight line is fitted to the memory over the number of
+updates, after the first third of the run. The first table has the level and the slope per 1,000 updates of each
+process's line, and the growth of the object store. The second table has the memory at every 2,000th update.
 """
 
 import os
@@ -46,7 +46,7 @@ def make_dataset() -> Dataset:
 
 
 def process_kind(process: int) -> str | None:
-    """Return the kind of a process, such as `server`; None if the run does not own it."""
+    """Return the kind of a process, such as `server`; None if the process is not part of the run."""
     if process == os.getpid():
         return "driver"
     called = process_title(process).split(" ")[0]

@@ -45,7 +45,10 @@ def draw_samples(client: int) -> tuple[Any, Any]:
 
 
 class Seen(Callback):
-    """A callback that records the time of the first commit, and the number and CPU time of later events."""
+    """A callback that counts commits, and records the times of the first and the last one.
+
+    A commit is the moment at which the server accepts a client update.
+    """
 
     blocking = False
 
@@ -63,7 +66,7 @@ class Seen(Callback):
 def measure_run(method: str, clients: int) -> dict[str, Any]:
     """Run a method in this process and measure the run.
 
-    Returns the seconds to the first commit, the CPU time per later event, and the peak memory.
+    Returns the seconds until the first client update was committed, the CPU time per later commit, and the peak memory.
     """
     seen = Seen()
     started = time.perf_counter()

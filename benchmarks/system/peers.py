@@ -4,10 +4,11 @@
 systems in turn, and writes `benchmarks/results/peers.csv`. Each measurement is a process that trains all rounds of a
 workload.
 
-The time of a round is the median over all rounds but the first. The start-up is the time until the end of the first
+The time of a round is the median over all rounds except the first. The start-up is the time until the end of the first
 round, minus the time of a round. The memory is the peak of the private memory of the process and all its child
-processes. The column `ratio` divides the time by that of `bare`, two processes of plain PyTorch. All systems take the
-same number of SGD steps on the same samples. The order of the samples and the clients of a round differ.
+processes. The system `bare` is two processes of plain PyTorch. The column `ratio` is a system's time divided by the
+time of `bare`. All systems take the same number of SGD steps on the same samples. Systems differ in the order of the
+samples and in the clients of a round.
 """
 
 import csv
@@ -43,8 +44,8 @@ class System:
     """A framework to measure.
 
     Attributes:
-        program: Its program in `peer_programs`, with arguments.
-        requirements: The packages of its virtual environment; none if it needs no separate environment.
+        program: The framework's program in `peer_programs`, with arguments.
+        requirements: The packages of the framework's virtual environment; empty if it needs no separate environment.
     """
 
     program: tuple[str, ...]
@@ -84,7 +85,7 @@ SYSTEMS = {
     "flower": System(("run_flower.py",), ("flwr[simulation]==1.42.0",)),
     "fluke": System(("run_fluke.py",), ("fluke-fl==0.8.1",)),
 }
-# The shape of a sample, and the fields of Work, by the workload's name.
+# Each workload has the shape of a sample and the fields of Work.
 MNIST = (1, 28, 28)
 WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     # The workload of the comparison of frameworks in the FLUTE paper.
@@ -265,7 +266,7 @@ def find_version(system: System) -> str:
 
 
 def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
-    """Read the rows of a table by workload and system; none without a file."""
+    """Read the rows of a table by workload and system; empty if there is no file."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:

@@ -1,8 +1,8 @@
-"""The statement of `fedraa plan --nodes 4` beside runs on four nodes.
+"""Compare the memory that `fedraa plan --nodes 4` predicts with the memory of runs on four nodes.
 
 `python -m benchmarks plan_nodes` starts a Ray cluster of four nodes on loopback, each with one core and one worker, and
-runs methods with a large model. It writes `benchmarks/results/plan_nodes.csv`: for each process and for the object
-stores of all nodes together, the bytes that the plan states, and the largest number of bytes that were used.
+runs methods with a large model. It writes `benchmarks/results/plan_nodes.csv`. The table has the predicted bytes and
+the largest number of used bytes, for each process and for the object stores of all nodes together.
 """
 
 import os
@@ -46,7 +46,7 @@ LIMITS: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The size of a part (server, worker, object store of all nodes) in MB, as the plan states it and as measured."""
+    """The predicted and the measured memory in MB of the server, of a worker, or of all object stores."""
 
     method: str
     part: str
@@ -68,7 +68,7 @@ def main(methods: tuple[str, ...] = tuple(LIMITS), width: int = 4096, clients: i
     code += f"measure({methods!r}, {width}, {clients}, {str(out)!r})"
     out.unlink(missing_ok=True)
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:
-        # Ray reads these variables only when a process imports it.
+        # The runs are in a child process, because Ray reads these variables only when a process imports it.
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "HOME": name}
         subprocess.run([sys.executable, "-c", code], env=os.environ | token, check=True)
     Console().print(make_table(read_rows(out, Row)))

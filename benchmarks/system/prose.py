@@ -25,7 +25,7 @@ SHOWN = 240
 
 
 class Phrase(NamedTuple):
-    """A regular expression, and the maximum number of its matches per 1,000 words."""
+    """A regular expression, and the maximum number of matches in 1,000 words."""
 
     pattern: str
     limit: float
@@ -75,7 +75,7 @@ class Text:
 
     Attributes:
         kind: docstring, comment, string or page.
-        place: The file. For a Python file also the line.
+        place: The file and, for a Python file, the line.
         words: The text with single spaces.
     """
 
@@ -96,7 +96,7 @@ def main(worst: int = 0) -> None:
     """Print every metric beside its limit.
 
     Args:
-        worst: The number of texts to print, those with the most matched phrases per word.
+        worst: The number of texts to print. The texts with the most matched phrases per word come first.
     """
     texts = list(read_texts(ROOT))
     for name, rate in measure(ROOT, texts).items():
@@ -123,7 +123,7 @@ def measure(root: Path, texts: list[Text]) -> dict[str, Rate]:
 
 
 def find_worst(texts: list[Text]) -> list[Text]:
-    """Return the texts with matched phrases, those with the most per word first."""
+    """Return the texts that contain phrases. The text with the most phrases per word is first."""
 
     def density(text: Text) -> float:
         hits = sum(len(re.findall(phrase.pattern, text.words)) for phrase in PHRASES.values())
@@ -199,7 +199,7 @@ def _measure_code(root: Path) -> dict[str, float]:
 
 
 def _classify(node: ast.AST) -> Mapping[str, int]:
-    """Return 0 or 1 for each count to which a node of a syntax tree may add."""
+    """Return by how much a node of a syntax tree increases each count, 0 or 1."""
     docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     is_assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     is_function = isinstance(node, FUNCTIONS) and not node.name.startswith("__")

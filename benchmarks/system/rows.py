@@ -21,7 +21,7 @@ def add_row(out: Path, row: Any) -> None:
 
 
 def read_rows(out: Path, kind: type[RowT]) -> list[RowT]:
-    """Read the rows of a CSV file as objects of the dataclass `kind`; none without a file."""
+    """Read the rows of a CSV file as objects of the dataclass `kind`; empty if there is no file."""
     if not out.exists():
         return []
     adapter = TypeAdapter(kind)

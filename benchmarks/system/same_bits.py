@@ -1,7 +1,8 @@
 """Check that over 70 small runs have the same bits in this checkout and in an earlier commit, the base.
 
-The runs use the virtual clock. They cover every built-in method and the options with separate code paths. This file is
-executed once with the package `fedraa` of each checkout, so the runs use only the public Python interface.
+The runs use the virtual clock. They cover every built-in method, and all options that have separate code. Two processes
+execute this file: one imports `fedraa` from this checkout, one from the base. So the runs use only the public
+interface.
 """
 
 import hashlib
@@ -51,7 +52,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     names = list(digests_here | digests_at_base)
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
-    # The base may lack this function.
+    # The import is here, because the base may not have this function.
     from fedraa.cli.console import print_line
 
     print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
@@ -74,7 +75,7 @@ def _checkout_base(base: str) -> Iterator[Path]:
             text=True,
         )
         if added.returncode:
-            # The base may lack this error.
+            # The import is here, because the base may not have this error.
             from fedraa.errors import InputError
 
             raise InputError("base", got=base, expected=f"a commit of this repository ({added.stderr.strip()})")
@@ -100,7 +101,7 @@ def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Dig
         digests[name] = values
         sys.stderr.write(f"{label}: {len(digests)} {name}\n")
     if process.wait():
-        # The base may lack this error.
+        # The import is here, because the base may not have this error.
         from fedraa.errors import InputError
 
         raise InputError("same_bits", f"the experiments of {label} ended with exit code {process.returncode}")
@@ -143,7 +144,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return, by name, a function that executes a run in a directory."""
+    """Return the functions that execute the runs, by the run's name. A function gets the directory of its run."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},
@@ -179,7 +180,7 @@ def _method_names() -> list[str]:
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return fields with a model that has what the method needs. Return none if the method can train any model."""
+    """Return fields with a special model if the method needs one; otherwise an empty dict."""
     import torch
     from torch import nn
 
@@ -220,7 +221,7 @@ def _limit_fields(method: str) -> dict[str, int]:
 
 
 def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that executes a run with these fields, under their names in the base if necessary."""
+    """Return a function that executes a run with these fields. In the base, the fields may have older names."""
     import fedraa as fl
 
     known = fl.Experiment.model_fields

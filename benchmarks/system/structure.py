@@ -1,7 +1,7 @@
 """Measure the structure of the code: folders, levels of imports, and import cycles.
 
-A folder is a folder of fedraa, a module at its root, or the package `actors` or `schedulers` as a whole. It imports
-only folders of lower levels.
+In this module, a folder is a folder of fedraa, a module beside these folders, or the package `actors` or `schedulers`.
+A folder imports only folders of lower levels.
 """
 
 import ast
@@ -20,7 +20,7 @@ Graph = Mapping[str, set[str]]
 """A mapping from each node to the nodes that it imports."""
 
 
-# Files that contain this name are files of the method, because the name has no other meaning.
+# The number of files that name this method shows how many files a new method touches. The name has no other meaning.
 SAMPLE_METHOD = "asyncfeded"
 
 
@@ -55,10 +55,7 @@ def structure_metrics() -> dict[str, int]:
 
 
 def files_that_name(method: str) -> list[str]:
-    """Return the source files that name a method.
-
-    They show how many files a new method changes.
-    """
+    """Return the source files that contain the name of a method."""
     folders = (*PACKAGES, "docs/site")
     paths = chain.from_iterable(sorted((ROOT / folder).rglob("*.py")) for folder in folders)
     return [_relative_path(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
@@ -73,7 +70,7 @@ def read_next(method_file: str) -> list[str]:
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
     graph = module_graph(PACKAGES)
-    # The engine runs the components of a method, so a run also imports what the engine imports.
+    # Every run also imports the engine, although no file of a method imports it.
     reached = _reachable_nodes(graph, _module_name(path)) | _reachable_nodes(graph, "fedraa.engine.executor")
     for name in named:
         path = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
@@ -112,7 +109,7 @@ def imported_names(source: str) -> set[str]:
 
 
 def module_graph(packages: Sequence[str]) -> Graph:
-    """Return each module of the packages with the modules that it imports."""
+    """Return the modules that each module of the packages imports."""
     paths = chain.from_iterable(sorted((ROOT / package).rglob("*.py")) for package in packages)
     files = {_module_name(path): path for path in paths}
     graph: dict[str, set[str]] = {}
@@ -123,7 +120,7 @@ def module_graph(packages: Sequence[str]) -> Graph:
 
 
 def folder_graph(modules: Graph) -> Graph:
-    """Return each folder with the folders that it imports."""
+    """Return the folders that each folder imports."""
     folders: dict[str, set[str]] = {}
     for name, targets in modules.items():
         here = folder_of_module(name)

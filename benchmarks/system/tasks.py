@@ -2,8 +2,8 @@
 
 `python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains two MLPs on 1,000 clients of 60
 samples, with two minibatches per task. After each round the same process takes the same steps in a bare PyTorch loop.
-Times are the CPU time of all processes. The column `wall_ms` has the real time per task; on Ray two workers train in
-parallel.
+Times are the CPU time of all processes. Only the column `wall_ms` has the real time per task. On Ray, two workers train
+in parallel.
 """
 
 import csv
@@ -105,7 +105,7 @@ def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> 
 
 
 def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
-    """Return the experiment whose steps the bare loop repeats, with one more round to warm up.
+    """Return the experiment that is measured. It has one more round than `rounds`, which is the warm-up.
 
     Args:
         engine: The engine.

@@ -77,7 +77,7 @@ def synthetic_dataset(samples: int) -> Dataset:
 def trial_experiment(
     method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any
 ) -> Experiment:
-    """Return an experiment that the bare loops can repeat, with almost no evaluation.
+    """Return an experiment with almost no evaluation, so that bare loops can do the same work.
 
     Args:
         method: The name of the method.
@@ -106,7 +106,7 @@ def trial_experiment(
 
 
 class Marks(Callback):
-    """A callback that records real and CPU seconds at the step `warm` and at the last step."""
+    """A callback that records the real and CPU time at the end of the warm-up (step `warm`) and at the last step."""
 
     blocking = False
 

@@ -1,4 +1,4 @@
-"""Workers that serve one run after another, because a new worker needs seconds to import PyTorch."""
+"""Workers that are used in several runs, because a new worker needs seconds to import PyTorch."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,13 +29,13 @@ class WarmWorker:
 
 @dataclass
 class WorkerPool:
-    """Idle WarmWorker actors, some of which are started in advance."""
+    """A pool of idle WarmWorker actors. It starts actors in advance."""
 
     spares: int = 1
     free: list[Any] = field(default_factory=list)
 
     def take(self) -> Any:
-        """Return an idle actor, and start another one in advance."""
+        """Return an idle actor. Start another actor, which will be idle when it is needed."""
         kind = actor_class(WarmWorker)
         while len(self.free) <= self.spares:
             self.free.append(kind.remote())
@@ -44,7 +44,7 @@ class WorkerPool:
 
 @dataclass
 class PooledExecutor(RayExecutor):
-    """An executor that takes its actors from a pool and returns the living ones at its end."""
+    """An executor that takes its actors from a pool. At its end it gives the living actors back."""
 
     pool: WorkerPool = field(default_factory=WorkerPool)
 

@@ -32,7 +32,7 @@ class About:
         started: Time at which config.json was last written, in seconds since 1970.
         metric_spec: The metrics of an evaluation.
         flags: The options of the experiment, as in config.json.
-        given: The options that the user set to Python objects, which a command line cannot repeat.
+        given: The options that the user set to Python objects. A command line cannot contain them.
     """
 
     method: str

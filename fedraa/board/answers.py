@@ -15,7 +15,7 @@ Query = Mapping[str, Sequence[str]]
 
 def list_runs(board: Board, query: Query) -> dict[str, Any]:
     """Return the names of all runs, and the rows of runs that changed after the version `since`."""
-    # If a run changes after this line, the next request returns its row again.
+    # The version is read first. If a run changes later, the next request returns its row again.
     version = board.version
     since = int(_query_value(query, "since", "0"))
     watched = board.runs
@@ -67,7 +67,7 @@ ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
 def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
     """Return the watched runs that the request names.
 
-    A name is never used as a path, so no other file can be read.
+    Names are looked up and never used as paths, so that a request cannot read other files.
     """
     watched = board.runs
     return [watched[name] for name in query.get("run", ()) if name in watched]

@@ -12,14 +12,14 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
 CHECK_INTERVAL_S = 0.5
-# A search for run directories is followed by a pause of this multiple of its duration.
+# After a search for run directories, the next search waits this number of times as long as the search took.
 SEARCH_PAUSE_FACTOR = 20
 
 
 class Board:
     """The runs below a folder, and the thread that reads the runs' files.
 
-    The thread reads a small portion of each log in turn, so that a request never waits long. The board writes no file.
+    The thread reads a small part of each log in turn, so that no request waits long. The board writes no file.
 
     Attributes:
         runs: The runs by their paths below `folder`. The thread replaces the whole mapping when runs appear or

@@ -14,7 +14,7 @@ ACROSS = ("t", "wall", "step", "bytes")
 
 
 def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
-    """Return the points, the best point and the run's version of every run that has the metric `y`.
+    """Return a curve for every run that has the metric `y`: its points, its best point and the version of the run.
 
     Args:
         runs: The runs.

@@ -10,9 +10,9 @@ from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
-# The maximum number of fragments in a plot. More are combined into groups of neighbours.
+# A plot has at most this number of columns. If there are more fragments, a column shows a group of neighbours.
 COLUMNS = 60
-# The maximum number of rounds in a plot. More are combined into groups.
+# A plot has at most this number of points. If there are more rounds, a point shows a group of rounds.
 ROUNDS = 300
 # The number of the newest failures that are shown.
 SHOWN = 50
@@ -97,8 +97,8 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
     """Return, by round, the smallest and largest number of clients that trained a parameter.
 
-    `uncovered` is the fraction of parameters that no client trained. Groups of rounds have the minimum, the maximum and
-    the mean fraction. Return None for a run without rounds.
+    `uncovered` is the fraction of parameters that no client trained. If rounds are combined into groups, a group has
+    the minimum, the maximum, and the mean of this fraction. Returns None for a run without rounds.
     """
     rounds = len(log.round_events)
     if not rounds:

@@ -25,7 +25,7 @@ class Evaluations:
 
     def _reset_columns(self) -> None:
         self._columns: list[array[float]] = [array("d") for _ in self.names]
-        # The first error in the file.
+        # The first error in the file; empty if there is none.
         self._error = ""
 
     def follow(self) -> bool:

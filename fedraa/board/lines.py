@@ -7,18 +7,18 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import open_regular_file
 
-# One call reads this number of bytes, which the board parses in a few milliseconds.
+# A call reads this number of bytes. The board needs a few milliseconds to parse them.
 CHUNK_BYTES = 1 << 18
 # The maximum length of a line in bytes.
 MAX_LINE_BYTES = 1 << 26
-# If this number of bytes before the reader's position is unchanged, the file was only extended.
+# The reader compares this number of bytes before its position. If they are equal, the file was only extended.
 COMPARED_BYTES = 256
 
 
 class GrowingLines:
     """A reader of a growing file. Each call returns new lines.
 
-    A resumed run replaces the lines after the checkpoint. The reader then starts again at the beginning of the file.
+    A resumed run removes the lines after its checkpoint. The reader then starts again at the beginning of the file.
 
     Attributes:
         size: Size of the file in bytes at the last call.

@@ -69,9 +69,9 @@ def _last_value(run: WatchedRun, name: str) -> float | None:
 
 
 def _fraction_done(run: WatchedRun, about: About) -> float | None:
-    """Return the fraction of the run that is done, or None without a limit of steps or time.
+    """Return the finished fraction of the run; None if the run has no limit of steps or time.
 
-    A run ends at the first limit that it reaches, so the larger fraction counts.
+    If the run has both limits, the larger fraction counts, because the run ends at the first limit.
     """
     shares = []
     if about.steps:

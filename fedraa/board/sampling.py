@@ -9,7 +9,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-# A plot is about this number of pixels wide. More points would not be visible.
+# A curve has at most this number of points. A plot is about 600 pixels wide, so more points would not be visible.
 POINTS = 600
 # The significant digits of the values in a plot.
 DIGITS = 7
@@ -41,7 +41,7 @@ def thin_curve(y: Floats, points: int = POINTS) -> Indices:
     """
     if len(y) <= points:
         return np.arange(len(y))
-    # The first and the last point are always selected, so there is one piece fewer.
+    # A piece has two points. One piece fewer is enough, because the first and the last point are always selected.
     edges = np.linspace(0, len(y), points // 2).astype(np.int64)
     low = [first + int(np.argmin(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, np.inf), edges)]
     high = [first + int(np.argmax(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, -np.inf), edges)]

@@ -16,7 +16,7 @@ from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 
 LOOPBACK = "127.0.0.1"
-# Requests from pages of other sites have other host names.
+# Only requests with these host names are answered. Requests from pages of other sites have other host names.
 HERE = {LOOPBACK, "localhost"}
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")
@@ -39,7 +39,7 @@ class BoardServer(ThreadingHTTPServer):
     Raises OSError if the port is in use.
     """
 
-    # Threads that serve browsers do not keep the process alive.
+    # The process may end while threads serve browsers.
     daemon_threads = True
     # A browser requests all files of the page at the same time.
     request_queue_size = 64
@@ -54,7 +54,7 @@ class BoardServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Report an error, unless the browser has closed its connection."""
+        """Report an error of a request. A connection that the browser has closed is no error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             # The base class passes values outside its type hints.
             super().handle_error(request, client_address)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The data for the timeline of a run's tasks.
 
-With too many tasks, the timeline shows the fraction of time in which each client worked instead.
+If there are too many tasks, the timeline shows the fraction of time in which each client worked.
 """
 
 from typing import Any
@@ -19,10 +19,10 @@ BINS = 240
 
 
 def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
-    """Return the tasks between the times `low` and `high`, of evenly spaced clients if there are too many.
+    """Return the tasks between the times `low` and `high`. If there are too many clients, return those of some clients.
 
-    `bars` has the client, fragment, start, end, staleness and fate of every task. With more than `BARS` tasks, the
-    result has `busy` [clients, bins] instead: the fraction of each time bin in which the client worked.
+    `bars` has the client, fragment, start, end, staleness and fate of every task. If there are more than `BARS` tasks,
+    the result has `busy` [clients, bins] instead. It is the fraction of each time bin in which the client worked.
 
     Args:
         log: The tasks of the run.

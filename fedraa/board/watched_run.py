@@ -19,12 +19,12 @@ from fedraa.rundir.run_lock import WRITER, is_written
 from fedraa.rundir.run_stats import WRONG_VALUES, RunStats
 from fedraa.rundir.task_timeline import TaskTimeline
 
-# Inode, size and time of the last change; None for a missing file.
+# The inode, the size and the time of the last change of a file; None if the file does not exist.
 Facts = tuple[int, int, int] | None
 
 
 class WatchedRun:
-    """The state of a run, from the parts of its files that were read so far. Threads use it under `lock`.
+    """The state of a run, from the parts of its files that were read so far. Threads must hold `lock` to use it.
 
     Args:
         directory: The run directory.
@@ -54,7 +54,7 @@ class WatchedRun:
         self.state = "starting"
         self.detail = ""
         self.summary: dict[str, Any] = {}
-        # The first invalid line of the log.
+        # The error about the first invalid line of the log; empty if there is none.
         self._wrong = ""
         self._files.pop(SUMMARY, None)
         self.version = self._next_version()
@@ -162,7 +162,7 @@ class WatchedRun:
         return is_new
 
     def _read_totals(self) -> dict[str, Any]:
-        """Return the end's reason and the time to the target from the summary.
+        """Return the reason of the run's end and the time to the target, from summary.json.
 
         The result is empty for a run in progress.
         """

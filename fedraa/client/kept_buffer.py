@@ -10,7 +10,8 @@ from fedraa.messages import KEPT_PREFIX, Index, Vector
 class KeptBuffer:
     """Values that each client keeps from one task to the next.
 
-    The server stores them, and tasks and updates carry them.
+    A real client would keep them itself, so they are not counted as traffic. Here the server stores them, and tasks and
+    updates carry them.
 
     Attributes:
         name: The name of the buffer.

@@ -108,6 +108,8 @@ def _check_refused(name: str, method: Method) -> None:
         "sam_rho": (local.sam_rho, local.sam_rho, "0"),
     }
     for option, reason in refused.items():
+        if option not in options:
+            raise InputError("refuses", f"{name} refuses an unknown option", got=option, expected=", ".join(options))
         is_on, value, off = options[option]
         if is_on:
             raise InputError(option, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")

@@ -58,8 +58,8 @@ class Method:
     """A method: four choices, their paper, and advice for users.
 
     Attributes:
-        name: The name under which the method is registered. For a custom method, which is selected by its import path,
-            it is only the title in tables and plots.
+        name: The name under which the method is registered. A custom method is selected by its import path, and this
+            name is only its title in `fedraa methods` and `fedraa check`.
         paper: The paper, with the number of the algorithm.
         formula: The server's step in one line.
         when: The situation in which the method is a good choice.

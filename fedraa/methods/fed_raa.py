@@ -3,14 +3,15 @@
 The model is cut into M fragments theta_1 ... theta_M. Each hidden unit is in one fragment. Parameters without a hidden
 unit, such as the biases of the output layer, are in every fragment, so that every update changes them.
 
-K is the delay bound: the longest task if every client always trains the fragment that Theorem 2 assigns to it.
+K is the delay bound: the longest task if the fastest clients train the largest fragment, the next clients the next
+largest, and so on (Theorem 2; docs/concepts/delay-bound.md).
 When client n is idle (Gre-RAA, Algorithm 2):
     S = {j : cost[n, j] <= 1.01 * K}                # fragments that n can hold and train within the delay bound
     j = argmin over S of q[j]                       # the fragment with the fewest updates, ties at random
     send theta_j; remember q_sent = q[j]
 Client n: E epochs of SGD on f_n(w) + rho/2 * ||w - theta_j||^2
 When (j, w) arrives:
-    a = mixing * s(q[j] - q_sent)                   # s is constant 1 unless `staleness` sets another s
+    a = mixing * s(q[j] - q_sent)                   # mixing is 0.6 and s is 1, unless the options set others
     theta_j <- (1 - a) * theta_j + a * w
     q[j] += 1
 

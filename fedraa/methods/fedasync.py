@@ -66,6 +66,7 @@ register(
         when="Devices differ in speed, and each can train the whole model. It is the simplest asynchronous method.",
         local=LocalTraining(prox_mu=0.005),
         update=ConvexMix(),
+        # The whole model is the only fragment, so the scheduler has no choice.
         schedule=AsyncSchedule(),
         paper_settings=PaperSettings(
             source="Xie et al. 2019, CIFAR-10",

@@ -5,6 +5,8 @@ Round:
     Client n: E epochs of minibatch SGD on f_n, from theta to w_n
     theta <- sum of n_k * w_k / sum of n_k                      # over the clients k that report; n_k: number of samples
 
+The code adds the mean of the deltas w_k - theta to theta, which gives the same theta.
+
 By default the local momentum is 0.5. The settings of the paper are in `paper_settings` below.
 
 From scratch: examples/fed_avg_from_scratch.py.

@@ -1,1 +1,1 @@
-"""The replay of a finished run: a check of every decision, weight and time in its log, and of its files."""
+"""The replay of a finished run, which checks every decision, weight and time in the log, and the other files."""

@@ -1,4 +1,4 @@
-"""Check the coverage metrics of a round, which count the clients that trained each coordinate."""
+"""Check the coverage of a round: the number of clients that trained a coordinate of the model."""
 
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
@@ -7,10 +7,10 @@ SHARED, NEVER = -1, -2
 
 
 class Coverage:
-    """The number of coordinates that all fragments share, only one fragment has, or no fragment has.
+    """A check of the coverage metrics of rounds.
 
-    No fragment has the weights between units of different fragments. A whole model is one fragment of shared
-    coordinates. For random submodels, only bounds of the metrics follow from the log.
+    It counts three kinds of coordinates: those that all fragments share, those of a single fragment, and those that no
+    fragment has (weights between units of different fragments). For random submodels, only bounds can be checked.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -57,7 +57,7 @@ class Coverage:
             line.between("uncovered", 1, self._size - 1)
 
     def _check_derived(self, line: Line, round: int, fragments: list[int]) -> None:
-        """Check the exact values of the metrics, which follow from the fragments of the clients."""
+        """Check that the metrics have exactly the values that follow from the clients' fragments."""
         counts = {name: fragments.count(name) for name in self._sizes}
         if SHARED in counts:
             counts[SHARED] = len(fragments)

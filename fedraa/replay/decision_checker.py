@@ -1,4 +1,4 @@
-"""Check the decisions and weights of a logged run with a ledger that makes every decision again."""
+"""Check the decisions and weights of a logged run. A ledger makes every decision again for the comparison."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class Checker(ABC, Generic[Ledger]):
 
     Attributes:
         clock: The times of the tasks, and the clients that wait.
-        due: The kind of line that must come next; None if several kinds may come.
+        due: The kind of the next line; None if several kinds are possible.
     """
 
     def __init__(self, rules: Rules, ledger: Ledger, waiting: Iterable[int]) -> None:
@@ -84,12 +84,12 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
-        """Return the ledger's decision for the client, with this fragment unless it is None."""
+        """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
     def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment or submodel label if the check cannot compute it.
+        """Return the logged fragment (or submodel number) if this check cannot compute it; otherwise None.
 
-        The fragment is 0 in a method without fragments and sampled submodels.
+        Methods that send the whole model have the fragment 0.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0
@@ -100,7 +100,7 @@ class Checker(ABC, Generic[Ledger]):
         return None
 
     def _check_update(self, line: Line, done: Committed, weight: float | None) -> None:
-        """Check an applied update against the ledger, and its weight unless it is None."""
+        """Compare an applied update with the ledger's result. Check the weight unless `weight` is None."""
         line.expect_value("version", done.version)
         line.expect_value("staleness", done.staleness.fragment)
         line.expect_value("staleness_total", done.staleness.total)
@@ -117,10 +117,10 @@ class Checker(ABC, Generic[Ledger]):
 
 
 class AsyncChecker(Checker[AsyncLedger]):
-    """A checker for asynchronous servers. The rule acts on a model without values.
+    """A checker for asynchronous servers. It applies updates without their values.
 
-    The checker accepts what it cannot compute: choices of a custom scheduler, weights that depend on parameters, and a
-    custom rule's new versions and kept tasks.
+    Some log entries cannot be computed again, so the checker accepts them: choices of a custom scheduler, weights that
+    depend on parameters, and the new versions and kept tasks of a custom rule.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -132,7 +132,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         self._weights_known = False
         if rule is not None:
             self._rule = rule.bind(self._model)
-            # Participation corrections follow from the costs of tasks, which a custom compressor hides.
+            # Participation corrections depend on the costs of tasks. With a custom compressor, these costs are unknown.
             corrected = rules.method["update"].get("participation_correction")
             balances_known = not (corrected and rules.is_custom("local", "compressor"))
             self._weights_known = (
@@ -160,7 +160,7 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._observe_duration(line, task)
 
     def _observe_duration(self, line: Line, task: LoggedTask) -> None:
-        """Update the cost estimates by a task's duration, except a client's first task, which takes longer."""
+        """Update the cost estimates by a task's duration. A client's first task is slower, so it does not count."""
         real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
         seconds = line.at_least("seconds", 0)
         decision = task.decision
@@ -193,7 +193,8 @@ class AsyncChecker(Checker[AsyncLedger]):
         if self._rule is None:
             version = int(self.ledger.stats.counts[self.ledger.index(decision.fragment)])
             new_version = line.between("version", version, version + 1) > version
-            # The client's next dispatch shows if this assumption is right.
+            # The check assumes that the client keeps its task. The client's next `dispatch` line shows if this is
+            # right.
             return ApplyResult(0.0, new_version, keep_task=True)
         samples = self._rules.resolved.samples[decision.client]
         balance = self._balances[decision.client]
@@ -208,9 +209,9 @@ class AsyncChecker(Checker[AsyncLedger]):
 
 
 class RoundChecker(Checker[RoundLedger]):
-    """A checker for servers in rounds. The weights follow from the configuration.
+    """A checker for servers in rounds. It computes the weights from the configuration.
 
-    The checker accepts the logged submodels and costs if they depend on the model's values.
+    If submodels and costs depend on the model's values, the checker accepts the logged ones.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -246,7 +247,7 @@ class RoundChecker(Checker[RoundLedger]):
             raise line.wrong("no task is in flight")
         reason = "count"
         if self.due is None:
-            # All tasks in flight are due after the deadline.
+            # Every task in flight would end only after the deadline.
             reason = "deadline"
             self.clock.close_late(line, self.closes_at)
         elif self._ends_at_deadline:

@@ -1,4 +1,4 @@
-"""Check the evaluations of a run: their times, and the agreement of evals.csv with the log."""
+"""Check the evaluations of a run: their times, and that evals.csv agrees with the log."""
 
 import csv
 from collections import deque
@@ -15,8 +15,9 @@ from fedraa.rundir.file_names import EVALS, EVENTS
 class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    Evaluations run in parallel with training. An `eval` line has the time of the evaluated model. It must come before
-    more than `max_pending_evals` evaluations are in progress, and on the virtual clock exactly then.
+    Evaluations run in parallel with training, and at most `max_pending_evals` are in progress. An `eval` line has the
+    time of the evaluated model, and it is written later. On the virtual clock, it is written when a further evaluation
+    would exceed the maximum. On the wall clock, it may be written earlier.
 
     Attributes:
         reached: The time at which a metric reached its target.
@@ -44,7 +45,7 @@ class Evaluations:
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Check that no `eval` line is missing before this line of another kind."""
+        """Check that no `eval` line is missing before this line, which has a different kind."""
         if self.ending and line.kind != "end":
             raise line.wrong("the run continues after an evaluation that is possible only at the end of a run")
         if len(self._pending) > self._max_pending_evals:
@@ -76,7 +77,7 @@ class Evaluations:
         return self._started == step and not self._pending
 
     def compare(self, directory: Path, *, ended: bool) -> None:
-        """Check that evals.csv agrees with the log, except for the times of writing.
+        """Check that evals.csv agrees with the log. The real times of the rows are not compared.
 
         The last row may be missing if the run has not ended, because a row is written after its event.
         """

@@ -20,13 +20,13 @@ from fedraa.rundir.summary import summarise_run
 
 
 def check_checkpoints(directory: Path) -> None:
-    """Check that every checkpoint is whole, and that it fits the log and the experiment."""
+    """Check that every checkpoint is complete and undamaged, and that it fits the log and the experiment."""
     now = pinned_settings(read_config(directory / CONFIG))
     for path in newest_first(directory / CHECKPOINTS):
         try:
             state = read_head(path)
         except Damaged as error:
-            # A run in progress may have deleted the checkpoint.
+            # A run that still writes the directory may have deleted the checkpoint.
             if not path.exists():
                 continue
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", error.text) from None
@@ -41,7 +41,7 @@ def check_checkpoints(directory: Path) -> None:
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:
-    """Check that the totals follow from the log, which was checked before."""
+    """Check that the totals in summary.json are those of the log. The log must have been checked."""
     try:
         summary = json.loads(read_regular_file(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
@@ -52,7 +52,7 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
     for key, value in expected.items():
         if key not in summary:
             raise Inconsistent(f"{SUMMARY} {key}", "it is missing")
-        # Texts are compared, because 1 equals True and 1.0.
+        # Texts are compared, because in Python 1 equals True and 1.0.
         if json.dumps(summary[key]) != json.dumps(value):
             raise Inconsistent(f"{SUMMARY} {key}", got=summary[key], expected=f"{value!r}, as in {EVENTS}")
 
@@ -66,8 +66,8 @@ def check_model(
         directory: The run.
         tensors: The names of the parameters.
         expected: The digest in the log.
-        base: The digest of the frozen parameters in config.json, if there are any.
-        changed: Buffers that training changes, so that `base` lacks them.
+        base: The digest of the frozen parameters in config.json; None if no parameters are frozen.
+        changed: The buffers that training changes. They are not part of `base`.
     """
     try:
         with open_regular_file(directory / MODEL) as stream:

@@ -9,7 +9,7 @@ from fedraa.replay.evaluation_check import Evaluations
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 
-# The summary of a check counts the kinds of lines in this order.
+# The summary of a check lists the number of lines of each kind, in this order.
 KINDS = ("dispatch", "commit", "drop", "lost", "round", "eval", "fault", "checkpoint", "end")
 
 
@@ -120,7 +120,7 @@ class Audit:
         now = self._clock.now
         if self._rules.wall:
             now = line.at_least("t", now)
-        # A callback's request cannot be checked, only the time of the end.
+        # The log does not show if a callback really asked for the end, so only the time of the end is checked.
         if line["reason"] == CALLBACK:
             if not isinstance(line["by"], str):
                 raise line.field_error("by", "the name of a callback")
@@ -143,7 +143,7 @@ class Audit:
     def _reached_time_limit(self, now: float) -> float | None:
         """Return the time limit if the run has reached it.
 
-        On the virtual clock, no client then waits, and no task is due before the limit.
+        On the virtual clock, the limit is reached when no client waits, and no task ends before the limit.
         """
         limit = self._rules.resolved.limits.time
         if limit is None:
@@ -153,7 +153,7 @@ class Audit:
         if not self._rules.wall:
             if self._clock.waiting or not self._ledger.in_flight:
                 return None
-            # The run continues if a task is due or a round closes before the limit.
+            # The run continues if a task ends or a round closes before the limit.
             if min(self._clock.first_due(), self._checker.closes_at) <= limit:
                 return None
         return limit

@@ -54,7 +54,7 @@ class Line:
     def expect_value(self, field: str, value: object) -> None:
         """Check that the field has exactly this value.
 
-        Floats must agree to the last bit. 1 is not True or 1.0.
+        Floats must be equal to the last bit. The types must also be equal: 1 is different from True and from 1.0.
         """
         if json.dumps(self[field]) != json.dumps(value):
             raise self.field_error(field, repr(value))

@@ -1,4 +1,4 @@
-"""The choices of a custom selection, read from the log, because a replay runs no custom code."""
+"""A replay runs no custom code. It reads the choices of a custom selection from the log instead."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ class LoggedSelector(ClientSelector):
     def __init__(self, directory: Path, clients: int) -> None:
         super().__init__(All(), None, clients=clients, seed=0)
         self._cohorts: list[list[int]] = [[]]
-        # For each ended task, the client that got the next task.
+        # By the number of an ended task: the client that got the next task.
         self._after: dict[int, int] = {}
         self._first: list[int] = []
         ended: int | None = None

@@ -24,16 +24,16 @@ DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError,
 def replay(directory: Path) -> str:
     """Check the log of a run, and return a summary in one or two sentences.
 
-    The rules come from config.json, the state from the log. Neither the data set nor custom code is needed. Measured
-    values (`wall`, losses, accuracies, drift, arrivals on the wall clock) are not recomputed. Digests show that they
-    have not changed. Not checked are a callback's request to end the run, and submodels that depend on the model's
-    values.
+    The rules come from config.json, and the state from the log. Neither the data set nor custom code is needed.
+    Measured values are not computed again: `wall`, losses, accuracies, drift, and arrivals on the wall clock. Digests
+    show that these values have not changed. Two things are not checked: a callback's request to end the run, and
+    submodels that depend on the model's values.
 
     Raises:
-        Inconsistent: A line does not follow from the earlier ones. The error names the first such line.
+        Inconsistent: A line contradicts the rules and the earlier lines. The error names the first such line.
         InputError: The directory is not a run.
     """
-    # The constructor refuses a directory that is not a run.
+    # The constructor raises an error for a directory that is not a run.
     History(directory)
     with importing_only(()):
         return _check_run(directory)

@@ -1,4 +1,4 @@
-"""The values in config.json that determine the rules of a run."""
+"""The values in config.json from which the rules of a run are computed."""
 
 from typing import Annotated, Any
 
@@ -36,7 +36,7 @@ class _Base(BaseModel):
 
 
 class Resolved(BaseModel):
-    """The resolved values of the data set, the model and the defaults.
+    """The section `resolved` of config.json: values of the data set and the model, and defaults.
 
     Lists such as `compute` have one entry per client, with None for infinity.
     """
@@ -66,7 +66,7 @@ class Resolved(BaseModel):
 
 
 class Described(BaseModel):
-    """The parts of config.json from which the rules follow."""
+    """The sections of config.json from which the rules of a run are computed."""
 
     experiment: dict[str, Any]
     method: dict[str, dict[str, Any]]

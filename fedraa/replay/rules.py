@@ -1,4 +1,4 @@
-"""The rules of a run, rebuilt from its config.json without its data set and model."""
+"""The rules of a run, such as its scheduler and its costs, created from config.json without data set and model."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +64,7 @@ class TaskCosts:
         up: Bytes that the client sends.
         flops: Training FLOPs.
         energy: Joules; None if the devices have no watts.
-        cut_at: The number of local steps if a deadline cuts the task short, otherwise None.
+        cut_at: The number of local steps, if the task must stop early because of a deadline; otherwise None.
     """
 
     cost: float
@@ -77,7 +77,7 @@ class TaskCosts:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules from which every line of the log must follow."""
+    """The rules of a run. Every line of the log must agree with them."""
 
     experiment: Experiment
     method: dict[str, dict[str, Any]]
@@ -130,7 +130,7 @@ class Rules:
 
     @property
     def whole(self) -> bool:
-        """True if the log names no submodels."""
+        """True if all tasks send the whole model, so that the log names no submodels."""
         return self.method["submodel"]["kind"] in ("Full", "LayerCut")
 
     @property
@@ -208,7 +208,7 @@ class Rules:
         return extra
 
     def task_costs(self, widths: Widths, decision: Dispatch, now: float, end: RoundEnd | None) -> TaskCosts:
-        """Return the costs of a task on a dense submodel of these widths, from the current cost estimates.
+        """Return the costs of a task on a dense submodel of these widths, by the current cost estimates.
 
         Args:
             widths: Number of kept units in each width group.
@@ -270,14 +270,14 @@ class Rules:
             selector=self._async_selector(),
             routing=self._routing(),
         )
-        # Schedules of sampled submodels lack this field.
+        # Schedules of sampled submodels do not have this field.
         ledger.staleness_clock = self.method["schedule"].get("staleness_clock", "fragment")
         return ledger
 
     def async_rule(self) -> AsyncRule | None:
-        """Return the built-in rule of an asynchronous server; None for a custom rule.
+        """Return the rule by which an asynchronous server applies updates; None for a custom rule.
 
-        Built-in components replace custom ones in a built-in rule.
+        If a built-in rule has a custom component, a built-in component replaces it.
         """
         update = dict(self.method["update"])
         if is_foreign(update):
@@ -314,9 +314,9 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return the participation correction of each client, which is smaller for clients with more reports.
+        """Return the participation correction of each client, a factor of the weights of its updates.
 
-        It follows from the clients' samples and the current costs.
+        Clients that report more often have smaller factors. The factors depend on the samples and the current costs.
         """
         samples = np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("participation_correction", 0.0)
@@ -325,7 +325,7 @@ class Rules:
         return factors
 
     def _round_selector(self) -> ClientSelector:
-        """Return the selector of the cohorts. In place of a custom one, it repeats the logged cohorts."""
+        """Return the selector of the rounds' clients. If it is custom, return one that repeats the logged choices."""
         policy = self.method["submodel"]
         single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
@@ -376,7 +376,7 @@ class Rules:
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """Raise InputError for columns of devices or samples that only a damaged configuration has."""
+    """Raise InputError if the values of devices or samples are impossible, so that the configuration is damaged."""
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name, values in _device_columns(resolved).items():
@@ -389,7 +389,7 @@ def _check_devices(path: Path, resolved: Resolved) -> None:
 
 def _device_columns(resolved: Resolved) -> dict[str, Floats]:
     written = {name: getattr(resolved, name) for name in COLUMNS} | resolved.watts
-    # In config.json, None stands for infinity. As a float it is NaN.
+    # In config.json, None stands for infinity. NumPy converts None to NaN.
     columns = {name: np.array(values, np.float64) for name, values in written.items()}
     for column in columns.values():
         column[np.isnan(column)] = np.inf

@@ -1,4 +1,4 @@
-"""The clock of a logged run: which clients wait for a task, and when each task in flight is due."""
+"""The clock of a logged run. It knows which clients wait for a task, and when each running task must end."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
-        # With personal layers, a submodel may have no bytes to send.
+        # If all layers of a submodel are personal, its task has no bytes to send.
         self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
@@ -89,7 +89,7 @@ class TaskClock:
             self._due.push(due, decision.task)
 
     def arrive(self, line: Line) -> LoggedTask:
-        """Check that a `commit` line ends a task in flight at its due time, and move the clock."""
+        """Check that a `commit` line ends a running task at the right time, and move the clock."""
         task = self.end(line)
         line.expect_value("base_version", task.decision.version)
         line.expect_value("samples", self._rules.resolved.samples[task.decision.client])
@@ -102,7 +102,7 @@ class TaskClock:
         return task
 
     def end(self, line: Line) -> LoggedTask:
-        """Check that a line ends a task in flight at its due time, and move the clock."""
+        """Check that a line ends a running task at the right time, and move the clock."""
         number = self._in_flight(line)
         if self._rules.wall:
             self.advance_clock(line)
@@ -134,7 +134,7 @@ class TaskClock:
             self.now = closes_at
 
     def lose(self, line: Line) -> LoggedTask:
-        """Check that a `lost` line has the current time and the task in flight that was sent first."""
+        """Check that a `lost` line has the current time, and names the running task that was sent first."""
         line.expect_value("t", self.now)
         line.expect_value("task", next(iter(self._ledger.in_flight)))
         task = self._tasks.pop(self._in_flight(line))

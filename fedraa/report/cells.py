@@ -55,10 +55,10 @@ def make_experiments(
         methods: The methods.
         seeds: The seeds.
         experiment: The settings that all methods share.
-        terms: The source of settings that the experiment leaves open: equal, paper or tuned.
-        tuned: The result of a tuning; only the terms `tuned` need it.
+        terms: The source of the settings that the experiment does not set: equal, paper or tuned.
+        tuned: The result of a tuning, which is required if `terms` is tuned.
 
-    Raises InputError for an option that no method uses, or for methods with steps in different units.
+    Raises InputError for an option that no method uses, and for a method without a time, round or update limit.
     """
     methods = as_tuple("methods", methods, "['fed-raa', 'fedavg']")
     seeds = as_tuple("seeds", seeds, "range(3)")
@@ -82,7 +82,7 @@ def make_experiments(
                 hint="compare at equal --time, or give both --updates and --rounds",
             )
     check_schedules({str(template.method): template for template in templates})
-    # `model_dump` would turn components that are dataclasses into mappings.
+    # `dict` keeps components as objects. `model_dump` would turn them into mappings.
     return [Experiment(**dict(template) | {"seed": seed}) for template, seed in product(templates, seeds)]
 
 
@@ -97,8 +97,8 @@ def _refuse_without_effect(
     Args:
         shared: The settings that all methods share, by field.
         methods: The methods.
-        filled: The settings of each method after the terms were applied.
-        templates: The same settings without the options that the method does not have.
+        filled: The settings of each method.
+        templates: The settings of each method without the options that it does not have.
     """
     problem = f"it has no effect on {', '.join(map(str, methods))}"
     for field, value in shared.items():

@@ -13,8 +13,8 @@ from fedraa.config.sections import OutputOptions
 def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
     """Return the command `fedraa run ...` that reproduces a run.
 
-    It has the options that are not at their defaults and that change the run. If the run had objects that no option can
-    name, the result is a call of `fedraa.run` in Python with `...` for each object.
+    The command has the options that differ from their defaults and change the run. If the run had objects that no
+    option can name, the result is a Python call of `fedraa.run` instead. It has `...` in place of each object.
 
     Args:
         experiment: The experiment of the run.
@@ -40,7 +40,7 @@ def _can_be_typed(name: str, value: Any) -> bool:
 
 
 def _has_text(value: Any) -> bool:
-    """Return True if another process can make an equal value from a text."""
+    """Return True if a text can describe the value, so that another process can create it again."""
     if isinstance(value, Mapping):
         return False
     if isinstance(value, list):

@@ -33,7 +33,7 @@ FROM_SUMMARY = (
     "faults",
     "model_sha256",
 )
-# Totals that some runs lack.
+# Columns that only some runs have.
 OPTIONAL = ("energy",)
 PER_CELL = ("method", "seed", "directory", "note")
 

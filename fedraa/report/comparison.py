@@ -15,11 +15,11 @@ from fedraa.report.statistics import bounds_of, confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 
 Floats = npt.NDArray[np.float64]
-# Minimum number of seeds for an interval.
+# With fewer seeds, a plot shows their range instead of a confidence interval.
 FEWEST = 3
-# More dots would hide the line.
+# A line with more evaluations has no dots, because they would hide the line.
 MOST_MARKS = 60
-# If the longest line is this number of times as long as the shortest, the x axis is logarithmic.
+# The x axis is logarithmic if the longest line is at least LOG_FROM times as long as the shortest.
 LOG_FROM = 10
 
 
@@ -59,7 +59,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
         at, mean, low, high = mean_curve(group, x, y, log=log)
         axes.plot(at, mean, label=group.label, drawstyle="steps-post", **line_style(i))
         axes.fill_between(at, low, high, step="post", color=line_style(i)["color"], alpha=faint, linewidth=0)
-        # The last dot shows the end of each line, even if there is only one evaluation.
+        # The dot at the end makes a line visible that has only one evaluation.
         axes.plot(at[-1:], mean[-1:], color=line_style(i)["color"], marker="o", markersize=4)
         _mark_evaluations(axes, group, x, y, color=line_style(i)["color"])
     limit_axis_to_fractions(axes, *(run.evals[y] for run in runs_of(groups)))
@@ -81,7 +81,10 @@ def _last_place(group: Group, x: str) -> float:
 
 
 def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -> None:
-    """Draw a dot per evaluation of each seed, unless the dots would hide the line."""
+    """Draw a dot per evaluation of each seed.
+
+    A run with more than `MOST_MARKS` evaluations gets no dots, because they would hide the line.
+    """
     for run in group.runs:
         if len(run.evals) <= MOST_MARKS:
             axes.plot(run.evals[x], run.evals[y], color=color, marker=".", markersize=3, linestyle="", alpha=0.5)
@@ -90,14 +93,14 @@ def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -
 def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
     """Return x positions [K], the mean over seeds [K], and the lower and upper end of its band [K].
 
-    The value of a seed at a position is that of its last evaluation. The band is the 95 % interval, or the range of two
-    seeds. The line ends where the shortest run ends.
+    At each position, a seed has the value of its last evaluation. The band is the 95 % confidence interval. For two
+    seeds it is their range. The line ends with the shortest run.
 
     Args:
         group: The runs.
         x: The column of the horizontal axis.
         y: The column of the vertical axis.
-        log: True for a logarithmic horizontal axis, on which the line begins after 0.
+        log: True for a logarithmic horizontal axis, which has no position 0.
     """
     frames = [run.evals for run in group.runs]
     if log:

@@ -19,7 +19,7 @@ class Comparison(pd.DataFrame):
     A notebook shows it as paragraphs, a table of means per method, and a plot.
     """
 
-    # Pandas requires a class attribute that is a list.
+    # Pandas requires a list here. Ruff would require a tuple.
     _metadata = ["folder", "picture", "figure"]  # noqa: RUF012
     folder: Path
     picture: str
@@ -48,7 +48,7 @@ class Comparison(pd.DataFrame):
 
     @property
     def words(self) -> list[str]:
-        """Return paragraphs about the result; none for a single method."""
+        """Return paragraphs about the result; an empty list for a single method."""
         return describe_comparison(load_groups([self.folder]))
 
     def _repr_html_(self) -> str:

@@ -15,7 +15,7 @@ from fedraa.report.theme import limit_axis_to_fractions
 
 Floats = npt.NDArray[np.float64]
 
-# The palette of Okabe and Ito, which colour-blind readers can distinguish, without its yellow, which is too faint.
+# Colour-blind readers can distinguish the palette of Okabe and Ito. Its yellow is omitted, because it is too faint.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
 # Minimum distance of two labels, as a fraction of the axis.
@@ -33,8 +33,8 @@ def plot_curves(
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 
-    A dot is an evaluation of one seed. The line is the mean over seeds, and the band is their range. A run that ended
-    early keeps its last value.
+    A dot is an evaluation of one seed. The line is the mean over seeds. The band is the range of the seeds. A run that
+    ended early keeps its last value.
 
     Args:
         runs: The `evals` frames (columns t and `column`) of each method, one per seed.
@@ -76,7 +76,7 @@ def plot_curves(
 
 
 def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Write the name of every line at the right edge, without overlaps.
+    """Write the name of every line at the right edge, so that no names overlap.
 
     `ends` has the time, the value and the colour at the end of each line.
     """
@@ -116,7 +116,7 @@ def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> No
 
 
 def spread_labels(wanted: Floats, gap: float) -> Floats:
-    """Return positions in [0, 1] near the ascending `wanted` positions, at least `gap` apart."""
+    """Return positions in [0, 1] that are at least `gap` apart and near the ascending positions `wanted`."""
     placed = wanted.copy()
     ceiling = 1.0
     for i in reversed(range(len(placed))):

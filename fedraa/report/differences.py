@@ -24,7 +24,10 @@ def method_settings(method: Method) -> dict[str, str]:
 
 
 def flatten_description(name: str, value: object) -> dict[str, str]:
-    """Return a nested description as texts by dotted name. The text of a component is its kind."""
+    """Return the values of a nested description as texts, by dotted name.
+
+    A component has the name of its class as text.
+    """
     if not isinstance(value, Mapping):
         return {name: value_text(value)}
     flat = {name: str(value.get(KIND, ""))}
@@ -37,8 +40,8 @@ def flatten_description(name: str, value: object) -> dict[str, str]:
 def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.DataFrame:
     """Return a table of the settings that differ, with a row per setting and value.
 
-    The column `methods` lists the methods with this value. A setting is omitted if it has one value in several methods
-    and the other methods lack it, because it follows from the kinds of their components.
+    The column `methods` lists the methods with this value. Some settings exist only in certain classes of components.
+    Such a setting is omitted if all methods that have it have the same value.
 
     Args:
         experiments: Pairs of a method's name and an experiment. If a method's experiments differ in a setting, its row
@@ -63,12 +66,12 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
 
 
 def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:
-    """Return True if several methods have one value, and all other methods lack the setting."""
+    """Return True if several methods have the same value, and the other methods do not have the setting."""
     labels_with_value = [labels for values, labels in labels_by_values.items() if any(values)]
     return len(labels_with_value) == 1 and len(labels_with_value[0]) > 1
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a key that sorts in the order of `AXES`. A component's kind comes before its settings."""
+    """Return a key that sorts by the order of `AXES`, and each component before its settings."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

@@ -38,7 +38,7 @@ def jain_index(values: Floats) -> float | None:
 
 
 def last_results(run: Run) -> pd.DataFrame:
-    """Return the rows of the last evaluation in clients.csv; empty without the file."""
+    """Return the rows of the last evaluation in clients.csv; an empty table if the file does not exist."""
     if not run.history.has_clients:
         return pd.DataFrame()
     rows = run.history.clients
@@ -50,10 +50,7 @@ def last_results(run: Run) -> pd.DataFrame:
 
 
 def fairness_tables(groups: Sequence[Group]) -> list[Table]:
-    """Return a table with a row for each run that has clients.csv.
-
-    Returns no table if no run has the file.
-    """
+    """Return a table with a row for each run that has clients.csv; an empty list if no run has it."""
     main = groups[0].first.metric_spec.main
     metric = main.replace("_", " ")
     columns = (

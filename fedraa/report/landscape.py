@@ -42,7 +42,7 @@ class Surface:
 def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor, Tensor]:
     """Return a run's final model in evaluation mode, and random samples of its test data.
 
-    Raises ValueError for a run that its configuration does not define, for example with a custom model.
+    Raises ValueError if the configuration cannot recreate the run, for example because its model is custom.
     """
     objects = history.config.get("given")
     if objects:
@@ -58,7 +58,7 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
     try:
         with open_regular_file(history.directory / MODEL) as stream:
             module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
-    # PyTorch raises many types of errors for invalid bytes.
+    # For a damaged file, PyTorch raises errors of many types.
     except Exception:
         path = history.directory / MODEL
         problem = f"{path} does not hold the {history.experiment.model} of the run's configuration"
@@ -76,8 +76,8 @@ def measure_surface(
 ) -> Surface:
     """Return the loss on a square around the model, in two random directions.
 
-    Each filter (row of a weight) of a direction has the norm of the model's filter (Li et al. 2018, section 4). Biases
-    and normalisation layers do not change.
+    A filter is a row of a weight. Each filter of a direction is scaled to the norm of the same filter of the model (Li
+    et al. 2018, section 4). Biases and normalisation layers do not change.
 
     Args:
         module: The model in evaluation mode.
@@ -130,7 +130,7 @@ def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = R
 
 
 def _draw_direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a random direction whose filters have the norms of the model's filters."""
+    """Return a random direction. Each of its filters has the norm of the model's filter in the same place."""
     direction = {}
     for name, p in module.named_parameters():
         if p.ndim < 2:

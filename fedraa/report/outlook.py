@@ -8,7 +8,7 @@ from fedraa.report.runs import Run
 from fedraa.report.verdict import still_improves, untrained_fraction
 from fedraa.rundir.failures import describe_clients
 
-# A dry run (a simulation without training) of a larger run would take too long.
+# A larger run gets no prediction, because its dry run (a simulation without training) would take too long.
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
 # A time within this fraction of the predicted time counts as equal.
 CLOSE = 0.02
@@ -51,9 +51,9 @@ def _step_unit(run: Run) -> str:
 
 
 def _describe_time(run: Run) -> str:
-    """Compare the run's time and staleness with a dry run.
+    """Return sentences that compare the run's time and staleness with a dry run.
 
-    Without a dry run, compare the times of tasks with their costs.
+    If no dry run is possible, the sentences compare the tasks' times with their costs.
     """
     done = run.tasks[run.tasks["done"]]
     predicted = forecast_run(run)
@@ -77,15 +77,15 @@ def _describe_time(run: Run) -> str:
 
 
 def forecast_run(run: Run) -> Forecast | None:
-    """Return a dry run (a simulation without training) with the run's costs.
+    """Return a dry run of the run, a simulation with the same costs and without training.
 
-    Returns None for rounds, sampled submodels and custom components, because costs do not determine these runs.
+    Returns None if the costs do not determine the run: with rounds, sampled submodels or custom components.
     """
     steps = int(run.summary["steps"])
     schedule = run.config["method"]["schedule"]
     if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
         return None
-    # A selection depends on losses and durations, which a dry run does not have.
+    # Other rules select clients by losses and durations. A dry run does not have them.
     if schedule.get("next_client", "uniform") != "uniform":
         return None
     rules = Rules.read(run.directory)

@@ -14,7 +14,7 @@ Images = Mapping[str, Mapping[Theme, bytes]]
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page. The tables in `folded` open at a click."""
+    """A section of the page. The reader opens a table in `folded` with a click."""
 
     title: str
     text: str = ""
@@ -33,7 +33,7 @@ def render_page(title: str, text: str, sections: Sequence[Section], images: Imag
         text: The line below the title.
         sections: The sections.
         images: Every picture as SVG, by name and theme.
-        themes: One theme, or a light one and one for dark screens.
+        themes: One theme, or a light and a dark theme.
     """
     links = "".join(
         f'<a href="#{_section_anchor(i)}">{escape(section.title)}</a>' for i, section in enumerate(sections)
@@ -118,7 +118,7 @@ def _render_cell(cell: Cell, kind: str, column: str) -> str:
     value = "" if cell.value is None else str(cell.value)
     text = escape(cell.text)
     if isinstance(cell.value, str):
-        # The browser may break a long name after these characters.
+        # The browser may start a new line after a point or an underscore of a long name.
         text = text.replace(".", ".<wbr>").replace("_", "_<wbr>")
     else:
         # A number stays on one line with its unit. Its interval may move to the next line.

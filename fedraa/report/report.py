@@ -30,16 +30,16 @@ def report(
     landscape: bool = False,
     trust: bool = False,
 ) -> Path:
-    """Write the HTML page `out` about these runs, and return the folder beside it.
+    """Write the HTML page `out` about these runs, and return the folder with its tables and plots.
 
-    The folder `NAME_files` holds every table as CSV and LaTeX, and every plot as PDF.
+    The folder `NAME_files` is beside the page. It holds every table as CSV and LaTeX, and every plot as PDF.
 
     Args:
         runs: The run directories, or folders of them.
         out: The page.
         theme: The colours; `auto` follows the reader's screen.
-        landscape: True to load every model and its data for the loss landscape.
-        trust: True to import the code that a run directory names, if the loss landscape needs it.
+        landscape: True to add plots of the loss around every trained model. They need the data.
+        trust: True to allow the loss landscape to import custom code of a run.
 
     Raises ValueError for a directory that is not a run, has no evaluation yet, or is damaged.
     """

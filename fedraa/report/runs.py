@@ -1,4 +1,4 @@
-"""The runs of a report, in groups that differ only in seeds."""
+"""The runs of a report. The runs of a group differ only in their seeds."""
 
 import json
 import re
@@ -165,10 +165,10 @@ def runs_of(groups: Sequence[Group]) -> list[Run]:
 
 
 def _method_configuration(run: Run) -> str:
-    """Return the method's full configuration as text. Integers have the form of floats."""
+    """Return the method's full configuration as text, so that 1 and 1.0 have equal texts."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
-    # Automatic capacities depend on the fleet, which may depend on the seed.
+    # Automatic capacities may differ between seeds of one experiment, because the devices may differ.
     if run.options["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
     return json.dumps(_integers_to_floats(method), sort_keys=True)
@@ -189,7 +189,7 @@ def differing_options(runs: Sequence[Run]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: its method, and its differences from other runs of this method."""
+    """Return a label per run: its method, and the options in which it differs from other runs of this method."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
@@ -233,7 +233,10 @@ def value_text(value: object) -> str:
 
 
 def _find_runs(directory: Path) -> list[Path]:
-    """Return the runs in a folder. Return the folder itself if it is a run or has no runs."""
+    """Return the run directories in a folder.
+
+    Returns only the folder itself if it is a run directory, or if it contains no run.
+    """
     if (directory / CONFIG).is_file():
         return [directory]
     return sorted(path.parent for path in directory.glob(f"*/{CONFIG}")) or [directory]

@@ -34,7 +34,7 @@ COVERAGE = (
 
 
 def run_pictures(run: Run, name: str) -> list[Picture]:
-    """Return the plots for which the run has data. Their files' names begin with `name`."""
+    """Return the plots for which the run has data. Each plot's file name begins with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())

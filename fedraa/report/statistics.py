@@ -23,7 +23,7 @@ def mean_or_nan(values: Values) -> float:
 
 
 def half_width95(values: Values) -> float | None:
-    """Return half of the width of the mean's 95 % confidence interval, by Student's t.
+    """Return half of the width of the mean's 95 % confidence interval (Student's t).
 
     Returns None for fewer than two values, or if a value is not finite.
     """
@@ -47,8 +47,8 @@ def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED)
 def bounds_of(values: Values, better: str) -> tuple[float, float]:
     """Return the possible range of a metric, estimated from its values.
 
-    A metric with a negative value has no bounds. If more is better and no value exceeds 1, the range is 0 to 1. All
-    other metrics are at least 0.
+    If a value is negative, the range has no bounds. If `better` is max and no value exceeds 1, the range is 0 to 1.
+    Otherwise the range begins at 0 and has no upper bound.
     """
     finite = np.asarray(values, np.float64)
     finite = finite[np.isfinite(finite)]
@@ -60,9 +60,9 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
 
 
 def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
-    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`.
+    """Return the mean and its 95 % confidence interval as text, such as `0.91 [0.88, 0.93]`.
 
-    Without an interval, the text has only the mean.
+    The text is only the mean if the interval is not defined.
 
     Args:
         values: The values.

@@ -1,4 +1,4 @@
-"""Tables as sortable text for the page, as CSV for scripts and as LaTeX for papers."""
+"""The tables of a report: in the HTML page, as CSV and as LaTeX."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell: its text, and the `value` by which it is sorted. None comes last."""
+    """A table cell. Rows are sorted by `value`, and cells with the value None come last."""
 
     text: str
     value: float | str | None
@@ -135,7 +135,7 @@ def _format_in(unit: str) -> Callable[[float], str]:
 
 
 def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Metric]:
-    """Return the columns of the tables. Targets and sharpness appear only if a run has them."""
+    """Return the columns of the tables. A column for targets or sharpness exists only if a run has a value."""
 
     def summary_reader(name: str) -> Callable[[Run], float | None]:
         return lambda run: run.summary[name]
@@ -218,14 +218,14 @@ def _read_epsilon(run: Run) -> float | None:
 
 
 def _energy_columns(runs: Sequence[Run]) -> list[Metric]:
-    """Return the energy column if the devices of a run have watts; otherwise nothing."""
+    """Return the energy column if the devices of a run have watts; otherwise an empty list."""
     if not any("energy" in run.summary for run in runs):
         return []
     return [Metric("energy", "energy", lambda run: run.summary.get("energy"), _format_in("J"))]
 
 
 def _bad_client_columns(runs: Sequence[Run]) -> list[Metric]:
-    """Return columns for failed tasks and quarantined clients, if there are any."""
+    """Return columns for failed tasks and quarantined clients; an empty list if no run has one."""
     if not any(run.summary["dropped"] for run in runs):
         return []
     return [
@@ -235,7 +235,10 @@ def _bad_client_columns(runs: Sequence[Run]) -> list[Metric]:
 
 
 def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
-    """Return a table with one row per group: means over seeds, tested against the first group."""
+    """Return a table with one row per group.
+
+    A cell has the mean over seeds. An asterisk marks a significant difference from the first group.
+    """
     rows, lines = [], []
     base = _seed_values(groups[0], columns[0])
     for group in groups:
@@ -287,7 +290,8 @@ def _estimate_cell(
 ) -> Cell:
     """Return the cell of a metric's mean over seeds.
 
-    `values` has the seeds that report the metric, and `seeds` is the number of all seeds. `mark` adds an asterisk.
+    `values` has one value per seed that reports the metric. `seeds` is the number of all seeds. `mark` adds an
+    asterisk.
     """
     if len(values) < seeds and metric.name == "time_to_target":
         return Cell(f"reached in {len(values)} of {seeds}", None)
@@ -359,7 +363,7 @@ def configuration_tables(groups: Sequence[Group]) -> tuple[Table, Table]:
 def _settings_table(
     name: str, title: str, note: str, labels: Iterable[str], lines: Sequence[tuple[str, list[str]]]
 ) -> Table:
-    """Return a table of settings. A line has the name of a setting and its value in each column."""
+    """Return a table of settings. Each of the `lines` has the name of a setting and its value in each column."""
     columns = ("setting", *labels)
     texts = [[setting, *values] for setting, values in lines]
     rows = tuple(tuple(Cell(text, text) for text in row) for row in texts)
@@ -369,8 +373,8 @@ def _settings_table(
 def _flatten_config(run: Run) -> dict[str, str]:
     """Return the configuration of a run as texts by name.
 
-    It has the options, the method's settings under dotted names, the model's number of parameters, and the versions of
-    packages.
+    The result contains the options, the method's settings, the model's number of parameters, and the versions of
+    packages. Settings of the method have dotted names.
     """
     config = run.config
     flat = {name: value_text(value) for name, value in run.options.items() if name not in ("seed", "out", "quiet")}

@@ -13,15 +13,15 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Inches. This width fits half of a page of 1200 pixels, a whole page of 400 pixels, or a column on paper.
+# The width of a plot in inches. It fits half of a page of 1200 pixels, a page of 400 pixels, or a column on paper.
 WIDTH = 4.7
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
-# Characters in a row of a legend, and characters that an entry needs besides its label.
+# A row of a legend fits CHARACTERS characters. An entry needs KEY characters besides its label.
 CHARACTERS, KEY = 56, 6
-# The metadata field with the date, by file format. Without a date, equal plots have equal bytes.
+# The metadata field with the date, by file format. It stays empty, so that equal plots have equal bytes.
 DATES = {"svg": "Date", "pdf": "CreationDate"}
-# Rows of a legend that fit into a figure. Each further row makes the figure taller by ROW inches.
+# A legend of ROWS rows fits into a figure. Each further row makes the figure taller by ROW inches.
 ROWS, ROW = 2, 0.19
 
 
@@ -29,8 +29,8 @@ ROWS, ROW = 2, 0.19
 class Theme:
     """The colours of plots for a light or a dark background.
 
-    `palette` is the one of Okabe and Ito, which colour-blind readers can distinguish, without its yellow. A dark
-    background has lighter colours.
+    Colour-blind readers can distinguish `palette`, the palette of Okabe and Ito without its yellow. A dark theme has
+    lighter colours.
     """
 
     name: str
@@ -126,7 +126,7 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
             stream = io.BytesIO()
             figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
             rendered.append(stream.getvalue())
-            # The other formats must have the layout that was computed for the first.
+            # The next format must have the same layout, so it is not computed again.
             figure.set_layout_engine(None)
     return rendered
 
@@ -169,7 +169,7 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
         figure = axes.figure.get_figure(root=True)
         figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
-        # Matplotlib fills a legend by column. The new order looks filled by row.
+        # Matplotlib fills a legend column by column. This order of entries fills it row by row.
         handles=[*chain.from_iterable(handles[column::columns] for column in range(columns))],
         title=title,
         alignment="left",

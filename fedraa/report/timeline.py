@@ -13,11 +13,11 @@ from fedraa.report.theme import SEQUENTIAL, draw_legend, new_figure
 
 Floats = npt.NDArray[np.float64]
 
-# Maximum number of clients that a plot shows, each in its own lane (row).
+# A plot shows at most LANES clients. Each client has a lane, a row of the plot.
 LANES = 40
-# More tasks per lane would overlap.
+# A plot ends when half of its lanes have TASKS_PER_LANE tasks, because more tasks would overlap.
 TASKS_PER_LANE = 25
-# Maximum number of fragments that the palette can distinguish.
+# The palette has only FEW colours for fragments.
 FEW = 7
 
 
@@ -27,14 +27,14 @@ def select_clients(clients: int) -> npt.NDArray[np.int64]:
 
 
 def selection_note(run: Run) -> str:
-    """Return a sentence about the clients that a plot shows; empty if it shows all."""
+    """Return a sentence about the clients that a plot shows; an empty text if it shows all clients."""
     if run.clients <= LANES:
         return ""
     return f" {LANES} of {run.clients} clients are shown, at even distances."
 
 
 def window_end(run: Run) -> float:
-    """Return the time at which half of the lanes have `TASKS_PER_LANE` tasks."""
+    """Return the time at which the plot ends, when half of the lanes have `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(select_clients(run.clients)).fillna(run.end).median())

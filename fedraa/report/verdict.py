@@ -9,18 +9,18 @@ from fedraa.objectives import MetricSpec
 from fedraa.report.runs import Group, Run, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
-# Maximum number of groups behind the best one that a paragraph describes.
+# The paragraph about groups behind the best group describes at most MOST_BEHIND groups.
 MOST_BEHIND = 4
-# Smallest difference of idle fractions, and smallest ratio of FLOPs or traffic, that a paragraph mentions.
+# A paragraph mentions idle fractions that differ by more than IDLE_GAP, and amounts that differ by a factor of TIMES.
 IDLE_GAP, TIMES = 0.1, 1.5
-# Smallest difference in mean staleness, in versions, that a paragraph mentions.
+# A paragraph mentions mean staleness that differs by more than STALE_GAP versions.
 STALE_GAP = 1.0
-# A run still improves if more than this fraction of its gain came in the last fifth of its evaluations.
+# A run still improves if the last fifth of its evaluations brought more than this fraction of its whole gain.
 RISING = 0.01
 
 
 def describe_comparison(groups: Sequence[Group]) -> list[str]:
-    """Return paragraphs about several groups of runs; none for a single group."""
+    """Return paragraphs that compare groups of runs; an empty list for a single group."""
     if len(groups) < 2:
         return []
     ranking = Ranking.of(groups)
@@ -38,16 +38,17 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
 class Ranking:
     """Groups of runs from the best to the worst.
 
-    The order is by mean time to the target if every seed of at least one group reached the target. Groups with a seed
-    that did not reach it come last. Otherwise, or if the clocks of the runs differ, the order is by the main metric.
+    If all runs have the same clock and a group reached the target with all seeds, the order is by the mean time to the
+    target. A group with a seed that did not reach the target then comes last. In all other cases the order is by the
+    main metric.
 
     Attributes:
         groups: The groups in this order.
-        values: The values of each group's seeds: times to the target, or main metrics. The times are empty if a seed
-            did not reach the target.
+        values: The seeds' times to the target, or their main metrics, for each group. The times of a group are empty if
+            one of its seeds did not reach the target.
         by_time: True if the order is by time to the target.
-        at: The time at which metrics are compared, the end of the shortest run. None if the clocks of the runs differ;
-            each run is then compared at its own end.
+        at: The time at which metrics are compared, which is the end of the shortest run. None if the clocks of the runs
+            differ. Each run then has its last value.
     """
 
     groups: tuple[Group, ...]
@@ -73,7 +74,7 @@ class Ranking:
         return self.groups[0]
 
     def in_words(self) -> str:
-        """Return sentences that compare the first two groups, with the significance of the difference."""
+        """Return sentences about the first two groups and the significance of their difference."""
         if self.by_time:
             return self._compare_times_to_target()
         first, second = self.groups[0].label, self.groups[1].label
@@ -119,7 +120,7 @@ class Ranking:
         return min(map(len, self.values[:2])) < 2
 
     def _describe_noise(self) -> str:
-        """Return a sentence that states if the first two groups differ by more than noise."""
+        """Return a sentence that compares the difference of the first two groups with the noise between seeds."""
         if self.has_single_seed:
             return "A single seed does not show whether the difference is more than noise."
         p = welch_p_value(self.values[0], self.values[1])
@@ -138,7 +139,7 @@ def common_time(groups: Sequence[Group]) -> float | None:
 
 
 def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last evaluation up to the time `at`; None for the run's end."""
+    """Return the main metric of the last evaluation up to the time `at`; None stands for the end of the run."""
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
@@ -159,18 +160,18 @@ def _gain_sign(metric_spec: MetricSpec, metric: str) -> int:
 
 
 def _finite_or_inf(value: float) -> float:
-    """Replace a value that is not finite by infinity, which is sorted last."""
+    """Replace a value that is not finite by infinity, so that it is sorted last."""
     if np.isfinite(value):
         return value
     return np.inf
 
 
 def _describe_followers(ranking: Ranking) -> str:
-    """Return a paragraph about differences that may explain why other groups are behind the first."""
+    """Return a paragraph about the next groups: differences from the first group that may be the reason."""
     first = ranking.first
     sentences = []
     for group in ranking.groups[1 : 1 + MOST_BEHIND]:
-        notes = log_differences(group, first)
+        notes = describe_differences(group, first)
         if notes:
             sentences.append(f"{group.label}: {'; '.join(notes)}.")
     if not sentences:
@@ -178,8 +179,11 @@ def _describe_followers(ranking: Ranking) -> str:
     return f"Differences from {first.label} that may be the reason. {' '.join(sentences)}"
 
 
-def log_differences(group: Group, first: Group) -> list[str]:
-    """Return clauses about large differences in idle time, staleness, coverage, FLOPs and traffic."""
+def describe_differences(group: Group, first: Group) -> list[str]:
+    """Return a phrase per large difference, such as "its mean staleness was 9 versions".
+
+    The differences are those in idle time, staleness, coverage, FLOPs and traffic.
+    """
     notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
         notes.append("it ended before its first step")
@@ -276,7 +280,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 
 
 def still_improves(run: Run) -> bool:
-    """Return True if more than `RISING` of the run's gain came in the last fifth of its evaluations."""
+    """Return True if the last fifth of the evaluations brought more than `RISING` of the run's whole gain."""
     values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False

@@ -47,7 +47,7 @@ def _start_event(run: Run) -> RunStart:
 
 
 def _evaluation_rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:
-    """Yield the step, t, the seconds since the start, and the metrics of every evaluation."""
+    """Yield the step, the run's time, the real seconds since the start, and the metrics of every evaluation."""
     names = [name for name in run.evals.columns if name not in NO_METRICS]
     for row in run.evals.to_dict("records"):
         yield int(row["step"]), float(row["t"]), float(row["wall"]), {name: float(row[name]) for name in names}

@@ -1,4 +1,4 @@
-"""Write a file completely or not at all, even in a crash."""
+"""Write a file completely or not at all, even if the process crashes."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` when the block ends without an error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
-        # Opening a named pipe would wait for ever.
+        # If the file is a named pipe, opening it would wait forever.
         if partial.exists() and not partial.is_file():
             partial.unlink()
         with partial.open("wb") as stream:

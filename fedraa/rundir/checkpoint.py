@@ -1,4 +1,4 @@
-"""Checkpoints, which hold the whole state of a run without pickle.
+"""Checkpoints, which contain the whole state of a run. They are files without pickle.
 
 A file holds, in this order:
     a magic line
@@ -29,31 +29,31 @@ from fedraa.rundir.atomic_files import PARTIAL, hash_file, replace_file
 from fedraa.rundir.config_file import FORMAT, check_format
 
 MAGIC = b"fedraa checkpoint 1\n"
-# Bytes of the length in a file, and bytes of the digest.
+# In a file, the length of the JSON text takes 8 bytes, and the digest 32 bytes.
 LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
-# From this number of bytes on, a thread writes the checkpoint.
+# A thread writes a checkpoint of at least this size, while the run continues.
 MIN_THREAD_BYTES = 1 << 25
-# If the newest checkpoint is damaged, a run resumes from the second newest.
+# Two checkpoints are kept. If the newest is damaged, a run resumes from the other one.
 CHECKPOINTS_KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "the file is not a checkpoint"
 TORN = "the file is torn or changed: its checksum is wrong"
-# The key of the settings that must not change before a resume.
+# Under this key, the state has the settings of the run. A resumed run must have the same settings.
 ASKED = "experiment"
-# The key of the number of the file format.
+# Under this key, the state has the number of the file format.
 FORMAT_KEY = "format"
 
 
 def save_checkpoint(directory: Path, step: int, state: State) -> None:
-    """Write the state to `directory`/STEP.ckpt, and delete all but the `CHECKPOINTS_KEPT` newest files."""
+    """Write the state to `directory`/STEP.ckpt. Delete all files except the `CHECKPOINTS_KEPT` newest ones."""
     _store_checkpoint(directory, step, *_encode_state({FORMAT_KEY: FORMAT} | state))
 
 
 class Saver:
     """A writer of checkpoints.
 
-    A thread writes large checkpoints while the run continues. It writes a copy of all arrays that may change.
+    A thread writes large checkpoints while the run continues. The thread has a copy of all arrays that may change.
 
     Attributes:
         seconds: The seconds that writing the newest checkpoint took.
@@ -68,7 +68,7 @@ class Saver:
     def save(self, directory: Path, step: int, state: State) -> None:
         """Save the current state.
 
-        The error of the previous checkpoint, if the thread could not write it, is raised first.
+        If the thread could not write the previous checkpoint, this method raises the error.
 
         Args:
             directory: The folder of checkpoints.
@@ -86,7 +86,7 @@ class Saver:
         self._writing.start()
 
     def wait(self) -> None:
-        """Wait until the pending checkpoint is on the disk, or raise the error of writing it."""
+        """Wait until the thread has written the checkpoint. Raise the thread's error, if there was one."""
         if self._writing is not None:
             self._writing.join()
         error = self._error
@@ -99,7 +99,7 @@ class Saver:
         started = time.monotonic()
         try:
             _store_checkpoint(directory, step, text, arrays)
-        # `wait` raises the error in the thread of the run.
+        # Method `wait` raises this error in the thread of the run.
         except BaseException as error:
             self._error = error
         self.seconds = time.monotonic() - started
@@ -127,7 +127,7 @@ def load_latest(directory: Path, find_problem: Callable[[State], str | None]) ->
 
     Args:
         directory: The folder of checkpoints.
-        find_problem: Returns None if a state fits the log, otherwise a clause such as "it is ahead of the log".
+        find_problem: Returns None if a state fits the log, otherwise the problem, such as "it is ahead of the log".
 
     Returns:
         The state, or None if no checkpoint was ever written.
@@ -148,7 +148,7 @@ def load_latest(directory: Path, find_problem: Callable[[State], str | None]) ->
 class UsableCheckpoint:
     """The checkpoint to resume from.
 
-    `skipped` maps the name of each newer checkpoint to a clause about its problem.
+    `skipped` has the problem of each newer checkpoint that cannot be used, by the name of its file.
     """
 
     path: Path
@@ -165,7 +165,7 @@ def choose_checkpoint(
 
     Args:
         directory: The folder of checkpoints.
-        find_problem: Returns None if a state fits the log, otherwise a clause about the problem.
+        find_problem: Returns None if a state fits the log, otherwise the problem.
         read_state_of: Returns the state in a file.
     """
     problems: dict[str, str] = {}
@@ -237,7 +237,7 @@ def read_state(content: bytes) -> State:
 
 
 def read_head(path: Path) -> State:
-    """Return the state in a checkpoint without its arrays, which saves memory.
+    """Return the state in a checkpoint without its arrays. This needs less memory than `read_checkpoint`.
 
     Raises Damaged if the file has changed since it was written.
     """
@@ -276,7 +276,7 @@ def _encode_value(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a checkpoint cannot hold {short_text(value)}")
-    # The memory address identifies an array. Empty arrays have no address.
+    # Arrays with the same memory address, type and shape are stored once. Empty arrays have no memory.
     key: object = id(value)
     if value.size:
         key = (value.ctypes.data, value.dtype, value.shape, value.strides)
@@ -290,7 +290,7 @@ def _read_arrays(stream: BinaryIO, end: int) -> Iterator[npt.NDArray[Any]]:
 
 
 def _decode_tree(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
-    """Return the tree with each reference replaced by its array."""
+    """Return the tree, in which arrays replace the references `{"$array": i}`."""
     if isinstance(value, list):
         return [_decode_tree(item, arrays) for item in value]
     if isinstance(value, dict):

@@ -17,7 +17,7 @@ _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
 def write_seal(directory: Path, pending: Mapping[str, str]) -> None:
-    """Write the digests of the files. `pending` has the texts of files that are not yet written."""
+    """Write the digests of the files. `pending` has the texts of files that will be written later."""
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pending.items()}
     names = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
     digests |= {name: hash_file(directory / name).hexdigest() for name in names if name not in pending}

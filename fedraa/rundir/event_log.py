@@ -1,4 +1,4 @@
-"""The event log: append-only JSON lines, and the table of evaluations."""
+"""The event log, to which a run appends JSON lines, and the table of evaluations."""
 
 import json
 import math
@@ -23,10 +23,10 @@ _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
-    """The only writer of a run's events and evaluations. Every line is written at once.
+    """The object that writes a run's events and evaluations. It writes every line at once.
 
     Every event has `seq` (its number), `kind`, `t` (the time on the run's clock) and `wall` (real seconds since the
-    start without interruptions).
+    start). Interruptions of the run do not count in `wall`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class EventLog:
 
     @property
     def wall(self) -> float:
-        """Real seconds since the start, without interruptions."""
+        """Real seconds since the start. Interruptions of the run do not count."""
         return time.monotonic() - self._started
 
     def begin(self, metric_spec: MetricSpec | None = None) -> None:
@@ -86,7 +86,7 @@ class EventLog:
         }
 
     def restore(self, state: State) -> None:
-        """Cut the log back to the state of a checkpoint."""
+        """Remove the lines that were written after a checkpoint with this state."""
         for name, file in self._files.items():
             file.restore(state[name])
         self._seq = state["seq"]

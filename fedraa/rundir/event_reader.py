@@ -1,4 +1,4 @@
-"""Parse one line of a log, or all lines of a run."""
+"""Read the events in one line of a log, or in the whole log of a run."""
 
 import json
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Evaluations set these buffers, so they are not part of the frozen base.
+# These buffers are not part of the frozen base, because evaluations change them.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "observer_enabled")
 
 

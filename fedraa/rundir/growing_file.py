@@ -25,7 +25,7 @@ class GrowingFile:
         self._digest = hash_file(path)
 
     def append(self, line: bytes) -> None:
-        """Append the whole line, or raise Unwritable and append nothing."""
+        """Append the line. If it cannot be written completely, append nothing and raise Unwritable."""
         unwritten = memoryview(line)
         try:
             while unwritten:
@@ -41,7 +41,7 @@ class GrowingFile:
         self._digest.update(line)
 
     def restore(self, size: int) -> None:
-        """Cut the file back to its first `size` bytes."""
+        """Remove all bytes of the file after the first `size` bytes."""
         self.stream.truncate(size)
         self.size = size
         self._digest = hash_file(self.path, size)
@@ -52,9 +52,10 @@ class GrowingFile:
 
 
 def describe_damage(directory: Path, log: State) -> str | None:
-    """Return a clause about a checkpoint that does not fit the logs; None if it fits.
+    """Return the problem of a checkpoint that does not fit the logs, as a part of a sentence; None if it fits.
 
-    `log` is the state of the logs in the checkpoint. The logs must begin with the bytes that they had then.
+    `log` is the state of the logs in the checkpoint: their sizes and digests. The logs may have grown since then. Their
+    first bytes must be unchanged.
     """
     for name, file in LOGS.items():
         if name not in log:

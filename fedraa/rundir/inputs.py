@@ -1,4 +1,4 @@
-"""A run's inputs in config.json: classes, scaling, fitted transforms, and the form of a sample."""
+"""The description of a model's inputs in config.json: classes, scaling, fitted transforms, and shape of a sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
-# This key marks the JSON of a scaling.
+# A JSON object with this key describes a scaling.
 _NUMBERS = "mean"
-# Marks a transform in `Inputs.fitted` whose arguments do not hold its fitted values.
+# This entry of `Inputs.fitted` is for a transform that cannot be restored: its arguments do not hold its fitted values.
 NOT_RESTORABLE = "lost"
-# This key marks the JSON of a sample.
+# A JSON object with this key describes a sample.
 _SHAPE = "shape"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A run's inputs without its data.
+    """The form of a model's inputs, without the data.
 
     Attributes:
         classes: The number of classes.
@@ -42,7 +42,7 @@ class Inputs:
     fitted: tuple[Any, ...]
 
     def restore_transforms(self, transforms: Transforms) -> Transforms:
-        """Return the transforms that are not random, with the values that the run fitted."""
+        """Return the transforms that are not random. They have the values that the run fitted to its data."""
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
             raise InputError(

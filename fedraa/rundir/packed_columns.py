@@ -1,4 +1,4 @@
-"""Columns of config.json with an entry per client: lists, or compressed bytes for very many clients."""
+"""Columns of config.json with an entry per client. Columns of very many clients are compressed."""
 
 import base64
 import zlib
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedraa.errors import InputError
 
-# A list of a million entries would take most of config.json.
+# Longer lists are compressed. A list of a million entries would take most of config.json.
 MAX_LIST_ENTRIES = 10_000
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]

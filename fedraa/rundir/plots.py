@@ -13,10 +13,10 @@ from fedraa.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-# Pixels of the small curve.
+# Size of the small curve in pixels.
 WIDTH, HEIGHT = 320, 90
 BLUE = "#0072B2"
-# A curve with more evaluations has no dots.
+# A curve has a dot per evaluation if it has at most this number of evaluations.
 MAX_DOTS = 30
 
 

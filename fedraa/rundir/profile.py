@@ -77,8 +77,8 @@ class RunTimes:
 def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
     """Return a finished run's real time as rows (server or workers, work, seconds, fraction).
 
-    In a row `other`, a worker is idle, transfers data, or starts. With the engine `local`, the server waits while it
-    trains.
+    The work `other` of workers is the time in which they are idle, transfer data, or start. With the engine `local`,
+    training in this process counts as waiting of the server.
     """
     path = directory / PROFILE
     if not path.is_file():

@@ -12,10 +12,10 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
-# A run creates these files before its first event. They are empty at first.
+# A run creates these empty files before its first event.
 STARTED = (EVENTS, EVALS, CLIENTS)
-# Number of failures to create a directory after which the error is raised. A single failure may come from another
-# process, which reserved and removed the directory at this moment.
+# `reserve_directory` tries MAX_ATTEMPTS times to make a directory, and then raises the error. One failure is not
+# enough: another process may have made and removed the same directory at this moment.
 MAX_ATTEMPTS = 3
 
 
@@ -70,7 +70,7 @@ class ReservedDirectory:
     def _make_directories(self) -> None:
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
-            # A directory that another process has just made must not be removed.
+            # If another process has just made the directory, this object must not remove it later.
             with suppress(FileExistsError):
                 path.mkdir()
                 self._made.insert(0, path)
@@ -88,7 +88,7 @@ class ReservedDirectory:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             is_new = False
-            # Without O_NONBLOCK, opening a named pipe would wait for ever.
+            # If the file is a named pipe, opening it without O_NONBLOCK would wait forever.
             lock = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,7 +144,7 @@ def _reserve_first_free(names: Callable[[int], Path]) -> ReservedDirectory:
             if not os.path.lexists(directory):
                 return ReservedDirectory(directory)
         except ValueError:
-            # The directory cannot be made, or another process reserved and released it meanwhile.
+            # The directory cannot be made, or another process has just made and removed it.
             if not os.path.lexists(directory):
                 failures += 1
                 if failures == MAX_ATTEMPTS:

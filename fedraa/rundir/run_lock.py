@@ -60,7 +60,7 @@ def is_written(log: Path) -> bool:
 
 
 def interrupt_run(directory: Path, log: Path) -> None:
-    """Send SIGTERM to the process of a run, which then writes a checkpoint and ends.
+    """Send SIGTERM to the process of a run. The process then writes a checkpoint and ends.
 
     Raises InputError if no such process runs on this machine.
     """
@@ -85,7 +85,8 @@ def lock_directory(directory: Path, doing: str) -> Iterator[None]:
 
     Args:
         directory: The directory, which is made if it does not exist.
-        doing: The work. The error of another process that wants the lock names it.
+        doing: The work of this process, such as "running this study". If another process wants the lock, its error
+            contains this text.
 
     Raises:
         InputError: Another process holds the lock, or the directory cannot be written.

@@ -70,7 +70,7 @@ def read_status(directory: Path) -> Status:
 
 
 def read_statuses(directory: Path) -> list[Status]:
-    """Return the status of all runs in a folder. The state of an unreadable run is the error."""
+    """Return the status of all runs in a folder. If a run cannot be read, its state is the error."""
     rows = []
     for path in runs_below(directory):
         try:

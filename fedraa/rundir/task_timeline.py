@@ -17,7 +17,7 @@ from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-# The timeline removes older faults and drops.
+# A timeline keeps only this number of the newest faults and drops.
 MAX_FAILURES = 200
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
@@ -69,7 +69,7 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
-        # Indices of the committed and lost tasks, whose traffic `bytes_until` adds.
+        # The indices of the committed and lost tasks. `bytes_until` adds their traffic.
         self.with_traffic = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
@@ -77,7 +77,7 @@ class TaskTimeline:
         # The total time of all finished tasks, and the sum of the start times of all tasks in flight.
         self._busy = 0.0
         self._starts = 0.0
-        # The index in the columns of each task in flight, by its number.
+        # By the number of a running task: its index in the columns.
         self._in_flight: dict[int, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:

@@ -64,7 +64,7 @@ def load_trained(
 def _refuse_foreign(
     directory: Path, problem: ProblemOptions, *, model: object, transforms: Sequence[object] | None, trust: bool
 ) -> None:
-    """Raise InputError for code that cannot be imported or is not trusted."""
+    """Raise InputError if the run needs user code that cannot be imported or that the caller does not trust."""
     written = problem.model_dump(mode="json", include={"model", "transforms"})
     objects = {"model": model, "transforms": transforms}
     foreign: set[str] = set()
@@ -91,7 +91,7 @@ def _make_module(problem: ProblemOptions, inputs: Inputs, model: object, *, seed
     """Return a copy of the user's model, or the named model of the experiment."""
     if isinstance(model, nn.Module):
         return deepcopy(unwrap_module(model))
-    # `hidden` and `dropout` apply only to the named model of the experiment.
+    # The options `hidden` and `dropout` have no effect on a model of the user.
     hidden = ProblemOptions.model_fields["hidden"].default
     dropout = 0.0
     if model is None or model == problem.model:

@@ -192,8 +192,8 @@ class RoundServer(Stateful):
             fragment=fragment,
             path_length=self.task_table.path_length(task, update.steps),
         )
-        # These calls may only register functions of the delta. `run_joined` then computes the delta once and passes it,
-        # chunk by chunk, to all of them.
+        # These calls do not compute the delta yet. They register functions of it. `run_joined` then computes the delta
+        # once and passes it, chunk by chunk, to all of these functions.
         with convert_errors("auxiliary", self._auxiliary):
             self._auxiliary.receive(contribution, assignment, update)
         with convert_errors("submodel", self._sampler):

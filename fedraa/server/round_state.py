@@ -48,8 +48,8 @@ class RoundState(Stateful):
 
     Attributes:
         keeps: A description of the state at the server, for messages about memory.
-        refuses: Settings of local training that are incompatible with the method, with the reasons. The keys are the
-            same as in `check_terms` in composition/compatibility.py.
+        refuses: Maps each option that breaks the method's mathematics to the reason. `_check_refused` in
+            composition/compatibility.py lists the possible options.
         reads_deltas: True if `receive` reads the deltas of clients.
         momentum: True if the server sends a momentum that clients may blend into their gradients.
         corrects: True if deltas are corrected by the state of each client.
@@ -78,7 +78,11 @@ class RoundState(Stateful):
         """Allocate the state."""
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
-        """Return the buffers that the client's task carries besides the parameters."""
+        """Return the buffers that the client's task carries besides the parameters, by name.
+
+        A buffer with a value per parameter has the shape [k] of the submodel. `assignment.submodel.take(vector)` cuts
+        it from a vector [d].
+        """
         return {}
 
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:

@@ -1,1 +1,1 @@
-"""Tuning: a search for the best values of each method on validation data. All methods have equally many trials."""
+"""Tuning: a search for the best values of each method on validation data, with equal numbers of trials."""

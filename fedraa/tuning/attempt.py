@@ -1,4 +1,4 @@
-"""One trial of a tuning: a run that is evaluated on validation data, and that stops early if it is hopeless."""
+"""One trial of a tuning: a run that is evaluated on validation data. It stops early if its metric is bad."""
 
 import math
 import shutil
@@ -26,7 +26,7 @@ TENTHS = 10
 
 @dataclass(frozen=True)
 class Attempt:
-    """A planned trial: its experiment with the directory, and the finished trials for comparison.
+    """A planned trial: its experiment, and the finished trials with which it is compared.
 
     `model` and `dataset` are objects that replace those of the experiment.
     """
@@ -44,7 +44,7 @@ class Attempt:
 class TrialRecorder(Callback):
     """A callback that records the metric at every tenth of the budget, and the time to the target.
 
-    It ends the run if the metric is not finite, or if `Judge` finds the trial hopeless.
+    It ends the run if the metric is not finite, or if `Judge.hopeless` is true.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -72,7 +72,7 @@ class TrialRecorder(Callback):
         return self.hopeless
 
     def _record_target(self, t: float) -> None:
-        """Record the time to the target, and fill the rest of the curve, which later trials need."""
+        """Record the time to the target. Extend the curve to the whole budget, because later trials compare with it."""
         if self.reached is not None:
             return
         self.reached = t
@@ -93,15 +93,15 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
         share = step / limits.steps
     if limits.time:
         share = max(share, t / limits.time)
-    # The small number compensates for rounding errors.
+    # Without the small number, a rounding error could give one tenth too few.
     return int(TENTHS * share + 1e-9)
 
 
 def run_attempt(planned: Attempt) -> Trial:
-    """Run the trial and return its result. Unusable values or data give a failed trial."""
+    """Run the trial and return its result. If its values or data cannot be used, the result has the state `failed`."""
     experiment = planned.experiment
     assert experiment.out is not None
-    # The directory still exists if the tuning was killed during this trial.
+    # If an earlier process was killed during this trial, the directory exists.
     shutil.rmtree(experiment.out, ignore_errors=True)
     started = time.monotonic()
     watch = TrialRecorder(Judge(planned.ended, planned.better))
@@ -116,7 +116,7 @@ def run_attempt(planned: Attempt) -> Trial:
 
 
 def attempt_elsewhere(planned: Attempt) -> Trial:
-    """Run the trial in a temporary folder, because a cluster's node cannot access the tuning's directory."""
+    """Run the trial in a temporary folder of a cluster's node, which cannot access the tuning's directory."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
         return run_attempt(replace(planned, experiment=experiment))
@@ -134,9 +134,9 @@ def _make_trial(planned: Attempt, watch: TrialRecorder, failure: str, seconds: f
 
 
 def find_repeated(planned: Attempt, ended: Sequence[Trial]) -> Trial | None:
-    """Return the result of an earlier trial with the same values, under the new number.
+    """Return the result of an earlier trial with the same values, with the number of the new trial.
 
-    Equal values and seeds give equal results.
+    A second run with the same values and seed would have the same result.
     """
     for trial in ended:
         if dict(trial.values) == dict(planned.values):

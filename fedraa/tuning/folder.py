@@ -1,4 +1,4 @@
-"""The directory of a tuning, which only one process at a time may use."""
+"""The directory of a tuning. Only one process at a time may use it."""
 
 import json
 import os
@@ -17,8 +17,8 @@ PLAN = "tune.json"
 def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[Path]:
     """Reserve `directory` for this process in the block.
 
-    An interrupted tuning with the plan `described` continues. Raises InputError if the directory has another tuning, or
-    another process uses it.
+    If the directory has an interrupted tuning with the plan `described`, this tuning continues. Raises InputError if
+    the directory has another tuning, or if another process uses it.
     """
     plan = directory / PLAN
     text = json_text(described)

@@ -1,4 +1,4 @@
-"""The journal of finished trials on the disk, from which an interrupted tuning continues."""
+"""The journal: a file with all finished trials. An interrupted tuning continues from it."""
 
 import json
 import os
@@ -18,7 +18,7 @@ class Trial:
         method: The name of the method.
         number: The index of the trial.
         values: The values of the tuned fields.
-        state: `done`, `failed`, or `stopped` because the trial was hopeless.
+        state: `done`, `failed`, or `stopped` (early, because the metric was bad).
         value: The final metric on validation data; None unless the trial is `done`.
         curve: The metric by the number of passed tenths of the budget, as text.
         why: The reason of a failure, otherwise empty.
@@ -40,7 +40,7 @@ class Trial:
 
 
 class Journal:
-    """The journal in a directory. A line that a killed process left incomplete is removed."""
+    """The journal in a directory. Opening it removes an incomplete line, which a killed process has left."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL

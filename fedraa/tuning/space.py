@@ -18,17 +18,17 @@ OF_EVERY_METHOD = {"lr", "lr_schedule", "batch_size", "local_epochs", "local_ste
 # Dotted paths, such as local.sam_rho, can also be tuned.
 TUNABLE = {*SHORTCUTS, *OF_EVERY_METHOD} - {"updates", "rounds"}
 TAKES = "LOW:HIGH, LOW:HIGH:log, or values with commas between them"
-# This fraction of a range at each end counts as the edge.
+# A value is at an edge of a range if its distance from the end is at most this fraction of the range.
 EDGE = 0.05
-# The significant digits of a value from a range.
+# Values from a range have this number of significant digits.
 DIGITS = 3
-# Matches a number in a text, but not digits inside a name.
+# Matches a number in a text. Digits in a name do not match.
 _NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])")
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, or only integers if `whole`. Draws are log-uniform if `log`."""
+    """The numbers from `low` to `high`, or only the integers if `whole`. Random values are log-uniform if `log`."""
 
     low: float
     high: float
@@ -79,7 +79,7 @@ class Range:
 class Choices:
     """A list of values.
 
-    Numbers are sorted, and texts that differ only in one number, such as auto:5 and auto:10.
+    Numbers are sorted. Texts that differ only in one number, such as auto:5 and auto:10, are sorted by this number.
     """
 
     values: tuple[Value, ...]
@@ -109,7 +109,7 @@ class Choices:
         if family is None:
             return self
         numbers, make = family
-        # `near` is the neighbour of `last`, the value at this end.
+        # `last` is the value at this end, and `near` is the value beside it.
         near, last = numbers[-2:]
         if side < 0:
             last, near = numbers[:2]
@@ -146,7 +146,7 @@ def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[floa
     at = differ[0]
     first = parts[0]
     numbers = [read_literal(texts[at]) for texts in parts]
-    # Texts such as 007 do not count as numbers.
+    # A text such as 007 does not count as a number, because the number 7 has a different text.
     if any(isinstance(number, str) for number in numbers):
         return None
     return numbers, lambda number: "".join([*first[:at], str(number), *first[at + 1 :]])
@@ -234,7 +234,7 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
         raise _wrong_values(name, values, problem="LOW must be below HIGH")
     if log and low <= 0:
         raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
-    # The type of a dotted path depends on the method, so it is checked later.
+    # The type of a dotted path is not known here, because it depends on the method. It is checked later.
     types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
         raise _wrong_values(
@@ -257,7 +257,7 @@ def _wrong_values(name: str, values: object, *, problem: str = "", expected: str
 
 
 def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
-    """Return choices, in ascending order if they are ordered."""
+    """Return choices. Numbers, and texts that differ only in one number, are sorted in ascending order."""
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
     choices = [tuple(value) if isinstance(value, list) else value for value in choices]

@@ -1,7 +1,7 @@
-"""The choice of values for trials by Optuna's sampler, and early stopping by its pruner.
+"""Optuna's sampler chooses the values of trials, and Optuna's pruner stops bad trials early.
 
-No state of Optuna is stored. A result depends only on the seed, the trial's number and the finished trials, so an
-interrupted tuning can continue.
+No state of Optuna is stored. A result depends only on the seed, the trial's number and the finished trials. Therefore
+an interrupted tuning can continue.
 """
 
 import math
@@ -16,11 +16,11 @@ from fedraa.tuning.space import Choices, Parameter, Space, Value
 Direction = Literal["max", "min"]
 # Each method begins with this number of random trials.
 RANDOM_TRIALS = 4
-# A trial may be stopped only if this number of trials has finished.
+# No trial is stopped early before this number of trials has finished.
 MIN_TRIALS_TO_STOP = 4
-# A trial may be stopped only after this number of tenths of the budget.
+# No trial is stopped before it has used this number of tenths of the budget.
 FIRST_TENTH_TO_STOP = 3
-# At most this number of suggestions is tried until no earlier trial had the values.
+# If an earlier trial had the suggested values, Optuna suggests again, at most this number of times.
 MAX_SUGGESTIONS = 20
 
 
@@ -36,7 +36,7 @@ def check_optuna() -> None:
 
 
 def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
-    """Return the values of a trial. They repeat an earlier trial only after `MAX_SUGGESTIONS` suggestions.
+    """Return the values of a trial. They differ from those of earlier trials, if `MAX_SUGGESTIONS` suggestions suffice.
 
     Args:
         space: The search space.
@@ -56,7 +56,7 @@ def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int,
 
 
 class Judge:
-    """A comparison of a running trial with the median of finished trials at the same budget."""
+    """A comparison of a running trial with finished trials after the same fraction of the budget."""
 
     def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
         import optuna
@@ -69,13 +69,16 @@ class Judge:
         self._trial = self._study.ask()
 
     def hopeless(self, tenth: int, value: float) -> bool:
-        """Record the metric after `tenth` tenths of the budget. Return True if it is worse than the median."""
+        """Record the metric after `tenth` tenths of the budget.
+
+        Return True if the metric is worse than the median of finished trials, so that the trial should stop.
+        """
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study of the finished trials in this space, with their ranks by `trial_merit`."""
+    """Return an Optuna study that contains the finished trials. Their values are ranks by `trial_merit`."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
@@ -122,14 +125,14 @@ def _make_distribution(parameter: Parameter) -> Any:
 
 
 def _decode_value(parameter: Parameter, suggested: Any) -> Value:
-    """Return the value for a suggestion of Optuna, which is an index if there are choices."""
+    """Return the value for a suggestion of Optuna. If the field has choices, the suggestion is an index."""
     if isinstance(parameter, Choices):
         return parameter.values[suggested]
     return parameter.rounded(suggested)
 
 
 def _encode_value(parameter: Parameter, value: Value) -> Any:
-    """Return Optuna's suggestion for a value, which is an index if there are choices."""
+    """Return a value in Optuna's form. If the field has choices, this is an index."""
     if isinstance(parameter, Choices):
         return parameter.values.index(value)
     return value
@@ -146,7 +149,7 @@ def _optuna_direction(better: Direction) -> Literal["minimize", "maximize"]:
 
 
 def trial_merit(trial: Trial, better: Direction) -> tuple[float, float]:
-    """Return a sort key that is larger for better trials: by time to the target, then by final metric."""
+    """Return a sort key that is larger for better trials: first by time to the target, then by final metric."""
     assert trial.value is not None
     earliness = -math.inf
     if trial.reached is not None:

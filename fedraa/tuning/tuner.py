@@ -1,4 +1,4 @@
-"""The tuner, which runs equally many trials for each method and evaluates them on validation data."""
+"""The tuner. It runs the same number of trials for each method, and evaluates them on validation data."""
 
 import math
 import time
@@ -39,7 +39,7 @@ from fedraa.tuning.work import OpenNodes, refuse_unsendable, run_trials
 
 # The default fraction of every client's training samples for validation.
 VALIDATION = 0.1
-# Trials after this fraction are in a wider space if the best earlier trial is at an edge of the space.
+# After this fraction of the trials, the space becomes wider if the best trial is at an edge of the space.
 FIRST_FRACTION = 2 / 3
 TUNED = "tuned.toml"
 OnTrial = Callable[[Trial, int, int, float], None]
@@ -54,7 +54,7 @@ class Tuned:
         file: The file for `--terms tuned`.
         terms: The best values of each method.
         table: A row for every trial.
-        at_edge: For each method, the fields with the best value at the edge of even the widened space.
+        at_edge: For each method, the fields whose best value is at an edge of the widened space.
         best: For each method, the number of its best trial.
         untrained: For each method, the number of trials that ended before their first update.
     """
@@ -310,7 +310,7 @@ def _known_parameters(method: object, space: Space) -> dict[str, Parameter]:
 
 def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
     fields = dict(experiment)
-    # Local steps exclude local epochs.
+    # An experiment cannot have both local steps and local epochs.
     if "local_steps" in values:
         fields["local_epochs"] = None
     return Experiment(**fields | split_paths(values, experiment.override))
@@ -319,7 +319,7 @@ def _replace_values(experiment: Experiment, values: Mapping[str, object]) -> Exp
 def _run_unfinished(
     plan: _Plan, folder: Path, journal: Journal, jobs: int, open_nodes: OpenNodes | None, ended: OnTrial | None
 ) -> None:
-    """Run the unfinished trials, first in the original spaces, then in the wider spaces."""
+    """Run the unfinished trials: first those in the original spaces, then those in the wider spaces."""
     total = plan.trials * len(plan.experiments)
     before = len(journal.trials)
     started = time.monotonic()

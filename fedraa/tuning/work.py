@@ -21,7 +21,8 @@ from fedraa.tuning.suggest import check_optuna
 Plan = Callable[[str, int], Attempt]
 Which = tuple[str, int]
 Start = Callable[[Attempt], Future[Trial]]
-# A function that opens the nodes of a cluster. The context yields a function that calls another function on a node.
+# The type of a function that opens the nodes of a cluster. Its context manager yields a function `submit`, which calls
+# another function on a node.
 OpenNodes = Callable[[], AbstractContextManager[Callable[..., Future[Any]]]]
 
 
@@ -32,7 +33,7 @@ def run_trials(
     jobs: int,
     open_nodes: OpenNodes | None,
 ) -> Iterator[Trial]:
-    """Run these trials and yield their results. A trial is planned when it starts, and recorded when it ends.
+    """Run trials and yield their results. A trial gets its values when it starts, and is recorded when it ends.
 
     Args:
         left: The method and number of each trial.
@@ -99,7 +100,7 @@ def _trial_processes(jobs: int) -> Iterator[Start]:
             yield lambda planned: executor.submit(run_attempt, planned)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
-            # After a SIGTERM to only this process, its child processes still run.
+            # A SIGTERM to this process does not end its child processes.
             for process in set(multiprocessing.active_children()) - earlier:
                 process.terminate()
             raise
@@ -130,7 +131,7 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
 
 
 def _prepare_process() -> None:
-    """Make a process silent about Optuna, and end it when the tuning ends."""
+    """Hide Optuna's messages in this process. Let the process end when the tuning ends."""
     check_optuna()
     parent = multiprocessing.parent_process()
     assert parent is not None

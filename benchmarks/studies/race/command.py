@@ -23,10 +23,11 @@ SEEDS = (0, 1, 2, 3, 4)
 
 
 def run_race(options: RunOptions) -> None:
-    """Execute the study's missing runs, and write a setting's page after each part of its runs.
+    """Execute the runs of the study that are missing, and write the pages.
 
     The option `tuned` names a file of tuned values from an earlier study. Methods in this file are not tuned again. The
-    option `extend` names a folder of an earlier study's pages. Their runs are not repeated, but shown again.
+    option `extend` names the folder of an earlier study. The pages also show the runs of the earlier study, which are
+    not repeated.
     """
     settings, entrants, parts = _select_by_options(options)
     data_dir = options.data_dir and options.data_dir.absolute()
@@ -119,7 +120,7 @@ def _check_tuned_values(race: Race, option: str) -> None:
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
-    """Raise InputError if the new page would lose a recorded run."""
+    """Raise InputError if the new page would not contain a recorded run."""
     lost = sorted({run.seed for run in race.recorded} - set(race.seeds))
     if lost:
         raise InputError(

@@ -17,7 +17,7 @@ WITHIN_NOISE = "within the noise"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The times of Fed-Quilt with its defaults and of the best other tuned method, in one setting.
+    """The times to the last target of Fed-Quilt (not tuned) and of the best other method (tuned), in one setting.
 
     Attributes:
         setting: The setting.
@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the geometric mean of rival time / our time; None for fewer than two seeds."""
+        """The 95 % interval of the geometric mean of (rival time / our time); None for fewer than two seeds."""
         half = half_width95(self.log_ratios)
         if half is None:
             return None
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def faster(self) -> str:
-        """The name of the faster method, or WITHIN_NOISE if the interval of the time ratio contains 1."""
+        """The name of the faster method, or WITHIN_NOISE if `interval` contains 1, the ratio of equal times."""
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return WITHIN_NOISE
         return OURS if self.interval[0] > 1 else self.rival
@@ -65,7 +65,7 @@ class Comparison:
 def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:
     """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method.
 
-    Return None if either has no runs.
+    Returns None if Fed-Quilt or all other methods have no runs.
 
     Args:
         setting: The setting.
@@ -83,7 +83,7 @@ def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison |
 
 
 def _rank_key(setting: Setting, runs: Sequence[Measured]) -> tuple[int, float]:
-    """Return a sort key: the number of runs that missed the target, then the mean time of the others."""
+    """Return a sort key: the number of runs that missed the target, then the mean time of the runs that reached it."""
     times = list(_times_by_seed(setting, runs).values())
     reached = [time for time in times if math.isfinite(time)]
     return len(times) - len(reached), mean_or_nan(reached) if reached else math.inf
@@ -94,7 +94,7 @@ def _times_by_seed(setting: Setting, runs: Sequence[Measured]) -> dict[int, floa
 
 
 def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
-    """Return the mean final accuracy of long runs by method: Fed-Quilt untuned, the others tuned."""
+    """Return the mean final accuracy of long runs by method. Fed-Quilt is untuned, and other methods are tuned."""
     endings = group_by_entrant(runs, "long")
     endings.pop(OURS, None)
     endings |= {name: of_name for name, of_name in group_by_entrant(runs, "long-untuned").items() if name == OURS}
@@ -115,7 +115,7 @@ def format_times(times: Mapping[int, float], setting: Setting) -> str:
 def format_ratio(comparison: Comparison) -> str:
     """Return the mean of rival time / our time with its interval.
 
-    The text begins with `<` or `>` if a run missed the target, because the ratio is then a bound.
+    If a run missed the target, its time is unknown. The text then begins with `<` or `>`, because the ratio is a bound.
     """
     bound = ""
     if any(map(math.isinf, comparison.our_times.values())):

@@ -24,10 +24,10 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method to compare, or LIMIT: centralised SGD as the upper bound.
+    """A method to compare. The entrant LIMIT is not a method but centralised SGD, the upper bound.
 
     `knobs` has the values to try for hyperparameters other than learning rate and task length. NAME-lent is the method
-    NAME with the result of `lendable_settings`.
+    NAME with additional settings of Fed-Quilt, the result of `lendable_settings`.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Entrant:
 
 
 def _scale_values(values: object, setting: Setting) -> object:
-    """Convert a Growth or EveryArrival to the setting's values; return other values unchanged."""
+    """Return the values of a Growth or EveryArrival in this setting. Other values stay unchanged."""
     if isinstance(values, Growth | EveryArrival):
         return values.of(setting)
     return values
@@ -111,7 +111,7 @@ _ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 FIRST: tuple[Entrant, ...] = (
-    # Six fragments reached low accuracies sooner, but ended below FedAvg.
+    # Six fragments are not tried. They reached low accuracies sooner, and ended below FedAvg.
     Entrant(OURS, {"ratios": [_even_ratios(2), _even_ratios(3), _even_ratios(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
@@ -146,7 +146,8 @@ LATER: tuple[Entrant, ...] = (
     Entrant("delta-sgd", {"server_lr": _STEP}),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
-# These runs show how much of Fed-Quilt's speed its lendable settings explain. Only `--methods` selects them.
+# Runs of these entrants show how much of Fed-Quilt's speed comes from settings that other methods can also have. They
+# run only if `--methods` names them.
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }
@@ -154,7 +155,7 @@ KNOWN = ENTRANTS | LENT_TO
 
 
 def lendable_settings(setting: Setting) -> dict[str, float]:
-    """Return Fed-Quilt's settings that any method can have: clipping, calibrated logits, Polyak mean."""
+    """Return the settings of Fed-Quilt that every method can have: clipping, calibrated logits, Polyak mean."""
     method = _resolve_method(OURS, setting)
     return {
         "clip": method.local.clip,

@@ -1,4 +1,4 @@
-"""Generated tables of numbers and words with unequal classes. A random network determines the labels."""
+"""Three data sets of generated tables with classes of unequal size. A random network determines the labels."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fedraa.data.sources.federated_dataset import FederatedDataset
 
 NUMBERS = 8
-# The number of different words in each column of words.
+# The tables have three columns of words. Each number is how many different words a column has.
 WORDS = (4, 6, 10)
 TEACHER_UNITS = 4
 TEST_ROWS = 3_000
@@ -31,7 +31,7 @@ def many(data_dir: Path | None) -> FederatedDataset:
 
 
 def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -> FederatedDataset:
-    """Return a table with columns of numbers and one-hot encoded words."""
+    """Return a table with columns of numbers and columns of words (one-hot encoded)."""
     rng = np.random.default_rng(seed)
     total = rows + TEST_ROWS
     columns: list[npt.NDArray[Any]] = [rng.normal(size=(total, NUMBERS))]
@@ -46,7 +46,7 @@ def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -
 
 
 def _label_rows(x: npt.NDArray[Any], shares: tuple[float, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Sort the rows by a random network's output, and cut them into classes with these fractions."""
+    """Return labels. The rows are sorted by a random network's output, and divided into classes by `shares`."""
     first = rng.normal(size=(x.shape[1], TEACHER_UNITS)) / 2
     second = rng.normal(size=TEACHER_UNITS)
     score = np.tanh(x @ first) @ second

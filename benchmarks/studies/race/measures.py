@@ -17,7 +17,7 @@ from fedraa.rundir.history import History
 # This placeholder replaces the folder of the datasets.
 DATA = "DATA"
 SPENT = ("t", "accuracy", "bytes", "flops")
-# Columns of evaluations, and the factors that convert them to the units of the pages.
+# The columns of evaluations that pages show. Each value is multiplied by a factor to get the page's unit.
 QUANTITIES = {"t": 1.0, "bytes": 1e-6, "flops": 1e-9}
 
 
@@ -32,7 +32,7 @@ class Measured:
         commit: The commit of the code.
         fields: The fields that identify the experiment.
         method: The method with all values, as in config.json.
-        worst: The final metric of the client with the worst value.
+        worst: The final metric of the worst client.
         spent: A row per evaluation: t, accuracy, and the bytes and FLOPs so far.
         targets: The target accuracies, from 0 to 1.
     """
@@ -112,7 +112,7 @@ def identifying_fields(experiment: Experiment) -> dict[str, Any]:
 def cost_to_accuracy(spent: pd.DataFrame, level: float) -> dict[str, float]:
     """Return time, traffic and FLOPs until the first evaluation at this accuracy.
 
-    They are infinite if no evaluation reaches the accuracy.
+    The values are infinite if no evaluation reaches the accuracy.
     """
     reached = spent[spent["accuracy"] >= level]
     if reached.empty:

@@ -18,7 +18,7 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import half_width95, mean_or_nan
 
 POINTS = 300
-# The time axis ends at this multiple of the slowest coloured entrant's mean time to the last target.
+# The time axis ends at AXIS_FACTOR times the mean time in which the slowest coloured entrant reaches the last target.
 AXIS_FACTOR = 1.3
 GREY = "0.78"
 _FIRST_NAMES = [entrant.name for entrant in FIRST if entrant.name != LIMIT]
@@ -30,7 +30,9 @@ Runs = Mapping[str, Sequence[Measured]]
 
 
 def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
-    """Draw accuracy curves on the left and times to the last target on the right. Hollow marks are untuned.
+    """Draw accuracy curves on the left and times to the last target on the right.
+
+    Hollow marks show untuned runs.
 
     Args:
         setting: The setting.
@@ -68,7 +70,7 @@ def choose_colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> None:
-    """Draw each entrant's mean accuracy and its range over the seeds, with grey curves below coloured ones."""
+    """Draw each entrant's mean accuracy and its range over the seeds. Coloured curves cover grey curves."""
     last_target = setting.targets[-1]
     grey_names = [name for name in by_entrant if looks[name] == GREY]
     for name, runs in reversed(list(by_entrant.items())):
@@ -110,8 +112,8 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
 def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     """Return the end of the time axis.
 
-    This is AXIS_FACTOR times the slowest mean time to the last target, if half of the coloured entrants reach it.
-    Otherwise it is the end of the last run.
+    If half of the coloured entrants reach the last target, the end is AXIS_FACTOR times the slowest mean time to it.
+    Otherwise the axis ends with the last run.
     """
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)

@@ -72,7 +72,7 @@ def _decode_run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured
 
 
 def _is_plausible(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
-    """Return True if accuracies are at most 1 and costs never fall."""
+    """Return True if no accuracy exceeds 1 and no cost decreases over time."""
     numbers = np.isfinite(spent).all(axis=None) and (spent >= 0).all(axis=None) and spent["accuracy"].max() <= 1
     rises = (spent.drop(columns="accuracy").diff().iloc[1:] >= 0).all(axis=None)
     return bool(numbers and rises and cost_to_accuracy(spent, targets[-1])["t"] > 0)

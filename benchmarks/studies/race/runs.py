@@ -34,7 +34,7 @@ TUNING_SEED = 1000
 LONG_RUN_FACTOR = 5
 # The maximum duration of a tuning trial, as a fraction of the horizon.
 TRIAL_FRACTION = 0.6
-# A data set that fedraa does not contain. Its file is in the folder of the data sets.
+# fedraa cannot download this data set. The user puts its file into the folder of the data sets.
 CIFAR = "cifar10-subset"
 Log = Callable[[str], None]
 
@@ -107,7 +107,7 @@ class Race:
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
         """Return the tuned values of an entrant's recorded runs; None without such runs.
 
-        Entrants named NAME-lent need them, because the file of tuned values lacks these entrants.
+        Entrants named NAME-lent need these values, because the file of tuned values does not contain such entrants.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
@@ -119,7 +119,7 @@ class Race:
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
         """Return an entrant's experiment in a part of the study.
 
-        Return None if the entrant has no runs in the part, or if the experiment depends on runs that have not ended.
+        Returns None if the entrant has no runs in the part, or if the experiment depends on runs that have not ended.
         """
         if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
             return None
@@ -153,7 +153,9 @@ class Race:
         return None
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
-        """Execute the missing runs of the entrants in a part, without those that depend on missing runs.
+        """Execute the missing runs of the entrants in a part of the study.
+
+        A run that depends on results of runs that have not ended is not executed.
 
         Args:
             entrants: The entrants.
@@ -170,11 +172,11 @@ class Race:
             )
 
     def measured(self) -> list[Measured]:
-        """Return the ended runs of normal length, first tuned, then untuned."""
+        """Return the ended runs of normal length. The tuned runs come first."""
         return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:
-        """Return the ended long runs, first tuned, then untuned."""
+        """Return the ended long runs. The tuned runs come first."""
         return [*self._load_measured("long"), *self._load_measured("long-untuned")]
 
     def _cells(self, entrants: Iterable[Entrant], part: Part) -> list[Cell]:
@@ -186,7 +188,7 @@ class Race:
         return [run for run in runs if run is not None]
 
     def _find_run(self, cell: Cell, seed: int) -> Measured | None:
-        """Return a cell's run from its directory or from the record, if either has it."""
+        """Return a cell's run from its directory, or otherwise from the record; None if neither has the run."""
         part = cast(Part, cell.column)
         experiment = seed_experiment(cell, seed, self._part_folder(part))
         if has_ended(experiment):
@@ -195,7 +197,7 @@ class Race:
         return next((run for run in same if _has_experiment(run, experiment)), None)
 
     def outdated_runs(self) -> list[Measured]:
-        """Return the recorded runs that differ in method or settings from a new run."""
+        """Return the recorded runs that had a different method or different settings than new runs would have."""
         runs = []
         for run in self.recorded:
             cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
@@ -215,10 +217,10 @@ class Race:
         return Experiment(**fields)
 
     def _evaluation_interval(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
-        """Return the server steps between two evaluations; None for a method in rounds.
+        """Return the server steps between two evaluations; None for a method in rounds, which evaluates every round.
 
-        Rounds are all evaluated. Asynchronous methods train equally many batches between evaluations, and `limit` a
-        quarter of them.
+        All asynchronous methods train the same number of batches between two evaluations. The entrant `limit` trains
+        a quarter of this number.
         """
         method = resolve_method(self._make_experiment(fields))
         between: float = self.setting.between

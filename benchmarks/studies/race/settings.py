@@ -22,9 +22,9 @@ class Setting:
         whole: The number of batches in one pass over a client's data.
         lr: The range of learning rates that tuning tries.
         trials: The number of tuning trials for every entrant.
-        aim: The index in `targets` of the validation accuracy to which tuning minimizes the time.
-        between: The batches of all clients between two evaluations of an asynchronous run. Larger server steps are
-            evaluated one by one.
+        aim: An index in `targets`. Tuning minimizes the time to this accuracy on validation data.
+        between: The number of batches, over all clients, between two evaluations of an asynchronous run. A server step
+            with more batches is followed by an evaluation.
         compute: The mean speed of a device. The entrant `limit` is one client of this speed.
         overlap: The approximate overlap of the clients' labels, on which Fed-Quilt's default task length depends.
         alone: Fields of the experiment that only the entrant `limit` has.
@@ -99,9 +99,9 @@ SETTINGS: dict[str, Setting] = {
             _mnist_fields(partition="dirichlet", dirichlet=0.3),
             (0.90, 0.93, 0.95),
             2.5,
-            # Of 10, 20, 47 and 94 the shortest was the best, so 5 is tried.
+            # In an earlier study 10 was the best of 10, 20, 47 and 94, so this study also tries 5.
             lengths=(5, 10, 20, 47),
-            # The fastest entrants reach the last target after about 700 batches.
+            # Evaluations are frequent, because the fastest entrants reach the last target after about 700 batches.
             between=50,
             overlap=0.5,
         ),
@@ -128,9 +128,9 @@ SETTINGS: dict[str, Setting] = {
             (0.80, 0.85, 0.90),
             4.0,
             lengths=(2, 5, 10, 20),
-            # In a range from 0.1, the best learning rates of three entrants were at the low end.
+            # An earlier range began at 0.1, and the best learning rates of three entrants were at this end.
             lr="0.02:0.4:log",
-            # The fastest entrants reach the last target after about 400 batches.
+            # Evaluations are frequent, because the fastest entrants reach the last target after about 400 batches.
             between=50,
             overlap=0.2,
         ),

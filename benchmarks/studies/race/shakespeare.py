@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError
 
-# The number of roles, those with the most text.
+# Only the ROLES roles with the most text are used.
 ROLES = 10
 # The characters of a sample.
 LENGTH = 32
@@ -46,8 +46,8 @@ def together(data_dir: Path | None) -> FederatedDataset:
 class Letters(nn.Module):
     """A model that predicts each next character from the last `SEEN` characters.
 
-    Inputs have shape [b, t], logits [b, t, classes]. A causal convolution and an output layer follow the embedding
-    (after Bengio et al. 2003). Submodels get some units of the convolution.
+    Inputs have the shape [b, t], and logits the shape [b, t, classes]. A causal convolution and an output layer follow
+    the embedding (after Bengio et al. 2003). A submodel has some units of the convolution.
     """
 
     def __init__(self, classes: int) -> None:

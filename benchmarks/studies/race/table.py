@@ -74,7 +74,7 @@ def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Meas
 
 
 def format_cell(column: Column, runs: Sequence[Measured]) -> str:
-    """Return `mean ± half 95 % interval`, or the number of runs that reached the target if some did not."""
+    """Return `mean ± half 95 % interval`. If a run missed the target, return the number of runs that reached it."""
     values = [column.of(run) for run in runs]
     reached = sum(map(math.isfinite, values))
     if not reached:
@@ -90,7 +90,7 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
     """Return the table for the CSV file: a row per part of the study, entrant and column.
 
-    `reached` is the number of runs with a finite value. The mean is infinite unless all values are finite.
+    `reached` is the number of runs with a finite value. If a value is infinite, the mean is infinite.
 
     Args:
         setting: The setting.
@@ -132,7 +132,7 @@ def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
 def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
     """Return the entrants, sorted by mean time to the last target, with `limit` first.
 
-    Equal times are sorted by the time to the target before.
+    Entrants with equal times are sorted by the time to the previous target.
     """
     times = [column for column in shown if column.name.startswith("time to ")][::-1]
 
@@ -219,7 +219,7 @@ def _compare_times(label: str, name: str, our_time: float, its_time: float) -> s
 
 
 def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
-    """Return the significance of Fed-Quilt's difference to `best`; empty if no test is possible."""
+    """Return a text on the significance of Fed-Quilt's difference from `best`; empty if no test is possible."""
     p = welch_p_value([run.times[level] for run in by_entrant[OURS]], [run.times[level] for run in by_entrant[best]])
     return f", {describe_test(p)}" if p is not None else ""
 

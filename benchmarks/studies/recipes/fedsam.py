@@ -18,7 +18,7 @@ SPLITS: dict[str, dict[str, Any]] = {
     "Dirichlet 0.6": {"partition": "dirichlet", "dirichlet": 0.6},
     "Dirichlet 0.3": {"partition": "dirichlet", "dirichlet": 0.3},
 }
-# For each data partition, a method's training accuracy, validation accuracy and its standard deviation, and rounds to
+# For each data partition: a method's training accuracy, validation accuracy and its standard deviation, and rounds to
 # the target (None if missed), from Tables 2, 4 and 5.
 Numbers = tuple[tuple[float, float, float, float | None], ...]
 EMNIST: dict[str, Numbers] = {
@@ -77,9 +77,9 @@ STAND_INS = {
 
 
 def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
-    """Return an experiment in which each client joins a round with probability 0.2, with equal weights.
+    """Return an experiment in which each client joins a round with probability 0.2. All clients have equal weights.
 
-    Only the scale `paper` has the paper's 100 clients and 10 local epochs.
+    The full size has the paper's 100 clients and 10 local epochs. The sizes `quick` and `standard` have fewer.
     """
     assert (dataset in STAND_INS) != scale.paper
     common: dict[str, Any] = {"participation": "bernoulli:0.2", "lr": 0.1, "momentum": 0.0, "weights": "uniform"}
@@ -145,14 +145,14 @@ def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, num
 
 
 def _small_notes(scale: Scale, dataset: str) -> tuple[str, ...]:
-    """Return notes on how a smaller size of a study differs from the paper; empty for the size paper."""
+    """Return notes on how the sizes `quick` and `standard` differ from the paper; empty for the paper's full size."""
     if scale.paper:
         return ()
     return (STAND_INS[dataset], *SMALL)
 
 
 def _paper_values(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
-    """Return the paper's numbers by metric. `rounds` is None if the paper's run missed the target."""
+    """Return the paper's numbers by metric. `rounds` is None if the paper's run did not reach the target."""
     values = {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation, TRAIN_ACCURACY.name: train}
     if rounds is not None:
         values[STEPS.name] = rounds
@@ -191,7 +191,7 @@ def fedsam_overfit(scale: Scale) -> Study:
             Claim("fedsam, ρ = 0.2", "fedavg", CLIENT_MEAN.name, "The perturbation helps FedAvg"),
             Claim("mofedsam, ρ = 0.2", "fedcm", CLIENT_MEAN.name, "The perturbation helps FedCM"),
         ),
-        # Wrong labels increase the variance between runs, which take only seconds.
+        # Ten seeds, because wrong labels increase the variance between runs. A run takes only seconds.
         seeds=range(10),
     )
 
@@ -243,7 +243,7 @@ def fedsam_small_clients(scale: Scale) -> Study:
 
 
 def fedsam_parameters(scale: Scale) -> Study:
-    """Vary the participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5, 6."""
+    """Vary the number of participants S, local epochs K and radius rho of FedSAM and MoFedSAM: Figures 3, 5, 6."""
     dataset, epochs = scale.pick_value(("digits", (1, 2, 5)), ("cifar10-subset", (1, 2, 5)), ("cifar10", (5, 10, 20)))
     variants: dict[str, dict[str, Any]] = {
         **{f"S: {share:.0%} of clients": {"participation": f"bernoulli:{share}"} for share in (0.1, 0.2, 0.5)},
@@ -271,7 +271,10 @@ def fedsam_parameters(scale: Scale) -> Study:
 
 
 def fedsam_beta(scale: Scale) -> Study:
-    """Vary beta, the weight of new gradients against momentum, in FedCM, MimeLite and MoFedSAM: Figure 3 d."""
+    """Vary beta in FedCM, MimeLite and MoFedSAM: Figure 3 d.
+
+    Beta is the weight of the new gradient, and 1 - beta the weight of the momentum.
+    """
     dataset = scale.pick_value("digits", "cifar10-subset", "cifar10")
     cells = []
     for method, beta in product(("fedcm", "mimelite", "mofedsam"), (0.01, 0.1, 0.2, 0.5, 1.0)):

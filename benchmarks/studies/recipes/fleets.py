@@ -1,4 +1,4 @@
-"""Studies without a paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
+"""Studies that repeat no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
 
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,7 @@ COMPARED = (*ASYNCHRONOUS, "fedavg", "fedrolex", "ram-fed")
 
 
 def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
-    """Return an experiment with an MLP on MNIST or digits, 10 clients, a time limit, and Dirichlet 0.5."""
+    """Return an experiment with an MLP, MNIST or digits divided by Dirichlet 0.5, 10 clients, and a time limit."""
     common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
     common |= scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
@@ -49,19 +49,19 @@ def _methods_of_mlp() -> tuple[str, ...]:
 
 
 def _needs_other_model(method: Method) -> bool:
-    """Return True if a method needs batch norm, low-rank adapters, or a classifier after each block."""
+    """Return True if a method needs a model with batch norm, low-rank adapters, or a classifier after each block."""
     if BATCH_NORM in method.local.personal_layers or isinstance(method.submodel, FirstBlocks):
         return True
     return isinstance(getattr(method.update, "aggregator", None), LowRank)
 
 
 def on_equal_terms(experiment: Experiment) -> Experiment:
-    """Return the experiment with equal hyperparameters for every method, as `fedraa compare --terms equal`."""
+    """Return the experiment with the hyperparameters of `fedraa compare --terms equal`, which all methods share."""
     return on_terms(experiment, "equal")
 
 
 def equal_budget(scale: Scale) -> Study:
-    """Compare all methods at equal time: accuracy, peak memory, and time, bytes and FLOPs to a target."""
+    """Compare all methods at equal time, by accuracy, by peak memory, and by the cost of reaching a target."""
     cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_of_mlp()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
@@ -82,7 +82,7 @@ def equal_budget(scale: Scale) -> Study:
 
 
 def stragglers(scale: Scale) -> Study:
-    """Compare methods on devices with speeds from 1 to 100, heavy-tailed durations, dropouts, or daily off-times."""
+    """Compare methods on four fleets: speeds from 1 to 100, heavy-tailed durations, dropouts, daily off-times."""
     fleets: dict[str, dict[str, Any]] = {
         "1×": {"compute": "1:1"},
         "3×": {"compute": "1:0.5,3:0.5"},

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# A submodel has all channels of a group or none. These groups can be divided into four regions or among ten clients.
+# Channels are divided into 16 groups. A submodel has all channels of a group or none. 16 groups are enough for four
+# regions, and for ten clients.
 GROUPS = 16
 
 
@@ -78,8 +79,8 @@ def _build_mlp(features: int, classes: int, *, blocks: int = 2) -> nn.Sequential
 def small_resnet(classes: int) -> nn.Sequential:
     """Return a CNN with two residual blocks of 32 channels, for 32x32 images with three channels.
 
-    A signal passes a masked block through its residual connection. With 10 classes the CNN has 39,082 parameters,
-    37,120 of them in blocks.
+    A submodel without a block still works, because of the residual connection. With 10 classes the CNN has 39,082
+    parameters, 37,120 of them in blocks.
     """
     return _build_resnet(3, 4, classes)
 

@@ -8,7 +8,7 @@ from benchmarks.studies.study import Cell, Study
 
 CLIENTS = 100
 JOIN_PROBABILITY = 0.2
-# The noise multiplier by number of rounds, from `fedraa plan --epsilon 8` with delta 100^-1.1.
+# The noise multiplier by number of rounds. `fedraa plan --epsilon 8` computes it for delta = 100^-1.1.
 NOISE_OF_ROUNDS = {20: 0.64, 60: 0.882}
 WITHOUT = "without privacy"
 NOTES = (

@@ -9,12 +9,12 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
 
 TARGETS = {"digits": 0.95, "mnist": 0.975}
-# Target accuracies for clients with different label distributions.
+# Target accuracies by data set, for clients with different label distributions.
 SKEWED = {"digits": 0.9, "mnist": 0.95}
 RATES = (0.2, 0.4, 0.8)
 FIXED = 0.4
 SHARED = f"lr {FIXED:g} (fixed)"
-# Each row removes a part of Fed-Quilt, or adds a part that Fed-Quilt lacks.
+# Each row is Fed-Quilt without one of its parts, or with a part of other methods.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
     "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},
@@ -31,12 +31,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def quilt_parts(scale: Scale) -> Study:
-    """Measure Fed-Quilt's time to an accuracy without each of its parts, and with parts that it lacks."""
+    """Measure the time to an accuracy of Fed-Quilt without each of its parts, and with parts of other methods."""
     return _variants_study(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
 
 
 def quilt_parts_skewed(scale: Scale) -> Study:
-    """Measure Fed-Quilt's time to an accuracy without each of its parts, on clients with different labels."""
+    """Measure the time to an accuracy of Fed-Quilt without each of its parts, on clients with different labels."""
     title = "Fed-Quilt without each of its parts, Dirichlet 0.3"
     return _variants_study(
         scale, "quilt_parts_skewed", title, SKEWED, {"partition": "dirichlet", "dirichlet": 0.3}, time=0.75

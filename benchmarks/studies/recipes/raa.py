@@ -92,7 +92,7 @@ BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
 def raa_baselines(scale: Scale) -> Study:
     """Compare Fed-RAA with its baselines at equal time: time to a target (Table 2), final accuracy (Table 5)."""
     datasets = scale.pick_value(*DATASETS)
-    # The slowest method reaches the target in half of this time.
+    # The time limit is twice the time in which the slowest method reaches the target.
     shorter: dict[str, Any] = scale.pick_value({"time": 8.0}, {}, {})
     cells = [
         Cell(row, _make_experiment(scale, dataset, **own, **shorter), dataset, papers[number])
@@ -119,7 +119,7 @@ def raa_own_time(scale: Scale) -> Study:
         row: (own, papers[0]) for row, (own, papers) in BASELINES.items()
     }
     rows |= {"fed-raa, in flight": (in_flight, {})}
-    # The time limits of asynchronous methods and of methods in rounds.
+    # The first time limit is for asynchronous methods, the second for methods in rounds.
     longest = scale.pick_value((3.0, 14.0), (15.0, 48.0), (15.0, 60.0))
     accuracy = at_own_time(TARGETS, 3)
     cells = []
@@ -174,7 +174,7 @@ def raa_cut_layers(scale: Scale) -> Study:
 
 
 def raa_clock(scale: Scale) -> Study:
-    """Compare staleness counted in updates of the fragment with staleness counted in updates of the server."""
+    """Compare two definitions of staleness: the number of updates of the fragment, or of all fragments."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     rows: dict[str, dict[str, Any]] = {
         "constant weight": {},
@@ -280,7 +280,7 @@ def raa_fragments(scale: Scale) -> Study:
 
 
 def raa_in_flight(scale: Scale) -> Study:
-    """Compare Gre-RAA that counts running tasks with other schedulers and FedAsync, for 2 to 5 fragments."""
+    """Compare schedulers for 2 to 5 fragments. A variant of Gre-RAA also counts running tasks as updates."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {
         "gre-raa": "gre-raa",
@@ -319,7 +319,7 @@ def raa_latency(scale: Scale) -> Study:
     """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {"gre-raa": "gre-raa", "gre-raa, in flight": "gre-raa(in_flight=True)"}
-    # The fleets by latency, and the time limit of their runs as a multiple of the limit without latency.
+    # Each latency has a fleet, and a factor by which its runs are longer than the runs without latency.
     fleets = {"0": ("1:0.5,3:0.5", 1.0)}
     fleets |= {latency: (str(FLEETS / f"latency-{latency}.csv"), factor) for latency, factor in LATENCIES.items()}
     shortest = scale.pick_value(2.5, 8.0, 20.0)
@@ -357,7 +357,7 @@ def _trend_study(
     reference: str,
     claims: tuple[Claim, ...],
 ) -> Study:
-    """Return a study of a trend that the paper shows only as curves."""
+    """Return a study for which the paper has curves and no numbers."""
     notes = ("The paper gives only curves, no numbers.", OPEN, *scale.pick_value((SMALL,), (), ()))
     return Study(name, title, cells, metrics, reference, notes=notes, claims=claims, seeds=scale.seeds, along="t")
 

@@ -23,7 +23,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed on very different clients with small submodels: Table 2, mask level S-Arb."""
+    """Compare RAM-Fed with RA-Fed on clients with very different data and small submodels: Table 2, level S-Arb."""
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
@@ -70,7 +70,7 @@ def ramfed_memory(scale: Scale) -> Study:
 
 
 def ramfed_participation(scale: Scale) -> Study:
-    """Compare RAM-Fed and RA-Fed at level L with FedAvg if all or few clients join a round."""
+    """Compare RAM-Fed, RA-Fed and FedAvg if all clients join a round, and if few join. The mask level is L."""
     rows: dict[str, dict[str, Any]] = {
         "ram-fed L": {"method": "ram-fed", "submodel.level": "L"},
         "ra-fed L": {"method": "ra-fed", "submodel.level": "L"},
@@ -254,9 +254,9 @@ def _table_study(
 
 
 def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
-    """Return a field with which PruneFL prunes ten times in a run shorter than 500 rounds.
+    """Return the number of rounds between two prunings as a field; empty if the row is not PruneFL.
 
-    By default PruneFL prunes every fifty rounds. The result is empty for other rows.
+    By default PruneFL prunes every fifty rounds. With the field it prunes ten times in a run of under 500 rounds.
     """
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
@@ -264,7 +264,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary the clients per region, the number of trained regions, and the rounds between trainings: Figures 3, 4."""
+    """Vary the clients that train a region, the trained regions, and the rounds between trainings: Figures 3, 4."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -315,7 +315,7 @@ def ramfed_coverage(scale: Scale) -> Study:
 def ramfed_rounds(scale: Scale) -> Study:
     """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers: Table 2.
 
-    As in the paper, all clients have equally many samples (Hsu et al.). The paper's MLP has two hidden layers.
+    As in the paper, all clients have the same number of samples (Hsu et al.). The paper's MLP has two hidden layers.
     """
     dataset, width = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     counts = scale.pick_value((25, 50, 100, 200), (25, 50, 100, 200), (50, 100, 500, 2000))
@@ -354,7 +354,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Prescribe the clients per region, the number of trained regions, and the wait between trainings: Figures 3, 4."""
+    """Fix the clients that train a region, the trained regions, and the rounds between trainings: Figures 3, 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,

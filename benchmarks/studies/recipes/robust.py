@@ -1,4 +1,4 @@
-"""Studies of robust aggregators against 20 % attackers."""
+"""Studies of robust aggregators. 20 % of the clients are attackers."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -10,7 +10,7 @@ from benchmarks.studies.study import Cell, Study
 from fedraa.rundir.history import History
 
 CLIENTS = 20
-# The largest number f of attackers, because Bulyan needs 4 f + 3 clients.
+# Bulyan needs 4 f + 3 clients for f attackers, so 20 clients allow 4 attackers.
 ATTACKERS = 4
 MEAN = "mean"
 AGGREGATORS: dict[str, str | None] = {

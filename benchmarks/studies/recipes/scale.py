@@ -13,7 +13,7 @@ from fedraa.errors import InputError
 T = TypeVar("T")
 Size = Literal["quick", "standard", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
-# Objects may be mirrored, unlike digits.
+# Images of objects are cropped and mirrored. Images of digits are not, because a mirrored digit is not a digit.
 AUGMENTED = {"transforms": ("crop", "flip")}
 
 
@@ -42,7 +42,9 @@ class Scale:
         return self.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
-        """Return an experiment on a data set. Fields may be paths of settings within the method.
+        """Return an experiment on a data set.
+
+        A field may be a path to a setting of the method, such as `local.sam_rho`.
 
         `cifar10-subset` is a file in `data_dir`. Raises InputError if the data set needs `data_dir` and it is None.
         """

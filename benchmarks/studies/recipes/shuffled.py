@@ -49,7 +49,7 @@ def _make_experiment(scale: Scale, **own: Any) -> Experiment:
 POLICIES: dict[str, dict[str, Any]] = {
     "rolling (shuffled)": {"method": "shuffled-kernels"},
     "random": {"method": "bernoulli-kernels"},
-    # HeteroFL's submodels with the local training of the other rows.
+    # This row has HeteroFL's submodels, and the same local training as the other rows.
     "static (HeteroFL)": {"method": "bernoulli-kernels", "submodel": "prefix"},
 }
 
@@ -124,7 +124,7 @@ def shuffled_norms(scale: Scale) -> Study:
 
 
 def shuffled_generalisation(scale: Scale) -> Study:
-    """Compare the gap between training and test results of submodels and full models: Tables 1 and 2."""
+    """Compare submodels with full models by the gap between training and test results: Tables 1 and 2."""
     rows: dict[str, dict[str, Any]] = {
         "full (FedAvg)": {"method": "fedavg"},
         "random": {"method": "bernoulli-kernels", "capacities": (0.5,)},

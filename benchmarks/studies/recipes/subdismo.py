@@ -30,7 +30,10 @@ def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """Compare SubDisMO with variants without perturbation or with a memory, on the same masks: Tables 1, 2."""
+    """Compare SubDisMO with two variants on the same masks: Tables 1, 2.
+
+    One variant has no perturbation, and one has a memory of updates.
+    """
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -72,7 +75,7 @@ def subdismo_delta(scale: Scale) -> Study:
 
 
 def subdismo_forms(scale: Scale) -> Study:
-    """Compare SubDisMO with masks of elements, units and blocks, and methods of equal capacity: Table 1."""
+    """Compare masks of elements, of units and of blocks in SubDisMO, and methods of equal capacity: Table 1."""
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:deep_residual_mlp", f"{NETWORKS}:deep_residual_mlp", "vit-small"),
         "partition": "dirichlet",
@@ -179,9 +182,9 @@ def subdismo_table1(scale: Scale) -> Study:
 
 
 def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
-    """Return a method's experiment, in which PruneFL prunes ten times.
+    """Return a method's experiment with `own` and `common` fields, and the fields that PruneFL and IST need.
 
-    A round of IST has at most as many clients as the narrowest layer has units.
+    PruneFL prunes ten times in the run. In IST, a round cannot have more clients than the narrowest layer has units.
     """
     name = own["method"].partition("+")[0]
     experiment = _make_experiment(scale, **common | own | CAPACITY_FIELDS.get(name, {}))

@@ -12,9 +12,9 @@ WRONG = 0.3
 
 
 def digits(data_dir: Path | None) -> Dataset:
-    """Return the data set digits with the fraction `WRONG` of its training labels changed.
+    """Return the data set digits, in which the fraction `WRONG` of the training labels is wrong.
 
-    Every run has the same changes. `data_dir` is unused.
+    The wrong labels are the same in every run. `data_dir` is not used.
     """
     data = load_dataset("digits")
     assert isinstance(data, Dataset)
