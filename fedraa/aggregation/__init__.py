@@ -1,1 +1,1 @@
-"""Aggregators, which combine the deltas of a round's clients into one delta."""
+"""Aggregators. An aggregator combines the deltas of a round's clients into one delta."""

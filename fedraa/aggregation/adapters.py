@@ -1,6 +1,6 @@
-"""The positions of a model's low-rank adapters in the flat vector of its parameters.
+"""The low-rank adapters of a model, as slices of the flat vector of its parameters.
 
-Adapters are recognised by the parameter names of `fedraa.lora` and peft.
+The parameter names of `fedraa.lora` and peft identify adapters.
 """
 
 import math
@@ -21,16 +21,16 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """One low-rank adapter, which adds scale * B A to the weight of its layer.
+    """One low-rank adapter: two matrices A and B. It adds scale * B A to the weight of its layer.
 
     Attributes:
         a: The slice of A [rank, in, ...] in the flat vector of all parameters.
         b: The slice of B [out, rank, ...].
         rank: The rank of the adapter.
-        merged: The slice of the layer's weight that includes scale * B A; None if the model has no such parameter.
+        merged: The slice of the layer's weight, if the weight includes scale * B A; otherwise None.
         scale: The factor of B A.
-        table: True if the layer is an embedding. Then the transpose of B A is added.
-        padding: The row of the embedding that never changes, because its column of A is 0; None without such a row.
+        table: True if the layer is an embedding. The transpose of B A is then added.
+        padding: The padding row of the embedding. It never changes, because its column of A is 0. None without one.
     """
 
     a: slice
@@ -57,12 +57,12 @@ class Pair:
         params[self.b] = 0
 
     def read_factors(self, params: Vector) -> tuple[Matrix, Matrix]:
-        """Return B [out, rank] and A [rank, in] in float64 from the model's parameters [d]."""
+        """Return the matrices B [out, rank] and A [rank, in] in float64, from the model's parameters [d]."""
         b, a = (params[part].astype(np.float64) for part in (self.b, self.a))
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
-        """Return scale * B A as a flat vector, in the order of the layer's flattened weight."""
+        """Return scale * B A in the order of the layer's flattened weight."""
         b, a = self.read_factors(params)
         product = b @ a
         if self.table:
@@ -70,7 +70,7 @@ class Pair:
         return self.scale * product.reshape(-1)
 
     def squared_norm(self, params: Vector) -> float:
-        """Return ||B A||^2 = tr(B'B AA'), without computing the product B A."""
+        """Return ||B A||^2, computed as tr(B'B AA') without the product B A."""
         b, a = self.read_factors(params)
         return float(np.einsum("ij,ji->", b.T @ b, a @ a.T))
 

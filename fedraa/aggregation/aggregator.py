@@ -1,6 +1,6 @@
-"""The interface of an aggregator, which combines the deltas of a round's clients into one delta.
+"""The interface of aggregators. An aggregator combines the deltas of a round's clients into one delta.
 
-A delta is the trained weights minus the received weights, on the coordinates (parameters) that the client trained.
+A delta is the trained weights minus the received weights. It has the coordinates (parameters) that the client trained.
 """
 
 from abc import ABC, abstractmethod
@@ -27,18 +27,18 @@ Counts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientDelta:
-    """The delta of one client in a round, with facts that an aggregator may need.
+    """The delta of one client in a round, with facts about the client's task.
 
     Attributes:
         client: Number of the client, from 0.
-        change: The delta as a view that computes it in chunks of the size of the processor's cache.
-        weight: Weight of the client in the mean: 1, or its number of samples.
-        lr: Mean of the local learning rate over the steps of the client's task.
+        change: The delta, computed in chunks that fit into the processor's cache.
+        weight: Weight of the client in the mean: 1 or its number of samples.
+        lr: Mean local learning rate of the task's steps.
         steps: Number of local steps of the task.
-        fragment: The fixed fragment that the client trained; None for the whole model and for sampled submodels.
-        path_length: The length of the client's path through the weights if every gradient had length 1. For SGD, the
-            sum of the learning rates of its steps.
-        discount: Factor of the delta that depends on its staleness; 1 in rounds.
+        fragment: The fixed fragment that the client trained. None for the whole model and for sampled submodels.
+        path_length: The distance that the weights would move if every gradient had length 1. For SGD, it is the sum of
+            the learning rates of all steps.
+        discount: A factor of the delta that depends on its staleness. It is 1 in rounds.
     """
 
     client: int
@@ -52,12 +52,12 @@ class ClientDelta:
 
     @property
     def where(self) -> Index | slice:
-        """The coordinates [k] that the client trained, as indices or as a slice."""
+        """The coordinates [k] that the client trained, as indices or a slice."""
         return self.change.where
 
     @property
     def delta(self) -> Vector:
-        """The delta [k] on the coordinates `where`. The aggregator may overwrite this array."""
+        """The delta [k] on the trained coordinates. The aggregator may overwrite this array."""
         return self.change.delta
 
 
@@ -66,8 +66,8 @@ class RoundTotals:
     """The coverage and the learning rate of a finished round.
 
     Attributes:
-        counts: Number of clients that trained each coordinate [d]. Reading a slice of a RunLengthArray needs memory
-            only for this slice.
+        counts: Number of clients that trained each coordinate [d]. A RunLengthArray needs little memory if it is read
+            slice by slice.
         lr: Local learning rate of the last client that sent its delta.
     """
 
@@ -81,14 +81,14 @@ class RoundTotals:
 
     @property
     def covered(self) -> Mask:
-        """Return a mask [d] of the coordinates that at least one client trained. It may be changed."""
+        """Return a mask [d] of the coordinates that at least one client trained. The caller may change it."""
         return np.asarray(self.coverage > 0)
 
     @property
     def trained(self) -> Mask:
-        """Return the same mask as `covered`, read-only.
+        """Return the same mask as `covered`, but read-only.
 
-        It uses no memory if clients trained all coordinates or none.
+        If clients trained all coordinates or none, the mask needs no memory.
         """
         if not isinstance(self.counts, RunLengthArray):
             return self.counts > 0
@@ -99,17 +99,17 @@ class RoundTotals:
 class Aggregator(Stateful, ABC):
     """A component that combines the deltas of a round.
 
-    In each round the server calls `add` with every delta, and then `finish`. A custom aggregator defines both. It
-    creates its state in `start` and reports its memory in `memory`. Every run uses a copy of the object.
+    In each round, the server calls `add` with every delta, and then `finish`. A custom aggregator defines both methods.
+    If it has a state, `start` creates the state and `memory` returns its size. Every run uses a copy of the object.
 
     Attributes:
-        keeps: A name for the state that the aggregator keeps between rounds; empty if it keeps none.
-        refuses: Maps each option of local training that breaks the aggregator to the reason.
+        keeps: A name for the state that the aggregator has between rounds. Empty if it has none.
+        refuses: The options of local training that the aggregator does not support, each with a reason.
         accepts_signs: True if the aggregator uses only the signs of a delta.
         weighs: True if the aggregator uses the weights of the clients.
-        corrects: True if the aggregator corrects the delta of a client by values that it keeps for this client.
-        needs_reports: False if a round in which no client sent a delta also calls `finish`. True if it changes nothing.
-        needed_client: The client whose delta every round needs; None if any clients suffice.
+        corrects: True if the aggregator corrects the delta of a client by stored values of this client.
+        needs_reports: True if a round without any delta does not call `finish`, so the model stays the same.
+        needed_client: A client that must send its delta in every round, or None.
     """
 
     keeps: ClassVar[str] = ""
@@ -134,15 +134,18 @@ class Aggregator(Stateful, ABC):
         """Create the state for a model of `size` parameters and `clients` clients."""
 
     def see(self, run: RunContext) -> None:
-        """Receive the run before its first round, for example to find certain tensors.
+        """Prepare the aggregator for a run before the first round, for example by a search for certain tensors.
 
-        `run.params` [d] is always the current model. Raises InputError if the aggregator cannot work with the model.
+        `run.params` [d] is the current model, also in later rounds.
+
+        Raises:
+            InputError: The aggregator does not support the model.
         """
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the numbers of coordinates that the client receives and sends in its next task, as traffic.
+        """Return how many coordinates the client receives and sends in its next task, to measure traffic.
 
-        None means that the client receives and sends its submodel.
+        None means that the client receives and sends its whole submodel.
         """
         return None
 
@@ -158,5 +161,8 @@ class Aggregator(Stateful, ABC):
         """
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the maximum memory in bytes. A run raises InputError if the machine has less."""
+        """Return the memory in bytes that the aggregator needs at most.
+
+        A run raises InputError if the machine has less memory.
+        """
         return 0

@@ -1,4 +1,4 @@
-"""The aggregator of one run, with checks of its results."""
+"""A wrapper that checks the results of an aggregator."""
 
 from typing import Any, ClassVar
 
@@ -15,10 +15,10 @@ from fedraa.vectors.finite import LARGEST, at_most, describe_unfit, find_largest
 
 
 class BoundAggregator(Stateful):
-    """A wrapper around the aggregator of one run.
+    """A wrapper that checks the results of the aggregator of one run.
 
-    The wrapped object needs the methods `bind`, `add` and `finish`; `see` and `traffic_sizes` are optional. If it
-    raises an error or returns an unusable result, the wrapper raises an InputError with the name of its class.
+    The aggregator needs the methods `bind`, `add` and `finish`. The methods `see` and `traffic_sizes` are optional. If
+    the aggregator raises an error or returns a wrong result, the wrapper raises an InputError that names its class.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_part",)
@@ -31,7 +31,7 @@ class BoundAggregator(Stateful):
                 self._part.see(run)
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return `Aggregator.traffic_sizes`, or None if the object lacks this method."""
+        """Return the result of `Aggregator.traffic_sizes`, or None if the aggregator lacks this method."""
         if not hasattr(self._part, "traffic_sizes"):
             return None
         with convert_errors("aggregator", self._part):
@@ -65,7 +65,7 @@ class BoundAggregator(Stateful):
                 expected = f"an array of {np.dtype(kind)} [{self._size}]"
                 raise InputError("aggregator", problem, got=array, expected=expected)
         if not at_most(delta, LARGEST):
-            # Values outside the mask may be infinite or NaN, because they are never used.
+            # Values outside of the mask are never used, so they may be infinite or NaN.
             wrong = describe_unfit(find_largest(delta[moved]))
             if wrong:
                 raise InputError("aggregator", f"{type(self._part).__name__}.finish returned a delta with {wrong}")

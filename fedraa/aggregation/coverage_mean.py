@@ -1,6 +1,7 @@
-"""Means of deltas, coordinate by coordinate.
+"""Means of deltas, for each coordinate (parameter) separately.
 
-The mean of a coordinate is over the clients that trained it (rule A), or over all clients of the round (rule B).
+Coverage rule A takes the mean over the clients that trained a coordinate. Coverage rule B takes the mean over all
+clients of the round.
 """
 
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ class CoverageMean(Aggregator):
 
     mean[i] = sum of n_k * delta_k[i] / sum of n_k, over the clients k that trained coordinate i, with the weights n_k.
 
-    A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. With
-    full models it is the mean of FedAvg.
+    A coordinate that no client trained keeps its value. RA-Fed, SubDisMO, HeteroFL and FedRolex use this rule. If all
+    clients train the full model, the result is the mean of FedAvg.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_delta", "_participants", "_weights")
@@ -66,7 +67,7 @@ class CoverageMean(Aggregator):
 
         def divide_piece(piece: slice) -> None:
             where = mask_or_true(covered[piece])
-            # The division skips coordinates that no client trained. Their divisor is 0, and their delta stays 0.
+            # The divisor is 0 for coordinates that no client trained. Their delta stays 0.
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
         map_chunks(self._size, divide_piece)
@@ -74,7 +75,7 @@ class CoverageMean(Aggregator):
         return mean, covered
 
     def _take_divisor(self) -> Sums:
-        """Return the divisor of each coordinate [d], and reset the sums of weights for the next round."""
+        """Return the sum of weights for each coordinate [d]. Reset these sums for the next round."""
         return self._weights.finish()
 
     def memory(self, size: int, clients: int) -> int:
@@ -85,7 +86,7 @@ class CoverageMean(Aggregator):
 class FilledMean(CoverageMean):
     """Coverage rule B: the weighted mean over all clients of the round (shuffled submodels, Algorithm 1).
 
-    A client that did not train a coordinate counts with the delta 0.
+    A client that did not train a coordinate has the delta 0 there.
     """
 
     def _take_divisor(self) -> Sums:

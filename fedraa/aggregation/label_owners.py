@@ -1,4 +1,4 @@
-"""HeteroFL's mask of the output layer: a client sends only the output rows of labels in its data."""
+"""HeteroFL's mask of the output layer: a client sends the output row of a label only if its data have this label."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +12,21 @@ from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
-    """Return a mask [clients, classes]: True if training samples of the client have the label."""
+    """Return a mask [clients, classes]: True if a training sample of the client has the label."""
     held = np.zeros((len(data.sizes), classes), bool)
     labels = data.y_train if data.source is None else data.labels
     if labels is None:
-        # Generated samples have unknown labels, so every client counts as having all labels.
+        # The labels of generated samples are unknown, so a client may have every label.
         return np.ones((len(data.sizes), classes), bool)
     held[np.repeat(np.arange(len(data.sizes)), data.sizes), labels] = True
     return held
 
 
 class LabelOwners:
-    """A function from a client to the mask [d] of the coordinates that it may send.
+    """A function from a client to a mask [d] of the parameters that the client may send.
 
-    The mask excludes the output rows of labels that the client's data lack. The output layer is the last weight with
-    one row per class, and the bias that follows it. If it is frozen, the mask excludes nothing.
+    The mask excludes the output row of each label that the client's data lack. The output layer is the last weight with
+    one row per class, and the bias after this weight. If the output layer is frozen, the mask excludes nothing.
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
@@ -47,7 +47,7 @@ class LabelOwners:
         self._rows = rows[last_weight:]
 
     def __call__(self, client: int) -> Mask:
-        # All clients share one array, because only the output rows differ.
+        # One array serves all clients, because only the output rows differ.
         mask: Mask | None = self._room.last()
         if mask is None:
             mask = self._room.filled(True)

@@ -1,4 +1,4 @@
-"""The base class of HetLoRA and FLoRA, which average low-rank adapters of different ranks."""
+"""The base class of HetLoRA and FLoRA. Both average low-rank adapters of different ranks."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -16,7 +16,7 @@ from fedraa.submodels.policies.policy import RunContext
 
 @dataclass
 class LowRank(CoverageMean):
-    """A `CoverageMean` for models with adapters. Without adapters it equals `CoverageMean`."""
+    """A `CoverageMean` for models with low-rank adapters. Without adapters, it equals `CoverageMean`."""
 
     def bind(self, size: int, clients: int) -> Self:
         own = super().bind(size, clients)
@@ -24,7 +24,7 @@ class LowRank(CoverageMean):
         return own
 
     def _reset_state(self, clients: int) -> None:
-        """Reset the state that is kept between rounds."""
+        """Reset the state that lasts over several rounds."""
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:
@@ -47,7 +47,7 @@ class LowRank(CoverageMean):
         return self._run.params
 
     def _pad_trained(self, contribution: ClientDelta) -> Vector:
-        """Return the client's trained weights as a vector [d], with 0 on coordinates that it did not train."""
+        """Return the client's trained weights as a vector [d]. It is 0 on coordinates that the client did not train."""
         padded = np.zeros_like(self._params)
 
         def put_piece(place: Index | slice, delta: Vector) -> None:

@@ -1,7 +1,7 @@
 """The registry of aggregators.
 
-An aggregator of only one method is registered in the method's file in `fedraa/methods`. Robust aggregators are
-registered in the folder `robust`.
+A file in `fedraa/methods` registers an aggregator that only one method uses. The files in the folder `robust` register
+robust aggregators.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ AGGREGATOR: ComponentRegistry[Aggregator] = ComponentRegistry(
 
 
 def find_needed_client(aggregator: Any) -> int | None:
-    """Return `Aggregator.needed_client`, or None if the object lacks this attribute."""
+    """Return `aggregator.needed_client`, or None if the aggregator lacks this attribute."""
     if aggregator is None or is_foreign(aggregator):
         return None
     needed: int | None = getattr(AGGREGATOR.resolve(aggregator), "needed_client", None)

@@ -1,4 +1,4 @@
-"""Data sets, their partition among clients, and the reading of samples when a client trains."""
+"""Data sets, their division among clients, and the sources from which clients read samples."""
 
 from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset

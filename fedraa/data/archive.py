@@ -64,13 +64,13 @@ def _read_arrays(path: Path, field: str) -> dict[str, Array]:
         raise InputError(field, "there is no such file") from None
     except InputError:
         raise
-    # A damaged header can cause any exception of NumPy or zipfile.
+    # NumPy and zipfile may raise any exception for a damaged file.
     except Exception as error:
         raise InputError(field, f"it cannot be read ({_first_line(error)})", hint=NPZ_HINT) from error
 
 
 def _looks_like_numpy(path: Path) -> bool:
-    """Return True for a zip archive or a single array. NumPy would unpickle any other file."""
+    """Return True for a zip archive or a single array. NumPy would unpickle any other file, which is unsafe."""
     with open_regular_file(path) as stream:
         return stream.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
 

@@ -27,7 +27,7 @@ To check the targets of a single client, it is called with the same array twice.
 def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
     """Return a Dataset with contiguous arrays: labels and tokens as int64, features as float32.
 
-    Tensors and lists become arrays, without a copy if possible. `divide_dataset` checks later that samples are finite.
+    Tensors and lists become arrays, if possible without a copy. `divide_dataset` checks later that samples are finite.
 
     Args:
         dataset: The user's data set.
@@ -58,7 +58,7 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
     Args:
         y_train: The training labels.
         y_test: The test labels.
-        classes: The number of classes; 0 means the largest training label plus 1.
+        classes: The number of classes. 0 means the largest training label plus 1.
 
     Raises:
         InputError: A label is not an integer from 0 to `classes - 1`.
@@ -75,7 +75,7 @@ def count_classes(y_train: Array) -> int:
     """Return the largest label plus 1.
 
     Raises:
-        InputError: This is more than the number of samples.
+        InputError: The result is larger than the number of samples.
     """
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
@@ -89,7 +89,7 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
     Args:
         dataset: The user's data set.
-        y_train: The training targets, which must match the inputs in length.
+        y_train: The training targets. Their length must be that of the inputs.
         y_test: The test targets.
     """
     both: tuple[Any, Any] = dataset.x_train, dataset.x_test
@@ -108,12 +108,12 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True for a tuple with an array per input of the model, False for a tuple of samples."""
+    """Return True if a tuple has an array per input of the model. Return False if it has the samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
 def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
-    """Convert one of several inputs of the model, and return its training and test values.
+    """Convert one of several inputs of the model. Return its training and test values.
 
     Floats and bytes become float32, other integers int64, and booleans stay bool.
 
@@ -143,7 +143,7 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
 
 
 def check_arrays(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError unless the arrays x_train, y_train, x_test and y_test are samples with one label each."""
+    """Raise InputError if the arrays x_train, y_train, x_test and y_test are not samples with one label each."""
     check_inputs(arrays)
     for name in ("y_train", "y_test"):
         _check_labels(name, arrays[name])
@@ -168,7 +168,7 @@ def refuse_nan_labels(name: str, y: Array) -> None:
 
 
 def hint_for_labels(y: Array) -> str:
-    """Return a hint that shows how to convert these labels to integers [n], or an empty text."""
+    """Return a hint for users: how to convert these labels to integers [n]. It is empty if no conversion is known."""
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
@@ -185,7 +185,7 @@ def hint_for_labels(y: Array) -> str:
 
 
 def check_inputs(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if x_train or x_test is malformed, or does not match its targets in length."""
+    """Raise InputError if x_train or x_test is malformed or has another length than its targets."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim < 2 or 0 in x.shape:

@@ -34,7 +34,7 @@ class Dataset:
             numbers `[n]` or `[n, k]`, labels of positions or pixels `[n, ...]`, or 0 and 1 `[n, labels]`.
         x_test: Test inputs, in the form of `x_train`.
         y_test: Test targets, in the form of `y_train`.
-        classes: Number of classes; 0 means the largest label of `y_train` plus 1.
+        classes: Number of classes. 0 means the largest label of `y_train` plus 1.
     """
 
     name: str
@@ -66,13 +66,13 @@ def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 
 def not_finite(field: str, hint: str = "") -> InputError:
-    """Return the error about NaN or infinity in the row that `field` names."""
+    """Return an error about a value that is NaN or infinite. `field` names its row."""
     problem = "it has NaN, infinity or a value beyond float32"
     return InputError(field, problem, expected="finite numbers", hint=hint)
 
 
 def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:
-    """Return x as contiguous float32, without a copy if possible. Larger values become infinite.
+    """Return x as contiguous float32, if possible without a copy. Values above the float32 limit become infinite.
 
     Args:
         x: The values.

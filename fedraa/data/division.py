@@ -54,9 +54,11 @@ class DivisionSettings:
         seed: The seed of the run.
         transforms: The changes of samples before training.
         allow_nan: True if training samples may contain NaN or infinite values.
-        targets: Checks and converts the targets; None for one class label per sample.
-        validation: Share of each client's training samples that replaces the test samples; 0 keeps the test samples.
-        standardise: True to scale inputs by the statistics of the training samples, including validation samples.
+        targets: A check that also converts the targets. None means one class label per sample.
+        validation: The fraction of each client's training samples that become test samples, instead of the usual test
+            samples. 0 keeps the usual test samples.
+        standardise: True to scale inputs by the mean and the variance of the training samples. These include
+            validation samples.
     """
 
     partitioner: Partitioner
@@ -70,11 +72,11 @@ class DivisionSettings:
 
     @property
     def scales(self) -> bool:
-        """Return True if the run scales inputs. It does not if a transform does."""
+        """Return True if the run scales inputs. If a transform scales them, the run does not."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
-        """Return the labels for the partitioner, or an empty array [n, 0] for targets without labels."""
+        """Return the labels for the partitioner. If the targets have no labels, return an empty array [n, 0]."""
         if self.targets is None:
             return y
         return np.zeros((len(y), 0), np.int64)
@@ -131,8 +133,8 @@ def _scale_samples(data: Federated, dataset: Dataset) -> Federated:
     """Return `data` with scaled samples.
 
     Args:
-        data: The divided data. Its training samples are scaled in place, because they are a copy.
-        dataset: The user's data set, from which the scaling is measured.
+        data: The divided data. Its training samples are a copy, so they are scaled in place.
+        dataset: The user's data set, which determines the scaling.
     """
     scaling = measure_scaling(dataset.x_train)
     apply_scaling_in_place(scaling, data.x_train)
@@ -246,7 +248,7 @@ def _make_streamed(
     names: tuple[str, ...] | None = None,
     unsteady: bool = False,
 ) -> Federated:
-    """Return a divided data set from which clients read their samples when they train.
+    """Return a divided data set. Clients read their samples from it when they train.
 
     This function reads only a few training samples.
 
@@ -256,8 +258,8 @@ def _make_streamed(
         test: The test samples.
         classes: The number of classes.
         how: The settings.
-        labels: The labels of all training samples in client order; None if they are unknown.
-        names: The names of the clients in the data; None if they have no names.
+        labels: The labels of all training samples, client by client. None if they are unknown.
+        names: The names of the clients in the data. None if they have no names.
         unsteady: True if two reads of a sample can give different results.
     """
     shapes = tuple(part.shape[1:] for part in list_leaves(test.x))
@@ -300,7 +302,7 @@ def _make_streamed(
 
 
 def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
-    """Return about `FEW` training samples of random clients."""
+    """Return about `FEW` training samples and their targets, from random clients."""
     offsets = source.samples.offsets
     clients = len(offsets) - 1
     drawn = generator(seed, "few").choice(clients, min(clients, 64), replace=False)
@@ -308,7 +310,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     for client in drawn.tolist():
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
-        # A view would keep all samples of the client in memory.
+        # A view instead of a copy would keep all samples of the client in memory.
         parts.append((map_tree(np.copy, take_rows(x, share)), y[share].copy()))
         if sum(len(y) for _, y in parts) >= FEW:
             break
@@ -317,7 +319,7 @@ def _read_few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
 
 
 def _read_test(dataset: FederatedDataset, seed: int) -> tuple[Tree, Array]:
-    """Return all test samples and their targets, read with seeded random generators."""
+    """Read all test samples and their targets. Random generators are seeded, so each call returns the same samples."""
     rows = as_rows("test", dataset.test, dataset.input, dataset.target)
     if not len(rows):
         raise InputError("test", "it has no sample")
@@ -367,13 +369,13 @@ def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
 
 
 def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: DivisionSettings) -> ValueError:
-    """Return an error about targets with the name of the first client that causes it.
+    """Add the name of the first client with wrong targets to an error.
 
     Args:
         error: The error about the targets of all clients.
         dataset: The data set.
         y: The targets of all training samples.
-        how: The settings, with the check `how.targets`.
+        how: The settings, with the check `targets` that raises the error.
     """
     if how.targets is None or dataset.clients is None:
         return error
@@ -388,7 +390,7 @@ def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: Di
 
 
 def _is_held(rows: Rows) -> bool:
-    """Return True for samples in memory: arrays, or an object of more than `HELD_BYTES` bytes."""
+    """Return True if samples are in memory: as arrays, or in an object of more than `HELD_BYTES` bytes."""
     if isinstance(rows, ArrayRows):
         return True
     contents = inspect_contents(rows)

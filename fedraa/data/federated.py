@@ -18,21 +18,22 @@ from fedraa.data.tree import Array, Tree, take_rows
 class Federated:
     """A data set that is divided among clients.
 
-    In client order, the training samples of client 0 come first, then those of client 1, and so on. Without a `source`,
-    client n trains on the view `x_train[offsets[n]:offsets[n + 1]]`.
+    "Client order" means that the samples of client 0 come first, then the samples of client 1, and so on. Without a
+    `source`, client n trains on the samples `x_train[offsets[n]:offsets[n + 1]]`.
 
     Attributes:
         dataset: The data set with its training samples in client order. With a `source` it has only a few random
             training samples.
-        offsets: The first training sample of each client in client order, and the number of all samples [clients + 1].
+        offsets: The index of each client's first training sample in client order, and the number of all samples
+            [clients + 1].
         test_order: The rows of `dataset.x_test`, in client order.
         test_offsets: The test samples of client n are the rows `test_order[test_offsets[n]:test_offsets[n + 1]]`.
-        source: The source from which clients read their training samples; None if `dataset` contains them.
-        labels: The labels of all training samples in client order; None if they are unknown.
-        names: The names of the clients in the data; None if they have no names.
-        order: For each training sample in client order, its row in the original data; None if a function generates the
+        source: The source from which clients read their training samples. None if `dataset` contains them.
+        labels: The labels of all training samples in client order. None if they are unknown.
+        names: The names of the clients in the data. None if they have no names.
+        order: The row of each training sample in the original data, in client order. None if a function generates the
             samples.
-        held_back: The rows in the original data of test samples that were training samples; None if there are none.
+        held_back: The rows in the original data of validation samples. None if there are none.
         scaling: The scaling of the inputs, which was applied to all samples.
         fixed: The transforms that were applied to all samples after the scaling.
     """
@@ -87,7 +88,7 @@ class Federated:
 
 
 def federate_dataset(dataset: Dataset, partition: Partition) -> Federated:
-    """Return the data set in the client order of a partition, with copied training samples."""
+    """Divide a data set by a partition. The result has a copy of the training samples in client order."""
     order, offsets = partition.train
     labels = dataset.y_train.take(order, axis=0)
     ordered = replace(dataset, x_train=take_rows(dataset.x_train, order), y_train=labels)

@@ -1,4 +1,4 @@
-"""The shares of the labels in the training data of all clients, and their overlap with the shares of single clients."""
+"""Measurement of how frequent each label is in the training data of all clients and of single clients."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from fedraa.rng import generator
 
 
 def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[float, ...]:
-    """Return the share of each label in the training samples of all clients.
+    """Return the fraction of training samples that have each label, over all clients.
 
-    If a function generates the samples, at most `MAX_CLIENTS` random clients are counted.
+    If a function generates the samples, the result is measured on at most `MAX_CLIENTS` random clients.
 
     Args:
         data: The divided data, with one label per sample.
@@ -27,14 +27,14 @@ def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[floa
 
 
 def measure_label_overlap(data: Federated, shares: tuple[float, ...], seed: int) -> float:
-    """Return the mean overlap of the clients' label shares with those of all clients.
+    """Return how similar the label fractions of a client are to the label fractions of all clients, on average.
 
-    The overlap of two distributions is the sum of the smaller share of each label. It is 1 if they are equal, and 0 if
-    they have no label in common. Of many clients, only `MAX_CLIENTS` random ones count.
+    The similarity is the overlap of two distributions: the sum over labels of the smaller fraction. It is 1 if they are
+    equal, and 0 if they have no label in common. The average is over at most `MAX_CLIENTS` random clients.
 
     Args:
         data: The divided data, with one label per sample.
-        shares: The share of each label in the data of all clients.
+        shares: The fraction of each label in the data of all clients.
         seed: The seed for the random clients.
     """
     labels = _known_labels(data)
@@ -48,7 +48,7 @@ def measure_label_overlap(data: Federated, shares: tuple[float, ...], seed: int)
 
 
 def _known_labels(data: Federated) -> Any:
-    """Return the labels of all training samples in client order; None if a function generates the samples."""
+    """Return the labels of all training samples, client by client. None if a function generates the samples."""
     return data.y_train if data.source is None else data.labels
 
 

@@ -44,7 +44,7 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
         data = fedraa.load_dataset("sales.csv")
         x_test, y_test = data.test
 
-    A run scales the values later, and a model from `history.load_model()` expects unscaled values.
+    A run scales the values later. A model from `history.load_model()` expects unscaled values.
 
     Args:
         name: One of these texts:
@@ -56,7 +56,7 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
             `data_dir`.
         data_dir: The folder with the files of a data set in `DATASETS`. Missing image data sets are downloaded to it.
             digits needs no folder, because scikit-learn contains it.
-        targets: Checks and converts targets; None for labels of classes.
+        targets: A function that checks and converts targets. None means labels of classes.
 
     Raises:
         InputError: The name is unknown, `data_dir` has no effect, or the data are missing or malformed.
@@ -93,7 +93,7 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
 def _refuse_unused_folder(name: str, data_dir: Path) -> None:
     """Raise InputError if the data set `name` does not use `data_dir`.
 
-    It is then part of a package, or `name` contains a path.
+    Such a data set is part of a package, or its name contains a path.
     """
     kind = name.partition("(")[0].partition(":")[0].strip()
     if name == DIGITS or name.endswith(".npz") or _is_table(name) or kind in FILES:
@@ -112,11 +112,11 @@ def _load_builtin(name: str, data_dir: Path | None) -> Dataset:
 
 
 def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
-    """Return the data set in files, or None if `name` does not describe files.
+    """Return a data set that is stored in files, or None if `name` does not describe files.
 
     Args:
         name: The text of the user, such as `folder:PATH`.
-        classes: True if a table's targets are classes, False for numbers. An option in `name` has priority.
+        classes: True if the targets of a table are classes, False if they are numbers. An option in `name` wins.
     """
     kind = name.partition("(")[0].strip()
     try:
@@ -184,7 +184,7 @@ def _read_digits() -> npt.NDArray[np.float64]:
     The file is part of scikit-learn. Importing scikit-learn would take longer than starting a worker.
     """
     package = find_spec("sklearn")
-    # fedraa depends on scikit-learn, so it is installed.
+    # scikit-learn is installed, because fedraa depends on it.
     assert package is not None
     return np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
 

@@ -1,4 +1,4 @@
-"""Reading of some training samples before a run, to measure the scaling of inputs."""
+"""A function that reads some training samples before a run, to measure the scaling of inputs."""
 
 import numpy as np
 
@@ -17,9 +17,9 @@ MAX_CLIENTS = 64
 
 
 def read_measured(samples: StoredSamples | GeneratedSamples, seed: int, name: str) -> Tree:
-    """Return the inputs of all training samples, or of random ones if there are many.
+    """Return the inputs of all training samples. If there are many, return the inputs of random samples.
 
-    At most `MAX_SAMPLES` samples are read, and fewer beyond `MAX_BYTES` bytes, but at least `MIN_SAMPLES`.
+    At most `MAX_SAMPLES` samples with at most `MAX_BYTES` bytes are read, but at least `MIN_SAMPLES` samples.
 
     Args:
         samples: The training samples. If a function generates them, it is called for at most `MAX_CLIENTS` clients.

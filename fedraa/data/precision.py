@@ -18,13 +18,13 @@ MIN_ROWS = 16
 MAX_ERROR = 1e-2
 """A warning appears if (std of the rounding errors) / (std of the values) is above this ratio."""
 NOISE = 1e-14
-"""If the standard deviation is below this share of the largest value, the values differ only by rounding in float64."""
+"""Values with a smaller ratio of standard deviation to largest value differ only by rounding errors in float64."""
 
 
 def warn_lost_digits(name: str, x: Array) -> None:
-    """Warn if the values of a channel (dimension 1) of x are too close together for float32.
+    """Warn if float32 cannot distinguish the values of a channel (dimension 1) of x.
 
-    About `MAX_ROWS` rows at equal distances are checked.
+    The function checks about `MAX_ROWS` rows at equal distances.
 
     Args:
         name: The name of x in the warning.
@@ -57,7 +57,7 @@ def warn_lost_digits(name: str, x: Array) -> None:
 
 
 def _column_deviation(values: Array, counted: Array) -> Array:
-    """Return the standard deviation of each column, over the values at which the mask `counted` is True."""
+    """Return the standard deviation of each column over the values for which the mask `counted` is True."""
     count = np.maximum(counted.sum(axis=0), 1)
     mean = np.where(counted, values, 0).sum(axis=0) / count
     deviation: Array = np.sqrt(np.square(np.where(counted, values - mean, 0)).sum(axis=0) / count)

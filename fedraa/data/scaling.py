@@ -1,4 +1,4 @@
-"""Scaling of inputs, so that each channel has mean 0 and variance 1 over the training samples."""
+"""Scaling of inputs. Over the training samples, each channel then has mean 0 and variance 1."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,8 +49,8 @@ def along_channels(values: Any, ndim: int) -> Any:
 def measure_scaling(x_train: Tree) -> Scaling:
     """Return the scaling that gives each channel of these training inputs mean 0 and variance 1.
 
-    Only floats and bytes are scaled, except for masks: one of several inputs, with only the values 0 and 1. Constant
-    channels become 0. Samples that are not finite are ignored.
+    Only floats and bytes are scaled. If the model has several inputs, an input with only the values 0 and 1 is a mask
+    and is not scaled. Constant channels become 0. Samples that are not finite are ignored.
     """
     if isinstance(x_train, dict | tuple):
         return _mapped_inputs(_measure_unless_mask, x_train)

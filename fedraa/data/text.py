@@ -41,14 +41,14 @@ def load_agnews(data_dir: Path) -> Dataset:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the lower-case words of a text, which consist of ASCII letters and digits."""
+    """Return the words of a text in lower case. A word consists of ASCII letters and digits."""
     return _WORD.findall(text.lower())
 
 
 def rank_words(words: Iterable[str]) -> dict[str, int]:
     """Return a token id for each of the most frequent words.
 
-    Ids start at `FIRST_WORD`, in the order of falling frequency and then of the alphabet.
+    The most frequent word has the id `FIRST_WORD`. Equally frequent words are in alphabetical order.
     """
     counts = Counter(words)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - FIRST_WORD]
@@ -56,7 +56,7 @@ def rank_words(words: Iterable[str]) -> dict[str, int]:
 
 
 def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> npt.NDArray[np.int64]:
-    """Return the ids of the first `length` words of each text, [texts, length]; 1 for unknown words."""
+    """Return the ids of the first `length` words of each text, [texts, length]. An unknown word has the id 1."""
     tokens = np.zeros((len(texts), length), dtype=np.int64)
     for row, words in zip(tokens, texts, strict=True):
         row[: len(words)] = [ids.get(word, 1) for word in words[:length]]
@@ -78,7 +78,7 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
         raise InputError(field, f"it cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
-    # A view of the column could be read-only.
+    # Without a copy, the array could be read-only.
     labels = frame["label"].to_numpy(np.int64, copy=True)
     wrong = labels[(labels < 0) | (labels >= _CLASSES)]
     if wrong.size:

@@ -1,4 +1,4 @@
-"""Functions on trees of inputs: one array, or a dict or tuple of arrays with equal rows."""
+"""Functions on trees of inputs. A tree is one array, or a dict or tuple of arrays with the same number of rows."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -15,7 +15,7 @@ Tree = Any
 
 
 def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Return a tree of the same structure with the function's result for every array."""
+    """Apply a function to every array of a tree. Return the tree of the results."""
     if isinstance(tree, dict):
         return {name: map_tree(function, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
@@ -24,7 +24,7 @@ def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def list_leaves(tree: Tree) -> list[Any]:
-    """Return the arrays of the tree, in order."""
+    """Return a list of the arrays in a tree."""
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     if not isinstance(tree, tuple | list):
@@ -40,7 +40,7 @@ def take_rows(tree: Tree, rows: Any) -> Tree:
 
 
 def join_trees(trees: Sequence[Tree]) -> Tree:
-    """Return the trees, which have the same structure, concatenated along the rows."""
+    """Concatenate trees of the same structure along the rows."""
     if isinstance(trees[0], dict):
         return {name: join_trees([tree[name] for tree in trees]) for name in trees[0]}
     if isinstance(trees[0], tuple):
@@ -51,7 +51,7 @@ def join_trees(trees: Sequence[Tree]) -> Tree:
 def refuse_masked(name: str, x: Any) -> None:
     """Raise InputError if x, an array or a list of rows, has a masked value (`numpy.ma`).
 
-    A plain array would contain the hidden value.
+    A plain array would contain the value under the mask.
     """
     if isinstance(x, np.ma.MaskedArray):
         rows = np.argwhere(np.ma.getmaskarray(x))
@@ -69,7 +69,7 @@ def count_bytes(tree: Tree) -> int:
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """Return the first row with NaN or infinity, or None. To save memory, it checks `block` rows at a time."""
+    """Return the first row with NaN or infinity, or None. The function checks `block` rows at a time to save memory."""
     arrays = [leaf for leaf in list_leaves(tree) if leaf.dtype.kind == "f"]
     if not arrays:
         return None

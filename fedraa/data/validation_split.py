@@ -1,4 +1,4 @@
-"""Validation samples: a share of each client's training samples, only for evaluation."""
+"""Validation samples: a fraction of each client's training samples that is used only for evaluation."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,13 +14,13 @@ from fedraa.rng import generator
 
 
 def hold_back(data: Federated, share: float, seed: int) -> Federated:
-    """Return the data with a random share of each client's training samples as test samples.
+    """Replace the test samples by a random fraction of each client's training samples.
 
     Every client keeps at least one training sample. A client with several samples gets at least one test sample.
 
     Args:
         data: The data set, divided among clients.
-        share: The share of each client's training samples that become test samples.
+        share: The fraction of each client's training samples that become test samples.
         seed: The seed with which the samples are drawn.
 
     Raises:
@@ -61,7 +61,7 @@ def _draw_held_back(sizes: Index, share: float, seed: int) -> tuple[tuple[Index,
 
     Args:
         sizes: The number of training samples of each client.
-        share: The share of the samples to hold back.
+        share: The fraction of the samples that become test samples.
         seed: The seed with which the samples are drawn.
     """
     held, kept = [], []

@@ -40,8 +40,8 @@ VISION: tuple[str, ...] = tuple(_SOURCES)
 def load_vision(name: str, data_dir: Path) -> Dataset:
     """Return a data set in `VISION`, with images as float32 [n, channels, height, width] from 0 to 255.
 
-    emnist has every fifth sample of EMNIST with 62 classes (the split `byclass`), as in Qu et al. 2022, and needs 0.5
-    GB of memory.
+    emnist has every fifth sample of the split `byclass` of EMNIST, as in Qu et al. 2022. It has 62 classes and needs
+    0.5 GB of memory.
 
     Raises:
         InputError: The files are missing or damaged.
@@ -68,7 +68,7 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
 
 
 def _refuse_pipes(place: Path) -> None:
-    """Raise OSError if the path is or contains a named pipe, which could block forever."""
+    """Raise OSError if the path is or contains a named pipe. A read from a pipe could block forever."""
     for path in (place, *place.rglob("*")):
         if path.is_fifo():
             raise OSError(f"{path} is a named pipe")
@@ -90,7 +90,7 @@ def _load_arrays(source: _Source, data_dir: Path) -> Arrays:
 
 def _read_torchvision(source: _Source, root: Path, *, download: bool) -> Arrays:
     make = getattr(importlib.import_module("torchvision").datasets, source.class_name)
-    # torchvision prints to stdout, which is for the output of the command.
+    # torchvision prints to stdout, but stdout is only for the output of the command.
     with contextlib.redirect_stdout(sys.stderr):
         train, test = (make(root, train=train, download=download, **source.options) for train in (True, False))
     return *_convert_samples(train), *_convert_samples(test)

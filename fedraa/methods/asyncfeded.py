@@ -19,7 +19,7 @@ from fedraa.numbers import Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import SUM_BLOCK, add_scaled, borrow_scratch, map_chunks, ordered_sum, subtract_chunk
-from fedraa.vectors.index_runs import global_slices
+from fedraa.vectors.index_ranges import global_slices
 
 
 @ASYNC_RULE.register("asyncfeded")

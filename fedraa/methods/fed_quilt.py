@@ -37,7 +37,7 @@ from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
 from fedraa.vectors.chunked import map_chunks, ordered_sum, subtract_chunk, sum_squares
-from fedraa.vectors.index_runs import global_slices
+from fedraa.vectors.index_ranges import global_slices
 
 # Number of updates of a fragment that the running mean of squared deltas covers.
 SQUARES_WINDOW = 100

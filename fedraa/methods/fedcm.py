@@ -22,7 +22,7 @@ from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.vectors.chunked import copy_coordinates
-from fedraa.vectors.index_runs import where_of
+from fedraa.vectors.index_ranges import where_of
 
 
 @dataclass

@@ -31,7 +31,7 @@ from fedraa.numbers import Decay, NotNegative, Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import add_scaled, copy_coordinates, scalar_product
-from fedraa.vectors.index_runs import CoordinateSet
+from fedraa.vectors.index_ranges import CoordinateSet
 
 # The authors' epsilon: norms below it count as 0, and it is added to the divisor of `conf`.
 EPSILON = 1e-8

@@ -26,7 +26,7 @@ from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.vectors.chunked import map_chunks, mask_or_true
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
-from fedraa.vectors.index_runs import where_of
+from fedraa.vectors.index_ranges import where_of
 
 
 @dataclass

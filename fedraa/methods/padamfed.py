@@ -40,7 +40,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.index_runs import where_of
+from fedraa.vectors.index_ranges import where_of
 
 _PLAIN_STEPS = "a local step has the length lr along the corrected gradient"
 _GRADIENTS = "the server adds up the gradients of clients as they are"

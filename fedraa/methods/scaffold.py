@@ -27,7 +27,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.vectors.chunked import add_scaled, borrow_scratch, copy_coordinates, map_chunks
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.index_runs import CoordinateSet, where_of
+from fedraa.vectors.index_ranges import CoordinateSet, where_of
 
 _NEEDS_SGD = "the control variate uses delta / (lr * steps) as the mean gradient, which is right only for plain SGD"
 

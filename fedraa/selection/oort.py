@@ -1,4 +1,4 @@
-"""Oort: choose fast clients with a high loss (Lai et al. 2021, as in the authors' code).
+"""Oort: choose fast clients with a high loss (Lai et al. 2021, as in the code of the authors).
 
 Observed for client i: stat_i = n_i * loss_i, its duration t_i, and the step L_i of its last update
     T = duration at the percentile `percentile` of all known durations
@@ -12,8 +12,8 @@ Pacer, every `window` choices: U = sum of the mean stat of the exploited clients
     change of U <= 10 %:    percentile += pace
     change of U >= 500 %:   percentile -= pace
 
-In the paper, stat_i follows from the squared losses of the client's samples. Here a client sends only its mean loss, so
-stat_i is exact if the losses of its samples are equal, and too small otherwise.
+The paper computes stat_i from the squared loss of each sample. In fedraa, a client sends only its mean loss. If the
+losses of its samples differ, stat_i is too small.
 
 Read next: ledger/participation.py (the interface), ledger/selection_context.py (the observations).
 """
@@ -27,23 +27,23 @@ from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 
-# The pacer raises the percentile if the utility changed by at most this share since the last window.
+# The pacer raises the percentile if the utility changed by at most this fraction since the last window.
 FLAT_CHANGE = 0.1
-# The pacer lowers the percentile if the utility changed by at least this share.
+# The pacer lowers the percentile if the utility changed by at least this multiple.
 SHARP_CHANGE = 5.0
-# The pool has at least this multiple of the number of clients that are drawn from it.
+# The pool has at least this number of clients for each client that is drawn from it.
 POOL_FACTOR = 10
 UNCERTAINTY = 0.1
 
 
 def exploration_at(step: int, first: float, decay: float, least: float) -> float:
-    """Return the fraction of a round's clients that are chosen at random among clients without a loss so far.
+    """Return which fraction of a round's clients is chosen among the clients that never trained.
 
     Args:
         step: Number of steps.
-        first: The share before the first step.
-        decay: The factor by which the share changes with each step.
-        least: The smallest share.
+        first: The fraction before the first step.
+        decay: The factor by which each step changes the fraction.
+        least: The smallest fraction.
     """
     return max(least, first * decay**step)
 
@@ -51,16 +51,16 @@ def exploration_at(step: int, first: float, decay: float, least: float) -> float
 def score_clients(
     stats: Floats, durations: Floats, last: Ints, *, step: int, preferred: float, penalty: float, clip: float = 1.0
 ) -> Floats:
-    """Return the score of each client [n] that has trained, as in the authors' code.
+    """Return the score of each client [n] that has trained, as in the code of the authors.
 
     Args:
         stats: The statistical utility of each client [n].
         durations: The duration of each client's task [n].
         last: The step of each client's last update [n], from 1.
         step: The current step R, from 1.
-        preferred: The duration T above which clients are penalised.
+        preferred: The duration T. A longer duration reduces the score of a client.
         penalty: The exponent of the penalty.
-        clip: The quantile of the utilities to which larger utilities are reduced.
+        clip: A quantile of the utilities. Larger utilities count as this quantile.
     """
     ordered = np.sort(stats)
     least = 0.999 * ordered[0]
@@ -79,7 +79,7 @@ def penalise(durations: Floats, preferred: float, penalty: float) -> Floats:
 
 
 def draw_by_score(pool: Ints, scores: Floats, count: int, rng: np.random.Generator) -> list[int]:
-    """Draw `count` clients of the pool [n] without replacement, in proportion to their scores [n]."""
+    """Draw `count` clients from the pool [n] without replacement. Probabilities are proportional to scores [n]."""
     if count == 0:
         return []
     positive = np.maximum(scores, 1e-12)
@@ -92,21 +92,21 @@ def draw_by_score(pool: Ints, scores: Floats, count: int, rng: np.random.Generat
 class Oort(CountedSelection):
     """A choice of fast clients with a high loss, and of some clients that never trained (Lai et al. 2021).
 
-    An asynchronous method chooses one client at a time. With the probability eps it is a client that never trained.
+    An asynchronous method chooses one client at a time. It is a client that never trained with probability eps.
 
     Attributes:
-        exploration: Share eps of chosen clients that never trained, in the first round.
-        decay: The factor by which eps changes with each server step.
+        exploration: The fraction eps in the first round: chosen clients that never trained, of all chosen clients.
+        decay: The factor by which each server step changes eps.
         min_exploration: The smallest eps.
         penalty: The exponent of the penalty for slow clients.
         percentile: A client is slow if its duration is above this percentile of the known durations, 0 to 100.
         pace: The amount by which the pacer changes the percentile.
-        window: Number of choices between two changes of the percentile.
-        cut_off: If m1 clients are drawn by score, the pool has all clients whose score is at least this share of the
-            (m1 + 1)-th highest score.
-        clip: The quantile of the utilities, 0 to 1, to which larger utilities are reduced.
-        max_participations: A client with more updates is not chosen again; None for no limit. This excludes at most 30
-            % of the clients.
+        window: Number of rounds between two changes of the percentile.
+        cut_off: A factor from 0 to 1. If m1 clients are drawn by score, the pool has all clients with at least this
+            factor times the (m1 + 1)-th highest score.
+        clip: A quantile of the utilities, 0 to 1. Larger utilities count as this quantile.
+        max_participations: A client with more updates is not chosen again. It excludes at most 30 % of the clients.
+            None sets no limit.
     """
 
     exploration: UpToOne = 0.9
@@ -124,9 +124,9 @@ class Oort(CountedSelection):
 
     def __post_init__(self) -> None:
         self._threshold = self.percentile
-        # The mean utility of the exploited clients at each choice of the last two windows.
+        # For each choice in the last two windows, the mean utility of the clients that were chosen by score.
         self._utilities: list[float] = []
-        # The exploited clients of the last choice, and their numbers of updates before it.
+        # The clients that the last choice took by score, and their numbers of updates before this choice.
         self._exploited: list[int] = []
         self._exploited_before: list[int] = []
 
@@ -141,7 +141,7 @@ class Oort(CountedSelection):
         count = min(view.count, len(candidates))
         share = exploration_at(view.step, self.exploration, self.decay, self.min_exploration)
         exploit = _round_at_random(count * (1 - share), rng)
-        # If one group has too few clients, the other group gives more.
+        # If too few clients never trained, more are chosen by score. If too few have trained, fewer are.
         exploit = min(max(exploit, count - len(unseen)), len(explored), count)
         exploited: list[int] = []
         if exploit:
@@ -169,7 +169,7 @@ class Oort(CountedSelection):
         return draw_by_score(explored[pool], scores[pool], count, rng)
 
     def _preferred_duration(self, durations: Floats) -> float:
-        """Return the duration T at the current percentile; infinite at the percentile 100."""
+        """Return the duration T at the current percentile. At the percentile 100, it is infinite."""
         if self._threshold >= 100:
             return float("inf")
         known = np.sort(durations)
@@ -185,7 +185,7 @@ class Oort(CountedSelection):
         return np.setdiff1d(view.candidates, frequent[: max(0, allowed)])
 
     def _pace(self, view: SelectionContext, stats: Floats) -> None:
-        """Record the utility of the last exploited clients. Change the percentile at the end of a window."""
+        """Record the utility of the clients that were last chosen by score. Change the percentile after a window."""
         pairs = zip(self._exploited, self._exploited_before, strict=True)
         answered = [client for client, before in pairs if view.participations[client] > before]
         self._utilities.append(float(stats[answered].mean()) if answered else 0.0)
@@ -201,6 +201,6 @@ class Oort(CountedSelection):
 
 
 def _round_at_random(value: float, rng: np.random.Generator) -> int:
-    """Round the value up with the probability of its fractional part, otherwise down."""
+    """Round a value up or down at random. The probability of rounding up is its fractional part."""
     whole = int(value)
     return whole + int(rng.random() < value - whole)

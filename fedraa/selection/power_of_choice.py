@@ -21,7 +21,7 @@ from fedraa.numbers import Count
 
 
 def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
-    """Return the `count` candidates with the highest losses, the highest first, then by number.
+    """Return the `count` candidates with the highest losses, in descending order. Equal losses are sorted by number.
 
     Args:
         losses: A loss for each client [N].
@@ -39,15 +39,15 @@ def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
 class PowerOfChoice(CountedSelection):
     """A choice of the clients with the highest last loss among random candidates (Cho et al. 2020, rpow-d).
 
-    On unequal data the model converges faster than with a uniform choice, but may stay at a higher loss. The losses
-    need no additional traffic, because clients send them with their updates. The paper's pow-d, which first evaluates
-    the model on all candidates, is not available.
+    On unequal data, the model converges faster than with a uniform choice, but may end at a higher loss. Clients send
+    their losses with their updates, so the losses need no additional traffic. The paper also has pow-d, which first
+    evaluates the model on all candidates. It is not available.
 
     Attributes:
         count: Number of clients per round (m). Not for asynchronous methods.
-        candidates: Number of candidates (d); None for twice the number of chosen clients.
-        max_age: Number of server steps after which a client's last loss counts as unknown; None for no limit. It
-            prevents that a client with one high loss is chosen for ever.
+        candidates: Number of candidates (d). None means twice the number of chosen clients.
+        max_age: Number of server steps after which the last loss of a client counts as unknown. Without such a limit
+            (None), a client with one high loss may be chosen in every round.
     """
 
     candidates: Count | None = None

@@ -1,4 +1,4 @@
-"""Routing: draw clients with probabilities that grow with their speed, and limit the mean staleness."""
+"""Routing: draw fast clients with a higher probability, and limit the mean staleness of updates."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,26 +19,26 @@ BISECTIONS = 40
 @PARTICIPATION.register("routing")
 @dataclass
 class Routing(CountedSelection):
-    """A random choice of clients with probabilities p_i proportional to a power of their speed (Generalized AsyncSGD).
+    """A random choice of clients (Generalized AsyncSGD). The probability p_i is proportional to a power of the speed.
 
-    The exponent is the largest one up to 1 at which every p_i is at least min_share / N and every mean staleness is at
-    most `max_staleness`. With the exponent 1, all queues are equally long, and the server receives the most updates.
-    With the exponent 0, all clients have the same probability.
+    The exponent of this power is at most 1. It is the largest exponent with two properties: every p_i is at least
+    min_share / N, and every mean staleness is at most `max_staleness`. With the exponent 1, all queues are equally
+    long, and the server receives the most updates. With the exponent 0, all clients have the same probability.
 
-    An asynchronous server keeps `concurrency` tasks at the clients, or one per client. Whenever a task ends, the server
-    draws the client of a new task from all clients. The task waits while this client trains another task or is not
-    available. The client receives the model when it starts the task. The staleness is therefore lower than in the
-    paper, in which the server sends the model at the draw. In rounds, the clients are drawn without replacement.
+    An asynchronous server keeps `concurrency` tasks at the clients, or one per client. When a task ends, the server
+    draws a client for a new task from all clients. The task waits while this client trains another task or is not
+    available. The client receives the model when it starts the task. In the paper, the server sends the model when it
+    draws the client, so the staleness is higher. In rounds, the clients are drawn without replacement.
 
-    A trace of availability must repeat, so that each device becomes available again (`availability_period`).
+    A trace of availability must repeat (`availability_period`). Otherwise a device may never be available again.
 
-    The papers choose p_i by gradient descent on a bound. The powers of the speed are a decision of fedraa.
+    The papers choose p_i by gradient descent on a bound. fedraa uses powers of the speed instead.
 
     Attributes:
-        min_share: Smallest p_i, as a share of 1/N. It limits the step of generalized-asyncsgd for a slow client to 1 /
-            min_share times the usual step.
-        max_staleness: Largest mean staleness of a client, if tasks have exponential durations and receive the model at
-            the draw; None for no limit.
+        min_share: Smallest p_i, multiplied by N. The step of generalized-asyncsgd for a slow client is at most
+            1 / min_share times the usual step.
+        max_staleness: Largest mean staleness of a client. It is computed for exponential durations, and for tasks that
+            receive the model at the draw. None sets no limit.
     """
 
     min_share: Share = 0.2
@@ -59,7 +59,7 @@ class Routing(CountedSelection):
             tasks: Number of tasks at all clients together.
 
         Raises:
-            InputError: Equal probabilities exceed `max_staleness`.
+            InputError: The mean staleness exceeds `max_staleness` even with equal probabilities.
         """
         rates = durations.min() / durations
         low, high = 0.0, 1.0
@@ -92,9 +92,9 @@ class Routing(CountedSelection):
 def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[float, Floats]:
     """Return the number of updates per unit of time, and the mean staleness of each client's updates [N].
 
-    The method is mean value analysis (Reiser, Lavenberg 1980) of a closed network of queues with exponential durations.
-    A task that arrives at a queue finds the mean queue of a network with one task less. The mean staleness of a client
-    is this queue divided by the client's probability.
+    The clients form a closed network of queues with exponential durations. The method is mean value analysis (Reiser,
+    Lavenberg 1980): a task that arrives at a queue finds the mean queue of a network with one task less. The mean
+    staleness of a client is this queue divided by the client's probability.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].

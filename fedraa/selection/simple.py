@@ -1,4 +1,4 @@
-"""Simple choices of clients: uniform, by the number of samples, in turn, and by availability."""
+"""Simple choices of clients: at random, by the number of samples, in turn, or by availability."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,9 +12,9 @@ from fedraa.ledger.selection_context import SelectionContext
 @PARTICIPATION.register("uniform")
 @dataclass
 class Uniform(CountedSelection):
-    """A uniform choice of clients without replacement.
+    """A random choice of clients with equal probabilities, without replacement.
 
-    Unlike `sample:K` it excludes quarantined clients before the draw, so that a round always has `count` clients.
+    It excludes quarantined clients before the draw, so a round always has `count` clients. `sample:K` does not.
     """
 
     is_private: ClassVar[bool] = True
@@ -28,7 +28,7 @@ class Uniform(CountedSelection):
 @PARTICIPATION.register("weighted")
 @dataclass
 class Weighted(CountedSelection):
-    """A random choice of clients without replacement, in proportion to their numbers of samples."""
+    """A random choice of clients without replacement. Probabilities are proportional to the numbers of samples."""
 
     state_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -59,7 +59,7 @@ class RoundRobin(CountedSelection):
 @PARTICIPATION.register("available")
 @dataclass
 class Available(CountedSelection):
-    """A random choice of available clients. If there are too few, it adds those that are available next."""
+    """A random choice of available clients. If they are too few, the clients that are available next are added."""
 
     is_private: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""TiFL: form tiers of equally fast clients, and choose the clients of a round from one tier (Chai et al. 2020, Alg. 2).
+"""TiFL: divide the clients into tiers by speed. Choose the clients of a round from one tier (Chai et al. 2020, Alg. 2).
 
 Before the first round: sort the clients by the duration of a task, and cut them into n equal tiers
     credits_t = ceil(rounds / n);  P_t = 1 / n
@@ -6,8 +6,8 @@ Every I rounds, if the loss of the current tier did not fall: rank the tiers by 
     P = (n + 1 - j) / D,  D = n (n + 1) / 2        # n = tiers with credits; without credits P = 0
 Each round: draw a tier by P, credits -= 1, then draw clients of the tier at random
 
-The paper ranks tiers by accuracy on validation data of the clients. This implementation ranks a tier by the mean of its
-clients' last training losses, which need no additional work. When all credits are used, all tiers get new credits.
+The paper ranks tiers by the accuracy on validation data of the clients. fedraa ranks tiers by the mean of the last
+training losses of their clients. This needs no additional work. When all credits are used, all tiers get new credits.
 
 Read next: ledger/participation.py (the interface), ledger/selection_context.py (the observations).
 """
@@ -25,7 +25,7 @@ from fedraa.numbers import Count, format_count
 
 
 def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
-    """Return the probability of each tier [n]: higher for a higher loss, 0 for a tier without credits.
+    """Return the probability of each tier [n]. A higher loss gives a higher probability, and no credits give 0.
 
     Args:
         losses: The loss of each tier [n].
@@ -42,12 +42,14 @@ def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
 @PARTICIPATION.register("tifl")
 @dataclass
 class TiFL(CountedSelection):
-    """A choice of clients from one tier of equally fast clients, so that no fast client waits (Chai et al. 2020).
+    """A choice of all clients of a round from one tier (Chai et al. 2020). No client then waits for a slower tier.
+
+    A tier is a group of about equally fast clients.
 
     Attributes:
         tiers: Number of tiers.
-        rounds: Number of rounds, which are divided among the tiers as credits.
-        interval: Rounds between two changes of the probabilities; None for the number of tiers.
+        rounds: Number of rounds. Each tier gets an equal part of them as credits.
+        interval: Number of rounds between two changes of the probabilities. None means the number of tiers.
     """
 
     tiers: Count = 5
@@ -58,13 +60,13 @@ class TiFL(CountedSelection):
     state_fields: ClassVar[tuple[str, ...]] = ("_tier_of", "_credits", "_probabilities", "_tier", "_last_losses")
 
     def __post_init__(self) -> None:
-        # The tier of each client, empty before the first round.
+        # The tier of each client. The list is empty before the first round.
         self._tier_of: list[int] = []
         self._credits: list[int] = []
         self._probabilities: list[float] = []
-        # The tier of the last round's clients.
+        # The tier from which the last round chose its clients.
         self._tier = 0
-        # The mean loss of each tier at the last call of `_update_probabilities`.
+        # The loss of each tier at the last call of `_update_probabilities`.
         self._last_losses: list[float] = []
 
     def choose(self, view: SelectionContext, rng: np.random.Generator) -> list[int]:
@@ -73,7 +75,7 @@ class TiFL(CountedSelection):
         if view.step and view.step % (self.interval or self.tiers) == 0:
             self._update_probabilities(view)
         tiers = np.array(self._tier_of)[view.candidates]
-        # A tier cannot be drawn if all its clients are quarantined.
+        # A tier with only quarantined clients cannot be drawn.
         present = np.bincount(tiers, minlength=self.tiers) > 0
         if not any(credit for credit, here in zip(self._credits, present, strict=True) if here):
             self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
@@ -104,9 +106,10 @@ class TiFL(CountedSelection):
         self._probabilities = [1 / self.tiers] * self.tiers
 
     def _update_probabilities(self, view: SelectionContext) -> None:
-        """Set the tiers' probabilities by the ranks of their losses, unless the loss of the last round's tier fell.
+        """Set the probabilities of the tiers by the ranks of their losses.
 
-        A tier's loss is the mean of its clients' last losses. It fell if it is lower than at the previous call.
+        The loss of a tier is the mean of the last losses of its clients. The probabilities stay the same if the loss of
+        the last round's tier is lower than at the previous call.
         """
         tier_of = np.array(self._tier_of)
         losses = np.full(self.tiers, np.inf)

@@ -24,7 +24,7 @@ from fedraa.messages import Index, Shapes, Vector
 from fedraa.numbers import NotNegative
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import is_finite
-from fedraa.vectors.index_runs import CoordinateSet, IndexRuns
+from fedraa.vectors.index_ranges import CoordinateSet, IndexRanges
 
 # Largest absolute weight of an update. Usual weights are in [0, 1].
 MAX_WEIGHT = 1e3
@@ -66,7 +66,7 @@ class ClientUpdate:
     balance: float = 1.0
     steps: int = 1
     path_length: float = 1.0
-    runs: IndexRuns | None = None
+    runs: IndexRanges | None = None
 
     @property
     def change(self) -> DeltaView:

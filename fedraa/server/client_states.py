@@ -12,7 +12,7 @@ from fedraa.messages import Extra, Index, LazyBuffer, State, Update, Vector
 from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.client_rows import ClientRows
-from fedraa.vectors.index_runs import where_of
+from fedraa.vectors.index_ranges import where_of
 
 
 class ClientStates(Stateful):

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.vectors.chunked import add_scaled, map_chunks, scale_chunk
-from fedraa.vectors.index_runs import CoordinateSet, index_of, iterate_parts
+from fedraa.vectors.index_ranges import CoordinateSet, index_of, iterate_parts
 
 
 def blend_weights(params: Vector, where: CoordinateSet, new: Vector, mix: float) -> None:

@@ -28,7 +28,7 @@ from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelS
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
-from fedraa.vectors.index_runs import where_of
+from fedraa.vectors.index_ranges import where_of
 from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.run_length import summarise_coverage
 

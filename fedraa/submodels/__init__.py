@@ -1,4 +1,4 @@
-"""The parts of a model that clients train.
+"""The submodels that clients train.
 
 - A width group is a set of units (neurons, channels, attention heads) that can be cut from a module.
 - An index set chooses units of every width group.

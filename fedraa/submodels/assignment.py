@@ -1,4 +1,4 @@
-"""The part of the model that one client trains."""
+"""The parameters of the model that one client trains."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ COORDINATES_PER_BYTE = 8
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A dense part of the model.
+    """A smaller dense model, which has only some units of the full model.
 
     Attributes:
         widths: Number of kept units of each width group.
-        index: Indices [k] of the submodel's coordinates in the full vector; None for all.
+        index: Indices [k] of the submodel's parameters in the full flat vector. None means all.
     """
 
     widths: tuple[int, ...]
@@ -34,7 +34,7 @@ class Submodel:
         return cls(widths, None if whole else traced.flat_index(kept))
 
     def take(self, params: npt.NDArray[np.generic]) -> Vector:
-        """Return a copy of the submodel's coordinates [k] from a full vector [d]."""
+        """Return a copy of the submodel's parameters [k] from a full flat vector [d]."""
         if self.index is None:
             return params.astype(np.float32)
         return params[self.index].astype(np.float32, copy=False)
@@ -42,18 +42,18 @@ class Submodel:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The part of the model that one client trains: a dense submodel, or some of its k coordinates.
+    """The parameters that one client trains: all k parameters of a submodel, or those that a mask selects.
 
     Attributes:
-        label: A number for the assignment, which the log shows.
+        label: A number that identifies the assignment in the log.
         submodel: The dense submodel.
-        mask: True for the coordinates [k] that the client trains; None if it trains all.
-        sends_mask: True if the server sends only the masked coordinates. Otherwise it sends the whole submodel, and the
-            client masks it (RA-Fed, SubDisMO).
-        keeps_rest: True if weights outside of the mask keep the values that the client received. False if they are 0
-            while the client trains.
-        mask_by_label: True if `label` determines the mask, so that no bitmap of the mask is sent.
-        work: FLOPs of a task, as a share of the FLOPs for training the whole dense submodel.
+        mask: True for the parameters [k] that the client trains. None if it trains all.
+        sends_mask: True if the server sends only the parameters in the mask. Otherwise it sends the whole submodel, and
+            the client applies the mask (RA-Fed, SubDisMO).
+        keeps_rest: True if parameters outside of the mask keep the values that the client received. If False, they are
+            0 while the client trains.
+        mask_by_label: True if `label` determines the mask. The bitmap of the mask is then not sent.
+        work: FLOPs of a task, divided by the FLOPs for training the whole submodel.
     """
 
     label: int
@@ -66,7 +66,7 @@ class Assignment:
 
     @property
     def where(self) -> Index | slice:
-        """Return the indices of the trained coordinates in the full vector."""
+        """Return the indices of the trained parameters in the full flat vector."""
         index = self.submodel.index
         if self.mask is None:
             return slice(None) if index is None else index
@@ -76,13 +76,13 @@ class Assignment:
         return index[kept]
 
     def trained(self, buffer: Vector) -> Vector:
-        """Return the trained coordinates of a submodel's buffer [k], in the order of `where`."""
+        """Return the values of the trained parameters from a submodel's vector [k], in the order of `where`."""
         if self.mask is None:
             return buffer
         return buffer[self.mask]
 
     def restrict(self, allowed: Mask) -> "Assignment":
-        """Return the assignment limited to the coordinates in `allowed` [d]."""
+        """Return the assignment without the parameters that are False in `allowed` [d]."""
         mask = allowed
         if self.submodel.index is not None:
             mask = mask[self.submodel.index]
@@ -112,15 +112,15 @@ class Assignment:
         )
 
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
-        """Return the bytes that one task sends down and up.
+        """Return the bytes that the server sends to the client for one task, and the bytes that the client sends back.
 
-        A masked client sends its trained coordinates and, unless `mask_by_label`, a bitmap of the mask. The server
-        sends the same with `sends_mask`, otherwise all coordinates of the submodel.
+        A client with a mask sends only the trained parameters. It adds a bitmap of the mask, except with
+        `mask_by_label`. With `sends_mask` the server sends the same, otherwise the whole submodel.
 
         Args:
-            coordinates: Number of coordinates of the submodel.
-            sent_back: Returns the bytes in which a client sends a number of coordinates.
-            sent: Returns the bytes in which the server sends a number of coordinates.
+            coordinates: Number of parameters of the submodel.
+            sent_back: A function from a number of parameters to the bytes in which a client sends them.
+            sent: A function from a number of parameters to the bytes in which the server sends them.
         """
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)

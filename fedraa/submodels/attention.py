@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class CutAttention(nn.MultiheadAttention):
-    """An `nn.MultiheadAttention` with fewer heads that reads and writes the whole embedding.
+    """An `nn.MultiheadAttention` with fewer heads. Its inputs and outputs have the whole embedding.
 
-    A cut attention layer gets this class, so its parameters keep their names and order. Inputs must be batched, and
-    masks must be equal for all heads.
+    A cut replaces the class of an attention layer by this one. The parameters keep their names and order. Inputs must
+    be batched, and masks must be equal for all heads.
     """
 
     def forward(
@@ -57,7 +57,7 @@ class CutAttention(nn.MultiheadAttention):
 
 
 def _convert_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """Return the mask in the form that is added to the scores. In a boolean mask, True means ignored."""
+    """Return the mask as numbers to add to the scores. True in a boolean mask becomes minus infinity."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

@@ -1,4 +1,4 @@
-"""The repeated blocks of a model, which clients can mask or skip."""
+"""The repeated blocks of a model, such as encoder blocks. Clients can mask or skip them."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -22,8 +22,8 @@ class RemovableBlock:
 
     Attributes:
         name: Name of the block's module.
-        place: Coordinates of the block's parameters in the flat vector.
-        work: The block's share of the model's FLOPs.
+        place: Indices of the block's parameters in the flat vector.
+        work: FLOPs of the block, divided by the FLOPs of the model.
     """
 
     name: str
@@ -34,20 +34,20 @@ class RemovableBlock:
 def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]:
     """Return the repeated blocks that a client can skip, such as pre-norm encoder blocks.
 
-    A block can be skipped if a forward pass with its parameters at 0 leaves its input unchanged, as residual
-    connections do.
+    A client can skip a block that returns its input unchanged when all parameters of the block are 0. A block with a
+    residual connection does.
 
     Args:
         traced: The traced model.
         example: A batch of samples.
     """
-    names = _block_names(traced.module)
+    names = _find_repeated_modules(traced.module)
     module = traced.make_skeleton(traced.widths(traced.full())).eval()
     unchanged: dict[str, bool] = {}
     flops = dict.fromkeys(names, 0)
     with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
         torch.manual_seed(0)
-        # The frozen parameters are shared with the traced module.
+        # The frozen parameters belong to the traced module, so they must not change.
         for parameter in trainable_parameters(module):
             parameter.normal_()
 
@@ -85,13 +85,13 @@ def _find_place(traced: Traced, block: str) -> slice | None:
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     """Return the names of the parameters inside repeated blocks.
 
-    Without repeated blocks, return the names of the parameters that width groups cut. In SubDisMO's Table 7 only the
-    encoder blocks of a ViT are masked (133,120 parameters).
+    Without repeated blocks, return the names of the parameters that can be cut. SubDisMO masks only the 133,120
+    parameters in the encoder blocks of a ViT (Table 7).
 
     Raises:
         Uncuttable: The model has neither repeated blocks nor width groups.
     """
-    blocks = tuple(f"{name}." for name in _block_names(traced.module))
+    blocks = tuple(f"{name}." for name in _find_repeated_modules(traced.module))
     if blocks:
         return tuple(name for name in traced.names if name.startswith(blocks))
     entries = chain.from_iterable(group.entries for group in traced.groups)
@@ -101,8 +101,8 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     return tuple(name for name in traced.names if name in cut)
 
 
-def _block_names(module: nn.Module) -> list[str]:
-    """Return the names of repeated blocks: siblings of the same class, with children, in one container."""
+def _find_repeated_modules(module: nn.Module) -> list[str]:
+    """Return the names of modules with children that have a sibling of the same class, such as encoder blocks."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

@@ -9,7 +9,7 @@ class Cost:
 
     Attributes:
         params: Number of trainable parameters.
-        bytes: Bytes for sending the trainable parameters once in one direction.
+        bytes: Bytes to send the trainable parameters once in one direction.
         flops: FLOPs of the forward and the backward pass of one sample.
         memory: Peak memory in bytes of one SGD step on the example batch: parameters, buffers, gradients and the values
             that the backward pass needs.

@@ -1,4 +1,4 @@
-"""Creation of a smaller dense module that has only some units of a module."""
+"""A function that copies a module without some of its units, and its helpers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def shrink_module(
 
     Args:
         module: The full module.
-        kept: The indices to keep, by tensor and cut dimension. A tensor that is not a key is copied whole.
-        grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
-        sizes: For each module, the widths that its code contains as numbers, with the numbers that replace them.
+        kept: The indices to keep along each cut dimension, by names of tensors. All other tensors are copied whole.
+        grouped: Names of the weights of grouped convolutions. A cut removes whole groups of channels.
+        sizes: The sizes in the code of each module, and the sizes that replace them.
     """
     memo = copy_computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -47,7 +47,7 @@ def shrink_module(
         if is_parameter:
             part = nn.Parameter(part, tensor.requires_grad)
         memo[id(tensor)] = part
-    # `memo` already contains the tensors, so only the structure is copied.
+    # The memo contains all tensors. This call copies only the structure.
     small: nn.Module = copy.deepcopy(module, memo)
     if not kept:
         return small
@@ -60,9 +60,9 @@ def shrink_module(
 
 
 def copy_computed(module: nn.Module) -> dict[int, object]:
-    """Return copies of tensors that hooks computed, such as a pruned layer's weight.
+    """Return copies of the tensors that hooks computed, such as the weight of a pruned layer.
 
-    The result is a memo for `copy.deepcopy`.
+    The result is a memo for `copy.deepcopy`, which cannot copy these tensors.
     """
     values = chain.from_iterable(vars(part).values() for part in module.modules())
     return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
@@ -110,7 +110,7 @@ def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 
 
 def _find_weight(layer: nn.Module) -> Tensor | None:
-    """Return a layer's weight, or a tensor of the same shape from which it is computed."""
+    """Return the weight of a layer. If the weight is computed, return a tensor with the weight's shape instead."""
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)
     return next(
@@ -125,5 +125,5 @@ def _fit_attention(layer: nn.MultiheadAttention) -> None:
     layer.__class__ = CutAttention
     layer.num_heads = len(weight) // (3 * layer.head_dim)
     layer.out_proj.in_features = layer.out_proj.weight.size(1)
-    # The fast path of nn.TransformerEncoderLayer assumes the full widths, and this setting disables it.
+    # This setting disables the fast path of nn.TransformerEncoderLayer, which assumes the full widths.
     layer._qkv_same_embed_dim = False

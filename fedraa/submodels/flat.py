@@ -24,7 +24,7 @@ GPU_LARGE = 2**26
 
 
 def is_by_piece(size: int, device: torch.device) -> bool:
-    """Return True if a submodel of this size is updated in chunks on this device."""
+    """Return True if training updates a submodel of this size in chunks on this device."""
     return size >= (BY_PIECE if device.type == "cpu" else GPU_LARGE)
 
 
@@ -34,7 +34,7 @@ def is_large(size: int, device: torch.device) -> bool:
 
 
 def copy_to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Return a copy of a tensor as an array in the CPU's memory."""
+    """Return a copy of a tensor as a NumPy array."""
     return tensor.to("cpu", copy=True).numpy()
 
 
@@ -67,7 +67,7 @@ def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = T
     Args:
         module: The module, changed in place.
         vector: Float32 [d], in the layout of `flatten_parameters`.
-        writable: True to copy the vector. If False, parameters on the CPU are views of it and cannot be trained.
+        writable: True to copy the vector. With False, parameters on the CPU share its memory and cannot be trained.
 
     Raises:
         InputError: The vector has the wrong length.
@@ -83,13 +83,13 @@ def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = T
 
 
 def drop_weights(module: nn.Module) -> None:
-    """Replace the trainable parameters by tensors without memory. The values are lost."""
+    """Replace the trainable parameters by tensors without memory. Their values are lost."""
     for p in trainable_parameters(module):
         p.data = p.new_zeros(()).expand(p.shape)
 
 
 def copy_structure(module: nn.Module) -> nn.Module:
-    """Return a copy of the module that shares the original's parameters until they are replaced."""
+    """Return a copy of the module that shares its parameters. The parameters of the copy can be replaced later."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     return copy.deepcopy(module, shared | copy_scripts(module))
 
@@ -105,12 +105,15 @@ def frozen_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def view_as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares the memory of an array, which may be read-only. Do not write to it."""
+    """Return a tensor that shares the memory of an array. Do not write to the tensor: the array may be read-only."""
     return torch.from_numpy(array)
 
 
-def _use_up_warning() -> None:
-    """Trigger torch's warning about read-only arrays without output. Torch prints it only once."""
+def _silence_read_only_warning() -> None:
+    """Hide torch's warning about read-only arrays.
+
+    Torch emits this warning only once per process. This function triggers it with a filter that ignores it.
+    """
     array = np.zeros(0)
     array.flags.writeable = False
     with warnings.catch_warnings():
@@ -118,5 +121,5 @@ def _use_up_warning() -> None:
         torch.from_numpy(array)
 
 
-# Triggering the warning at the import is faster than changing the warning filters in every task.
-_use_up_warning()
+# One call at the import is faster than a filter in every task.
+_silence_read_only_warning()

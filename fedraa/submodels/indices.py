@@ -1,6 +1,7 @@
-"""Choices of the units of each width group that a client trains.
+"""Functions that choose the units that a client trains.
 
-Each choice has at least one unit of every group, or an InputError is raised.
+They return index sets, which keep at least one unit of every width group. If that is impossible, they raise an
+InputError.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
 def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return Fed-RAA's fixed fragments: each has one contiguous block of every width group.
+    """Return Fed-RAA's fixed fragments. Each has one contiguous block of units from every width group.
 
-    Sizes are rounded by the largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with fewer
-    units than fragments is whole in every fragment.
+    200 neurons and the ratios (0.2, 0.3, 0.5) give blocks of 40, 60 and 100. Block sizes are rounded by the largest
+    remainder. If a group has fewer units than there are fragments, every fragment contains the whole group.
 
     Raises:
         InputError: Every group has fewer units than there are fragments.
@@ -30,7 +31,7 @@ def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
 
 
 def make_blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
-    """Return `count` disjoint, contiguous blocks of every group, of about equal size."""
+    """Return `count` fragments of about equal size. Each has one contiguous block of units from every group."""
     return _divide_groups(traced, "count", [1 / _check_positive("count", count)] * count)
 
 
@@ -40,11 +41,13 @@ def take_prefix(traced: Traced, ratio: float) -> IndexSet:
 
 
 def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
-    """Return `ceil(ratio * K)` consecutive units of every group of `K`, with wraparound (FedRolex).
+    """Return `ceil(ratio * K)` consecutive units of every group of `K` (FedRolex).
+
+    The first unit follows the last.
 
     Args:
         traced: The traced model.
-        ratio: Share of each group.
+        ratio: Fraction of the units to choose.
         start: The first unit, modulo the group's size.
     """
     return tuple(np.sort((start + np.arange(_count_units(ratio, group.size))) % group.size) for group in traced.groups)
@@ -55,7 +58,7 @@ def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> Inde
 
     Args:
         traced: The traced model.
-        ratio: Share of each group.
+        ratio: Fraction of the units to choose.
         rng: Source of random numbers.
     """
     return tuple(np.sort(rng.permutation(group.size)[: _count_units(ratio, group.size)]) for group in traced.groups)
@@ -75,10 +78,9 @@ def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple
 
 
 def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
-    """Return the number of index sets that contain each coordinate of the flat vector: int32 [d].
+    """Return the number of index sets that contain each parameter of the flat vector, int32 [d].
 
-    For disjoint fragments, 1 means a coordinate of one fragment, and 0 a weight between two fragments, which is never
-    trained.
+    With disjoint fragments, it is 0 for a weight between units of two fragments. This weight is never trained.
     """
     counts: dict[tuple[bytes, ...], tuple[IndexSet, int]] = {}
     for indices in index_sets:
@@ -91,12 +93,12 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets with one block of every group. All contain the whole of a group that is too small.
+    """Return index sets with one block of every group. If a group is too small, each contains the whole group.
 
     Args:
         traced: The traced model.
-        field: The field of errors.
-        ratios: For each index set, its share of the units.
+        field: The field that error messages name.
+        ratios: Fraction of the units for each index set.
     """
     per_group = []
     empty = None
@@ -119,14 +121,14 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
 
 
 def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
-    """Return the groups that have too few units, so that each part contains all of them."""
+    """Return the groups that have too few units to divide. Each of `parts` contains such a group as a whole."""
     whole = [all(len(part[g]) == group.size for part in parts) for g, group in enumerate(traced.groups)]
     return [group for group, is_whole in zip(traced.groups, whole, strict=True) if is_whole and len(parts) > 1]
 
 
 def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
-    """Return integers with the sum `size` and about these ratios."""
-    # Without the rounding, 0.3 * 10 would have a remainder.
+    """Return integers that have about these ratios and whose sum is `size`."""
+    # Floating-point errors would otherwise count as remainders.
     quotas = [round(size * ratio, 9) for ratio in ratios]
     sizes = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(ratios)), key=lambda i: (sizes[i] - quotas[i], i))

@@ -15,11 +15,11 @@ from fedraa.submodels.traced import Traced
 
 
 def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask [d] that contains each coordinate with probability `p` (shuffled submodels, Algorithm 1).
+    """Return a mask [d] that selects each parameter with probability `p` (shuffled submodels, Algorithm 1).
 
     Args:
         traced: The traced model.
-        p: Probability of each coordinate.
+        p: Probability of each parameter.
         rng: Source of random numbers.
     """
     if not 0 < p <= 1:
@@ -28,15 +28,15 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
 
 
 def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return a mask [d] of the coordinates with a rank by |value| from `low * d` to below `high * d`.
+    """Return a mask [d] that selects values by their rank, from the smallest to the largest absolute value.
 
-    Rank 0 is the smallest value. `(1 - r, 1)` selects the share `r` of largest values. `(0, 0.25)` is the first quarter
-    of OAP and RA-Fed. (Their released code uses the result of argsort as ranks, so its quarters are random.)
+    `(0.75, 1)` selects the largest quarter. `(0, 0.25)` selects the smallest quarter, which is the first quarter of OAP
+    and RA-Fed. Their released code uses the result of argsort as ranks, so its quarters are random.
 
     Args:
         vector: The vector [d].
-        low: Lowest rank in the mask, as a share of d.
-        high: First rank above the mask, as a share of d.
+        low: The smallest selected rank, divided by d.
+        high: The rank after the largest selected rank, divided by d.
     """
     if not 0 <= low < high <= 1:
         raise InputError("low, high", got=(low, high), expected="0 <= low < high <= 1")
@@ -48,9 +48,9 @@ def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarr
 
 
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask [d] of the `count` coordinates with the largest `|value|`.
+    """Return a mask [d] that selects the `count` values with the largest absolute value.
 
-    Of equal values the first are chosen. NaN counts as the smallest.
+    Of equal values, the first are selected. NaN counts as the smallest value.
     """
     rank = -np.abs(vector)
     rank[np.isnan(rank)] = np.inf
@@ -61,11 +61,11 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
-    """Return the region of each coordinate, int8 [d], from 0 to `parts` - 1 (RA-Fed).
+    """Return the region to which RA-Fed assigns each parameter: int8 [d], from 0 to `parts` - 1.
 
-    The units of each tensor form equal contiguous regions. A hidden unit's region has its bias and its incoming
-    weights. In the output layer it has the outgoing weights. Tensors without hidden units are divided by output units,
-    or by elements if these are too few.
+    Each region has an equal, contiguous block of the hidden units of every tensor. A unit brings its bias and its
+    incoming weights. In the output layer, it brings its outgoing weights. A tensor without hidden units is divided by
+    rows, or by elements if it has too few rows.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")
@@ -88,14 +88,14 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
 
 
 def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Return `parts` masks [d] that divide the elements of the named parameters at random (SubDisMO).
+    """Return `parts` masks [d] that divide the scalars of some tensors at random (SubDisMO).
 
-    Each of these elements is in exactly one mask. All other parameters are in every mask.
+    Each scalar of these tensors is in exactly one mask. All other scalars are in every mask.
 
     Args:
         traced: The traced model.
         parts: Number of masks.
-        names: Parameters to divide.
+        names: Names of the tensors to divide.
         rng: Source of random numbers.
     """
     if parts < 1:

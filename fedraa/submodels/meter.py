@@ -27,15 +27,15 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 @contextmanager
 def _without_triton() -> Iterator[None]:
-    """Make imports of Triton fail in this block, unless it is already loaded.
+    """Make imports of Triton fail in this block if Triton is not loaded yet.
 
-    Torch's FLOP formulas import Triton without need, and newer versions print pages of warnings at exit.
+    The FLOP formulas of torch import Triton without using it. Newer versions of Triton print many warnings at exit.
     """
     if "triton" in sys.modules:
         yield
         return
     log = logging.getLogger("torch.utils.flop_counter")
-    # This silences the warning of torch that Triton is missing.
+    # Torch would log a warning that Triton is missing.
     log.disabled = True
     sys.modules["triton"] = None  # type: ignore[assignment]
     try:
@@ -52,7 +52,7 @@ _BYTES = 4
 
 
 def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """Return the cost of training a submodel, measured in one step and then cached.
+    """Measure the cost of training a submodel in one step. The result is cached.
 
     Args:
         traced: The traced model.
@@ -60,7 +60,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
         example: A batch `[b, ...]` with b >= 2.
 
     Raises:
-        InputError: The step fails.
+        InputError: The training step fails.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
     key = (shape, tuple(chain.from_iterable(part.shape for part in list_leaves(example))))
@@ -92,7 +92,7 @@ def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cos
 
 
 def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]:
-    """Return the parameter names of each layer, in the order in which the backward pass reaches the layers.
+    """Return the layers in the order in which the backward pass reaches them, each as the names of its parameters.
 
     Layers without a gradient are last.
 
@@ -119,7 +119,7 @@ def measure_step(module: nn.Module, example: Tree) -> Cost:
     """Return the cost of one SGD step on a batch."""
     module.train()
     params = sum(p.numel() for p in trainable_parameters(module))
-    # SGD changes the weights in place, so it adds neither FLOPs nor memory.
+    # SGD updates weights in place. This needs no memory and is not counted as FLOPs.
     with torch.random.fork_rng(), Meter() as meter:
         torch.autograd.backward([_sum_outputs(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
@@ -134,13 +134,13 @@ def measure_step(module: nn.Module, example: Tree) -> Cost:
 def _convolution_backward_flops(
     grad_out: Sequence[int], x: Sequence[int], weight: Sequence[int], *options: Any, **_: object
 ) -> int:
-    """Return the FLOPs of a convolution's gradients. Torch's formula ignores the groups of a convolution.
+    """Return the FLOPs of the gradients of a convolution. The formula of torch ignores groups.
 
     Args:
         grad_out: Shape of the result's gradient.
         x: Shape of the input.
         weight: Shape of the weight.
-        options: Bias, stride, padding, dilation, transposed, output padding, groups and output mask.
+        options: Sizes of the bias, stride, padding, dilation, transposed, output padding, groups and output mask.
     """
     transposed, output_mask = options[4], options[7]
     positions = x if transposed else grad_out
@@ -158,11 +158,11 @@ def _attention_backward_flops(
 
 
 def _grouped_product_flops(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
-    # In a mixture of experts, each row is multiplied by the matrix of one expert.
+    # Each row is multiplied by the matrix of only one expert.
     return 2 * math.prod(left) * right[-1]
 
 
-# Torch's registry has no formulas for attention on a CPU and for the products of a mixture of experts.
+# Torch has no formulas for attention on a CPU and for the matrix products of experts.
 _MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
@@ -181,9 +181,9 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A counter of FLOPs and of the bytes of new tensors while it is active.
+    """A mode that counts FLOPs and the bytes of new tensors.
 
-    Its FLOPs equal those of torch's FlopCounterMode, which imports torch._dynamo for a second.
+    It counts the same FLOPs as torch's FlopCounterMode, but without the import of torch._dynamo, which takes a second.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # With True, torch would import torch._dynamo, which takes a second.
+        # After True, torch imports torch._dynamo, which takes a second.
         return False
 
     def __torch_dispatch__(

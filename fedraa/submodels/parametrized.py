@@ -1,7 +1,7 @@
 """Pickling of modules with parametrizations (`torch.nn.utils.parametrize`) or TorchScript.
 
-Torch creates the class of a parametrized layer at run time, so it cannot be pickled. It only adds properties that
-compute tensors. Unpickling creates it again.
+Torch creates the class of a parametrized layer at run time. Objects of such a class cannot be pickled. The class only
+adds properties that compute tensors, so it can be created again after unpickling.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedraa.submodels.scripted import PackedScript, find_scripts
 
 
 def pack_module(module: nn.Module) -> nn.Module:
-    """Return the module, or a copy with the same tensors if the module cannot be pickled."""
+    """Return a module that can be pickled: the module itself, or a copy with the same tensors."""
     scripts = find_scripts(module)
     if not scripts and not any(map(is_parametrized, module.modules())):
         return module
@@ -28,7 +28,7 @@ def pack_module(module: nn.Module) -> nn.Module:
 
 
 def unpack_module(module: nn.Module) -> nn.Module:
-    """Reverse `pack_module`."""
+    """Return the module that `pack_module` packed."""
     if isinstance(module, PackedScript):
         return module.load_script()
     for layer in list(module.modules()):

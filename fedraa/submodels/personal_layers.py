@@ -1,4 +1,4 @@
-"""The layers that stay at each client, chosen by name, module or type."""
+"""The choice of the personal layers, which stay at each client."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -18,15 +18,15 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
-    """Return the names of the parameters that these patterns select as personal.
+    """Return the names of the personal parameters.
 
     Args:
         traced: The model.
         patterns: Names of parameters or modules, `fnmatch` patterns, or `last-layer`, `all-but-last-layer` or
-            `batch-norm`. The last layer is the module of the last parameter.
+            `batch-norm`. The last layer is the module that has the last parameter.
 
     Raises:
-        InputError: A name or a pattern matches no parameter, or all parameters are chosen.
+        InputError: A name or a pattern matches no parameter, or all parameters are personal.
     """
     chosen: set[str] = set()
     for pattern in patterns:

@@ -1,8 +1,7 @@
-"""Replacement of widths in a module's code, such as 16 in `x.view(b, t, self.heads, 16)`.
+"""Replacement of sizes in a module's code, such as `self.heads` in `x.view(b, t, self.heads, 16)`.
 
-In a submodel these numbers would be wrong. The tracer records each call that passes such a number. A submodel computes
-the number from the width of the argument instead. A call's place is the positions in the code of all stack frames up to
-the innermost module's forward.
+A cut changes the number of heads, so the code of a submodel would pass a wrong size. The tracer records each call that
+passes such a size. In a submodel, a torch mode replaces the size by the one that fits the width of the submodel.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 Place = tuple[tuple[str, int], ...]
-"""The place of a call of torch: function names and positions in their code, from the call up to a module's forward."""
+"""The place of a call in a module's code: a function name and a position for each stack frame up to `forward`."""
 
 
 class SizeFormula(NamedTuple):
-    """A size in the code, as a linear function of the widths of a submodel.
+    """A size in the code as a linear function of the widths, such as 1 + 2 * widths[0].
 
     Attributes:
-        fixed: The constant.
-        times: Pairs of a group's number and the factor of its width.
+        fixed: The constant, such as 1.
+        times: Pairs of a group's number and the factor of its width, such as (0, 2).
     """
 
     fixed: int
@@ -39,7 +38,7 @@ class SizeFormula(NamedTuple):
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> SizeFormula:
-        """Return the size if only some groups can be cut. All other groups have their full widths.
+        """Return the formula if only some groups can be cut. All other groups have their full widths.
 
         Args:
             kept: The new number of each group that can still be cut, by its old number.
@@ -50,13 +49,13 @@ class SizeFormula(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """The sizes in one call, such as a reshape, that differ in submodels.
+    """The sizes in one call, such as a reshape. They depend on the widths of the submodel.
 
     Attributes:
-        dim: Cut dimension of the argument.
-        outs: Dimensions of the result that come from `dim`, the cut one first. Only for calls that pass a shape.
-        numbers: The sizes. Empty for `_grouped_mm`, which `grouped_product` replaces in every submodel.
-        mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
+        dim: The dimension of the argument that is cut.
+        outs: The dimensions of the result that `dim` becomes. The first of them is cut. Empty for a slicing call.
+        numbers: The sizes. Empty for `_grouped_mm`, because submodels call `grouped_product` instead.
+        mixed: True if one size is a product of a width and another size, such as the number of samples.
     """
 
     dim: int
@@ -65,16 +64,16 @@ class Resize(NamedTuple):
     mixed: bool
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Resize:
-        """Return the sizes if only some groups can be cut. The arguments are those of `SizeFormula.keep_groups`."""
+        """Return the sizes if only some groups can be cut. See `SizeFormula.keep_groups`."""
         return self._replace(numbers=tuple(number.keep_groups(kept, full) for number in self.numbers))
 
 
 Sizes = Mapping[Place, Resize]
-"""The calls in the code of one module with sizes that a cut must change, by their place."""
+"""The sizes in one module's code that a cut must change, by the place of the call."""
 
 
 class CallSizes(NamedTuple):
-    """The sizes in one call: `numbers` in a submodel, `full` in the full module."""
+    """The sizes in one call for a submodel (`numbers`) and for the full module (`full`)."""
 
     dim: int
     outs: tuple[int, ...]
@@ -86,15 +85,15 @@ class CallSizes(NamedTuple):
 ZERO_MAKERS = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
 _SHAPED = frozenset(("expand", "reshape", "view"))
-# Functions that return parts of their argument.
-PARTS = frozenset(("getitem", "narrow", "split"))
-RESIZED = _SHAPED | PARTS | ZERO_MAKERS | {GROUPED, "unflatten"}
+# Functions that return a slice of their argument.
+SLICERS = frozenset(("getitem", "narrow", "split"))
+RESIZED = _SHAPED | SLICERS | ZERO_MAKERS | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
     """Return the name of a torch function: `add` for `torch.add`, `Tensor.add_` and `+`."""
     name: str = getattr(func, "__name__", "")
-    # Properties such as Tensor.T are called through `__get__`.
+    # Python calls `__get__` for a property such as `Tensor.T`.
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     if name.startswith("__"):
@@ -103,7 +102,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 
 def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
-    """Return the module that made a call and the call's place in its code, or None for other code."""
+    """Return the innermost module that is running and the place in its code, or None outside of modules."""
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
@@ -120,12 +119,12 @@ def slice_ranges(
 ) -> list[tuple[int, int]] | None:
     """Return the index ranges of dimension `dim` that a slicing call selects by numbers in the code.
 
-    The list is empty if the call passes no number for `dim`. The result is None for a slice with a step.
+    The list is empty if the call selects nothing by numbers along `dim`. The result is None for a slice with a step.
 
     Args:
         name: Name of the function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
         dim: The dimension.
         units: The unit to which each index of this dimension belongs.
     """
@@ -159,10 +158,10 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, CallSizes]]:
-    """Return the sizes that calls use in a submodel, by module.
+    """Return the sizes in the calls of a submodel, by the names of modules.
 
     Args:
-        sizes: For each module, the sizes in its code, by call.
+        sizes: The sizes in the code of each module.
         widths: Number of units of each group in the submodel.
         full: Number of units of each group in the full module.
     """
@@ -179,7 +178,7 @@ def find_cut_numbers(
 
 
 def resize_layer(layer: nn.Module, sizes: Mapping[Place, CallSizes]) -> None:
-    """Make a layer's code compute sizes from the widths of its arguments, by a change of its class."""
+    """Replace a layer's class by a subclass that corrects the sizes in its calls."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 
@@ -193,7 +192,7 @@ class _Resized(nn.Module):
 
 
 class _Resizing(TorchFunctionMode):
-    """A torch mode that replaces the sizes in one module's calls."""
+    """A torch mode that corrects the sizes in one module's calls."""
 
     def __init__(self, module: nn.Module, sizes: Mapping[Place, CallSizes]) -> None:
         super().__init__()
@@ -217,12 +216,12 @@ class _Resizing(TorchFunctionMode):
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
-    """Compute `torch._grouped_mm` for all widths and precisions.
+    """Multiply the rows of each expert by its matrix. `torch._grouped_mm` does not support all widths and precisions.
 
     Args:
         x: Rows `[s, in]`, sorted by expert.
         weight: The matrix of each expert, `[experts, in, out]`.
-        offs: For each expert, the end of its rows in x, `[experts]`.
+        offs: The end of each expert's rows in x, `[experts]`.
     """
     ends = offs.tolist()
     return torch.cat([x[a:b] @ w for a, b, w in zip([0, *ends], ends, weight, strict=False)])
@@ -231,7 +230,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], call_sizes: CallSizes
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a call's arguments with sizes that fit the width of the first argument."""
+    """Return the arguments of a call with the sizes of the submodel."""
     numbers = call_sizes.numbers
     # A call that creates zeros has no argument with a width.
     if name in ZERO_MAKERS:
@@ -260,7 +259,7 @@ def _follow_widths(
 
 
 def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes, elements: int) -> None:
-    """Replace sizes in a shape by those of a submodel. One may become -1, which torch computes.
+    """Replace sizes in a shape by those of a submodel. Torch computes a size of -1.
 
     Args:
         sizes: The shape, changed in place.
@@ -270,13 +269,13 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
     """
     first, *inner = places
     if not 0 <= first < len(sizes):
-        # No size in this call is of a cut dimension.
+        # The call passes no size for the cut dimension.
         return
     if sizes[first] != -1 and call_sizes.mixed:
         sizes[first] = sizes[first] * call_sizes.numbers[0] // call_sizes.full[0]
     elif sizes[first] != -1:
         sizes[first] = call_sizes.numbers[0]
-    # A wrong product means that the code computed a second size from full widths.
+    # If the product is wrong, the code computed a second size from the full width.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, call_sizes.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:

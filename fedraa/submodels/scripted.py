@@ -1,4 +1,4 @@
-"""Copies of TorchScript modules that can be trained, unlike those by `copy.deepcopy` or pickle."""
+"""Copies of TorchScript modules. Unlike copies by `copy.deepcopy` or pickle, they can be trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class PackedScript(nn.Module):
-    """A TorchScript module as bytes, for pickling."""
+    """A TorchScript module as bytes, which can be pickled."""
 
     def __init__(self, module: torch.jit.ScriptModule) -> None:
         super().__init__()
@@ -21,9 +21,9 @@ class PackedScript(nn.Module):
 
 
 def copy_scripts(module: nn.Module) -> dict[int, object]:
-    """Return copies of the module's TorchScript modules, as a memo for `copy.deepcopy`.
+    """Return a memo for `copy.deepcopy` with copies of the TorchScript modules inside a module.
 
-    A deep copy without this memo has parameters that get no gradient.
+    Without this memo, the parameters of a deep copy would get no gradient.
     """
     return {id(part): _read_script(_write_script(part)) for part in find_scripts(module)}
 

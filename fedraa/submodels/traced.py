@@ -23,16 +23,16 @@ from fedraa.submodels.resize import Sizes, find_cut_numbers
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
 
-# Error messages contain a reason inside a sentence, so it must be short.
+# Reasons are part of a sentence in error messages, so they must be short.
 _MAX_REASON_LENGTH = 200
 
-# Each flat index takes up to twice the memory of the model's parameters.
+# A cached flat index takes up to twice the memory of the model's parameters.
 _MAX_CACHED_INDICES = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dimension of a tensor along which a group's units lie. Each unit has `block` indices."""
+    """A dimension of a tensor along which a group's units lie. Each unit has `block` indices along it."""
 
     tensor: str
     dim: int
@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """A width group: units that can be cut, such as neurons, channels or attention heads.
+    """A width group: units of the same kind that can be cut, such as all neurons of a layer.
 
     Attributes:
         entries: The dimensions of tensors along which the units lie.
@@ -56,22 +56,22 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A module with its width groups, as `trace` returns it.
+    """A module with its width groups, which `trace` has found.
 
     Attributes:
         module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
         groups: The width groups, in the order of the parameters.
-        uncut: Layers that stay whole or are cut in part, each with a reason.
-        names, shapes, offsets: The layout of the flat float32 vector: the names, shapes and first indices of the
-        trainable parameters, in the order of `named_parameters`.
+        uncut: The reason for each layer that cannot be cut, or only in part.
+        names, shapes, offsets: The names, shapes and first indices of the trainable parameters in the flat float32
+            vector, in the order of `named_parameters`.
         size: Length `d` of the flat vector.
-        units: For each tensor and cuttable dimension, the ID of the unit at each index; -1 for indices that are always
-            kept. IDs are unique over all groups.
-        grouped: Names of weights of grouped convolutions. Their groups are cut together with the output channels.
-        estimated: Names of running statistics, which training estimates again, because a worker uses one module for
+        units: The unit ID at each index of each tensor and dimension that can be cut. IDs are unique over all groups.
+            An index that is always kept has the ID -1.
+        grouped: Names of the weights of grouped convolutions. A cut removes whole groups of channels.
+        estimated: Names of running statistics. Training estimates them again, because a worker uses one module for
             several submodels.
-        sizes: For each module, the calls in its code that contain widths as numbers.
-        by_piece: True if each parameter may be updated as soon as its own gradient is computed.
+        sizes: The sizes in the code of each module that a cut must change.
+        by_piece: True if each parameter may be updated before the gradients of other parameters are computed.
         costs: A cache of measured costs, by the widths of the submodel and the shape of the example.
     """
 
@@ -103,7 +103,7 @@ class Traced:
     def keep_groups(self, patterns: Sequence[str]) -> Traced:
         """Return the traced module with only the width groups that match a pattern.
 
-        All other layers stay whole.
+        Layers of other groups are never cut.
 
         Args:
             patterns: Names of groups or of modules that contain them, or `fnmatch` patterns of names of groups.
@@ -142,12 +142,12 @@ class Traced:
         )
 
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
-        """Return the new IDs of the units and the new numbers of the kept groups.
+        """Return the new ID of each unit, and the new numbers of the groups that can still be cut.
 
-        Units of other groups get the ID -1. The array ends with one more -1, for indices that are always kept.
+        Units of other groups get the ID -1. The array has a last element -1, because the old ID -1 stays -1.
 
         Args:
-            is_kept: For each group, True if its units can still be cut.
+            is_kept: One value per group: True if its units can still be cut.
         """
         owners = np.repeat(is_kept, [group.size for group in self.groups])
         numbers = np.where(owners, np.cumsum(owners) - 1, -1)
@@ -155,7 +155,7 @@ class Traced:
         return np.append(numbers, -1), {old: new for new, old in enumerate(kept_groups)}
 
     def explain_uncut(self) -> str:
-        """Return the one or two most frequent reasons why layers cannot be cut, as text."""
+        """Return a text with the one or two most frequent reasons why layers cannot be cut."""
         counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
         reasons = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
         if not reasons:
@@ -170,9 +170,9 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def mean_width_share(self, widths: tuple[int, ...]) -> float:
-        """Return the mean over the groups of the share of units that a submodel keeps; 1 without groups.
+        """Return the fraction of units that a submodel keeps, averaged over the groups. Without groups, return 1.
 
-        It is HeteroFL's model rate if all groups are cut equally.
+        If all groups are cut equally, this fraction is HeteroFL's model rate.
         """
         if not widths:
             return 1.0
@@ -182,8 +182,8 @@ class Traced:
     def cut(self, indices: IndexSet) -> nn.Module:
         """Return a dense module with only the kept units.
 
-        It shares frozen parameters and copies all others. Buffers with a value per unit, such as running statistics,
-        are cut.
+        The new module shares frozen parameters with the full module and copies all others. Buffers with a value per
+        unit, such as running statistics, are also cut.
 
         Raises:
             InputError: The index set does not fit the groups.
@@ -192,14 +192,15 @@ class Traced:
         return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
 
     def make_skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """Return a module with these widths, for the weights of any submodel of the same widths.
+        """Return a module with these widths. It can load the weights of every submodel with the same widths.
 
-        Cuts of equal widths differ only in trained parameters and running statistics, which are estimated again.
+        Submodels of equal widths differ only in trained parameters and running statistics. Training estimates the
+        statistics again.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Return a copy with its frozen parameters on the device. All cuts share them."""
+        """Return a copy with its frozen parameters on the device. All submodels share these parameters."""
         module = copy_structure(self.module)
         for p in frozen_parameters(module):
             p.data = p.data.to(device)

@@ -1,4 +1,4 @@
-"""Modules that are never cut. Any module that PyTorch can train is accepted."""
+"""The preparation of modules that are never cut. It accepts any module that PyTorch can train."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
-    """Return the module as a Traced without width groups, so that it is never cut.
+    """Return a module as a Traced object without width groups. It is never cut.
 
     Args:
-        module: Any module. It is not changed. The result has a copy on the CPU, which shares the memory of a large
-            module.
+        module: Any module. The result has a copy of it on the CPU. The copy of a large module shares its memory.
         example: A batch of at least two inputs.
 
     Raises:
@@ -45,7 +44,10 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return the traced module with `by_piece` set by a test of early updates."""
+    """Test if each parameter may be updated early, and return the traced module with this result as `by_piece`.
+
+    An early update happens before the backward pass has computed the gradients of all other parameters.
+    """
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
@@ -54,7 +56,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the traced module, with `by_piece` False if early updates of parameters change the gradients.
+    """Return the traced module with `by_piece` set. It is False if early updates of parameters change gradients.
 
     Args:
         traced: The traced module.
@@ -71,8 +73,7 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
     """Return the gradient of each trainable parameter.
 
     Raises:
-        InputError: The module cannot be trained, or its forward reads unregistered parameters, such as those of layers
-            in a plain list.
+        InputError: The module cannot be trained, or its forward pass reads parameters that are not registered.
     """
     kind = type(module).__name__
     parameters = trainable_parameters(module)
@@ -138,14 +139,14 @@ def _run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
 
 
 def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
-    """Backpropagate the sum of the outputs, with complex outputs as absolute values."""
+    """Run the backward pass from the sum of the outputs. A complex output counts as its absolute values."""
     sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
     if sums:
         torch.autograd.backward(sums)
 
 
 def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
-    """Yield the parameters in the autograd graph of the outputs."""
+    """Yield the parameters that contribute to the outputs, from the autograd graph."""
     waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen = set(waiting)
     while waiting:

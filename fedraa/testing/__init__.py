@@ -12,16 +12,16 @@ from fedraa.testing.kit import check as _look
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> None:
-    """Raise AssertionError if a component breaks a requirement, with one line for each (see `fedraa.check`).
+    """Run `fedraa.check`. Raise AssertionError if the component breaks a requirement, with one line for each.
 
     Args:
         part: The component: an object, a class, a function, or text such as "my_ext:Trim(share=0.1)".
-        as_: The kind of the component, such as "staleness", if it cannot be inferred from the object.
+        as_: The kind of the component, such as "staleness". Needed only if the object may be of several kinds.
         ray: True to also run the component on Ray.
 
     Raises:
         AssertionError: The component breaks a requirement.
-        ValueError: The object is no component, or may be of several kinds without `as_`.
+        ValueError: The object is no component, or `as_` is missing.
     """
     failures = _look(part, as_=as_, ray=ray).failures
     if failures:

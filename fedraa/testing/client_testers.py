@@ -1,4 +1,4 @@
-"""Tests of components that clients use, such as local optimizers, with synthetic inputs."""
+"""Tests of client components, such as local optimizers. The tests use synthetic inputs."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -37,7 +37,7 @@ class PolicyTester(Tester):
         self._run = RunContext(
             _trace_model(), CLIENTS, 3, self._params, _make_example(), durations=lambda: np.arange(1.0, 1 + CLIENTS)
         )
-        # A policy has no sampler if a scheduler assigns its submodels.
+        # If a scheduler assigns the submodels, the policy has no sampler.
         self._sampler = None if self.part.scheduled else self.part.bind(self._run)
 
     def step(self, k: int) -> object:
@@ -57,7 +57,7 @@ class PolicyTester(Tester):
         return drawn.label, drawn.submodel.widths, trained.tobytes()
 
     def _trained_coordinates(self, drawn: Assignment) -> Any:
-        """Return the coordinates that a client trains. Record invalid ones as a broken requirement."""
+        """Return the coordinates (parameters) that a client trains. Record a broken requirement if they are invalid."""
         size = len(self._params)
         length = size if drawn.submodel.index is None else len(drawn.submodel.index)
         if drawn.mask is not None and (drawn.mask.dtype != bool or drawn.mask.shape != (length,)):
@@ -82,7 +82,7 @@ def _trace_model() -> Traced:
 
 
 class TermTester(Tester):
-    """A test of a gradient transform, with about half of the gradients and weights masked to 0."""
+    """A test of a gradient transform. About half of the gradients and weights are masked, so they are 0."""
 
     pieces: ClassVar[bool] = True
 
@@ -116,9 +116,10 @@ class TermTester(Tester):
 
 
 class LocalOptimizerTester(Tester):
-    """A test of a local optimizer: steps for two clients together, for one client, and in pieces must agree.
+    """A test of a local optimizer with gradients and weights of which about half are masked to 0.
 
-    Weights and gradients of masked coordinates are 0.
+    Steps for two clients together must be equal to steps for each client. Steps on pieces of the parameters must be
+    equal to steps on all parameters.
     """
 
     pieces: ClassVar[bool] = True
@@ -139,7 +140,7 @@ class LocalOptimizerTester(Tester):
         for row, together in enumerate(trained):
             own_gradients = [gradient[row] for gradient in gradients]
             if self.part.needs_whole_gradient:
-                # The norms of a matrix row and of an equal vector may be rounded differently.
+                # Torch may round the norm of a matrix row in another way than the norm of a vector.
                 if not torch.allclose(self._descend(weights[row], own_gradients, [...]), together):
                     self.broken.setdefault(
                         PIECES, "moves a client differently beside another one; take norms over the last dimension"
@@ -158,12 +159,12 @@ class LocalOptimizerTester(Tester):
     def _descend(
         self, weights: torch.Tensor, gradients: list[torch.Tensor], pieces: Sequence[slice | EllipsisType]
     ) -> torch.Tensor:
-        """Return the weights after one optimizer step for each gradient, applied piece by piece.
+        """Return the weights after one optimizer step per gradient. Each step updates the weights piece by piece.
 
         Args:
             weights: Weights [k] of one client, or [2, k] of two clients.
             gradients: The gradient of each step, in the shape of the weights.
-            pieces: The pieces of a buffer [k], or `...` for the whole tensor.
+            pieces: Slices of the weights [k], or `...` for the whole tensor.
         """
         trained = weights.clone()
         steps = OptimizerSteps(self.part, trained, {}, momentum=0.5, weight_decay=0.01, sizes=[weights.shape[-1]])

@@ -1,13 +1,13 @@
-"""The time that a component takes per decision, and the memory that it holds."""
+"""Measurement of a component: the time of a call, and the memory between calls."""
 
 import tracemalloc
 from collections.abc import Callable
 
 from fedraa.testing.tester import Tester, collect_answers
 
-# With this many model parameters, objects of constant size do not matter.
+# For a model of this size, objects of constant size do not matter.
 LARGE = 100_000
-# A component may hold this number of bytes more than it declares.
+# A component may hold these bytes in addition to those that it declares.
 SLACK = 64 * 1024
 MEMORY_STEPS = 12
 TIMED_STEPS = 24
@@ -15,7 +15,7 @@ TIMED_TRIES = 5
 
 
 def check_memory(start: Callable[..., Tester]) -> str | None:
-    """Return a sentence if a component holds more memory than its method `memory` declares, otherwise None."""
+    """Return a problem if a component holds more memory than its method `memory` returns, otherwise None."""
     claimed = start(size=LARGE).claimed_bytes() or 0
     held = _measure_held(start)
     if held <= claimed + SLACK:
@@ -27,11 +27,11 @@ def check_memory(start: Callable[..., Tester]) -> str | None:
 
 
 def describe_cost(start: Callable[..., Tester], usual: Callable[..., Tester], name: object) -> str:
-    """Return a text that compares a component's time per call and memory with a built-in component's.
+    """Return a text with the time per call and the memory of a component and of a built-in component.
 
     Args:
-        start: Starts a tester of the component.
-        usual: Starts a tester of the built-in component.
+        start: A function that returns a new tester of the component.
+        usual: A function that returns a new tester of the built-in component.
         name: The name of the built-in component.
     """
     seconds, usual_seconds = _seconds_per_call(start), _seconds_per_call(usual)
@@ -48,8 +48,8 @@ def _seconds_per_call(start: Callable[..., Tester]) -> float:
 
 
 def _measure_held(start: Callable[..., Tester]) -> int:
-    """Return the largest number of bytes that a component holds after a decision."""
-    # The first step makes one-time allocations, such as caches, which should not count.
+    """Return the largest number of bytes that a component holds after a call."""
+    # The first step fills caches, for example. This memory should not count.
     start(size=LARGE).step(0)
     traced = tracemalloc.is_tracing()
     if not traced:

@@ -1,4 +1,4 @@
-"""Tests of data sources and transforms with synthetic inputs."""
+"""Tests of data sources and transforms. The tests use synthetic inputs."""
 
 import inspect
 from collections.abc import Callable
@@ -35,12 +35,12 @@ EACH = "each sample independently"
 ALONE = "same row in any read"
 LABELS = "labels are those of the samples"
 ROWS = 20
-# A function that makes a client's samples does not state its number of clients.
+# The number of clients in a test of a function that returns the samples of one client.
 MADE_CLIENTS = 4
 
 
 class TransformTester(Tester):
-    """A test of a transform with the first of images, numbers and tokens that it accepts."""
+    """A test of a transform with images, numbers or tokens. The first of these that it accepts is used."""
 
     covers: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ class TransformTester(Tester):
 
 
 def first_samples(part: Any) -> Dataset:
-    """Return the first of several data sets that the transform accepts, or raise its first error."""
+    """Return the first data set that the transform accepts. If it accepts none, raise its first error."""
     first: Exception | None = None
     for data in (make_images(3), make_images(1), make_vectors(), make_tokens()):
         try:
@@ -82,11 +82,11 @@ def first_samples(part: Any) -> Dataset:
 
 
 def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return a small experiment with the transform, and samples that it accepts.
+    """Return a small experiment with the transform, and samples that the transform accepts.
 
     Args:
         part: The transform.
-        experiment: Returns a small experiment with the transform.
+        experiment: A function from the transform to a small experiment.
     """
     data = first_samples(part)
     if data is make_tokens():
@@ -96,7 +96,7 @@ def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> 
 
 
 class DataTester(Tester):
-    """A test of a data source: a client's samples, read together and one by one, must be equal."""
+    """A test of a data source. It must return the same samples if they are read together or one by one."""
 
     covers: ClassVar[bool] = False
 
@@ -144,7 +144,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 def make_data(source: object) -> Any:
-    """Return the samples of a data source, or a function that reads them again at each call.
+    """Return the samples of a data source, or a function that reads the samples again at each call.
 
     Raises:
         ValueError: The data are invalid.
@@ -157,7 +157,7 @@ def make_data(source: object) -> Any:
 def open_samples(part: Any) -> Dataset | FederatedDataset:
     """Return the samples of an object or a function.
 
-    A function either reads all samples or makes those of one client.
+    A function either returns all samples or returns the samples of one client.
     """
     if isinstance(part, Dataset | FederatedDataset):
         return part
@@ -184,7 +184,7 @@ def data_experiment(part: Any, experiment: Callable[[int], Experiment]) -> Small
 
     Args:
         part: The data source.
-        experiment: Returns a small experiment with a number of clients.
+        experiment: A function from the number of clients to a small experiment.
 
     Raises:
         ValueError: The user must choose the objective or the model.
@@ -215,7 +215,7 @@ def data_experiment(part: Any, experiment: Callable[[int], Experiment]) -> Small
 
 
 def _read_two(dataset: Dataset | FederatedDataset) -> tuple[Any, Any]:
-    """Return two test samples, which show the shape of inputs and targets."""
+    """Return the inputs and the targets of two test samples."""
     if isinstance(dataset, Dataset):
         return map_tree(lambda x: np.asarray(x)[:2], dataset.x_test), np.asarray(dataset.y_test)[:2]
     x, y = as_rows("test", dataset.test, dataset.input, dataset.target).read(np.arange(2))

@@ -7,13 +7,11 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """The result of a component's check: one line for each requirement, and one for the cost.
-
-    Print it, or read its attributes.
+    """The result of the check of a component. Printed, it has one line for each requirement and one for the cost.
 
     Attributes:
-        lines: Pairs (requirement, finding) in the order of the checks. A finding is `held`, a sentence about a failure,
-            or why the check was skipped.
+        lines: Pairs (requirement, finding) in the order of the checks. A finding is the word `held`, a sentence about a
+            failure, or the reason why the check was skipped.
     """
 
     part: str
@@ -27,7 +25,7 @@ class Findings:
         return not self.failures
 
     def record(self, requirement: str, failure: str | None) -> bool:
-        """Record how a requirement failed, or that it held (`failure` is None). Return True if it held."""
+        """Record a requirement and its failure. None means that the component meets it. Return True in this case."""
         if failure is None:
             self.lines.append((requirement, HELD))
             return True

@@ -12,7 +12,7 @@ from fedraa.errors import InputError, short_text
 from fedraa.server.round_state import RoundState
 from fedraa.testing.kinds import KINDS, Kind
 
-# The registries of these kinds require no methods, so their components are recognised by these methods.
+# The registries of these kinds require no methods. These methods identify their components instead.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),
@@ -23,14 +23,14 @@ METHODS_OF = {
 
 
 def identify_component(component: object, as_: str | None = None) -> tuple[Kind, Any]:
-    """Return the kind of a component and the component as an object.
+    """Return the kind of a component, and the component as an object.
 
     Args:
         component: An object, a class, a function or text.
-        as_: The name of the kind, if the component may be of several.
+        as_: The name of the kind. Needed only if the component may be of several kinds.
 
     Raises:
-        InputError: It is no component, or may be of several kinds without `as_`.
+        InputError: It is no component, or `as_` is missing.
     """
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
@@ -71,10 +71,11 @@ def _possible_kinds(component: object) -> list[Kind]:
 
 
 def _kinds_of_object(thing: object) -> list[Kind]:
-    """Return the kinds of component of which an object may be.
+    """Return the kinds of components that an object may be.
 
-    An instance of a kind's base class is of this kind. Otherwise kinds match by their required methods, and those with
-    the most methods are returned. A function matches every kind that accepts functions.
+    An instance of the base class of a kind is of this kind. Any other object needs the required methods of a kind. Of
+    several such kinds, those with the most methods are returned. A function may be of every kind that accepts
+    functions.
 
     Raises:
         InputError: The object is a part of a method.

@@ -1,4 +1,4 @@
-"""The kinds of components that fedraa can check, each with a tester and a small experiment."""
+"""The kinds of components that fedraa can check. Each has a tester and a small experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,19 +54,19 @@ Fields = Callable[[Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of component, such as scheduler or aggregator, and how it is checked.
+    """A kind of component, such as scheduler or aggregator, with the classes and functions that check it.
 
     Args:
         name: The name of the kind.
         base: The base class or classes of components of this kind.
         registry: The registry of these components.
-        tester: Starts a tester, which calls a component with synthetic inputs.
+        tester: A class or function that starts a tester. The tester calls a component with synthetic inputs.
         usual: A built-in component of this kind, for a comparison of the cost.
-        fields: Returns the fields of an experiment with a component.
-        arguments: The arguments of a plain function that may replace a component; empty if a function cannot.
-        maker: Makes a component from its description; None to use the registry.
-        experiment_maker: Makes the small experiment; None to use the samples of `make_vectors`.
-        usual_asynchronous: The component for the comparison with an asynchronous method; None to use `usual`.
+        fields: A function from a component to the fields of an experiment with it.
+        arguments: The arguments of a plain function that can serve as a component. Empty if a function cannot.
+        maker: A function from a description to a component. None uses the registry.
+        experiment_maker: A function that returns the small experiment. None uses the samples of `make_vectors`.
+        usual_asynchronous: A built-in component for the comparison with an asynchronous method. None uses `usual`.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Kind:
         """Return the component that an object, a class or a text describes.
 
         Raises:
-            ValueError: It describes none.
+            ValueError: The description fits no component.
         """
         if self.maker is not None:
             return self.maker(description)
@@ -97,7 +97,7 @@ class Kind:
         return self.usual
 
     def small_experiment(self, part: Any) -> SmallExperiment:
-        """Return a small experiment, of about 15 tasks, with this component."""
+        """Return a small experiment with this component. It has about 15 tasks."""
         if self.experiment_maker is not None:
             return self.experiment_maker(part, self.experiment)
         return SmallExperiment(self.experiment(part), make_vectors())
@@ -111,15 +111,15 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return a function from a component to an experiment in rounds, with a different mask per client."""
+    """Return a function from a component to the fields of an experiment in rounds. Each client has another mask."""
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
 def _aggregator_fields(part: Any) -> dict[str, Any]:
     """Return the fields of an experiment with this aggregator.
 
-    An aggregator of low-rank adapters needs clients with different ranks. A robust one needs a minimum number of
-    clients.
+    An aggregator of low-rank adapters needs clients with different ranks. A robust aggregator needs a minimum number
+    of clients.
     """
     fields = {"method": "ra-fed", "aggregator": part, "rounds": ROUNDS}
     if isinstance(part, LowRank):
@@ -130,7 +130,7 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
 
 
 def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return the small experiment for an aggregator or a method, with adapters if it averages them."""
+    """Return the small experiment for an aggregator or a method. The model has adapters if it averages them."""
     aggregator = part
     if isinstance(part, Method) and isinstance(part.update, Mean):
         aggregator = part.update.resolve_aggregator()
@@ -140,7 +140,7 @@ def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> Sm
 
 
 def _compressor_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of an experiment with this compressor. For signs, the server takes a vote."""
+    """Return the fields of an experiment with this compressor. If it sends signs, the server uses a majority vote."""
     method = "ra-fed"
     if isinstance(part, Sign) and not part.scaled:
         method = "signsgd"
@@ -148,7 +148,7 @@ def _compressor_fields(part: Any) -> dict[str, Any]:
 
 
 def _policy_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of an experiment with this policy, and with the built-in method that uses it, if any."""
+    """Return the fields of an experiment with this policy. If a built-in method uses the policy, add this method."""
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
     if type(base.submodel) is not type(part):
         for method in list_methods().values():
@@ -165,7 +165,7 @@ def _method_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function from a component to an experiment with a list in the field `field`."""
+    """Return a function from a component to the fields of an experiment. `field` is a list with this component."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

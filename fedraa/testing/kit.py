@@ -1,4 +1,4 @@
-"""The check of a component against all requirements, in small runs or with a tester."""
+"""The check of a component against all requirements, with a tester and in small runs."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -14,11 +14,11 @@ from fedraa.testing.other_process import can_travel, digest_elsewhere
 from fedraa.testing.small_runs import Outcome, drop_speed_effects, round_trip, run_on_ray, run_small_experiment
 from fedraa.testing.tester import COVERED, GIVEN, Tester, collect_answers
 
-# The number of decisions that a tester requests from a component.
+# A tester calls a component this number of times.
 STEPS = 24
-# The numbers of decisions after which a state is saved and restored.
+# After these numbers of calls, a state is saved and restored.
 CUTS = (1, 4, 6, 11)
-# The number of interruptions in the test of resumed runs.
+# A test interrupts and resumes a run this number of times.
 PAUSES = 3
 RUNS = "runs in a small experiment"
 SEEDED = "same bits despite other draws"
@@ -35,29 +35,31 @@ Verdict = str | None
 
 
 def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
-    """Check, within seconds, that a component or a method meets the requirements on which fedraa's runs rely.
+    """Check within seconds that a component or a method meets the requirements of fedraa's runs.
 
         fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
 
-    A run with the component must give the same bits with one worker and with two, in another process, if other code
-    draws from the global random generators, and if it is killed and resumed. The component must not change its
-    arguments, nor coordinates that no client trained. It may hold at most the memory that it declares.
+    A run with the component must have the same bits in all of these cases: with one worker or two, in another process,
+    with other states of the global random generators, and after the run was killed and resumed.
 
-    A failure skips the checks that depend on it. The cost is compared with a built-in component's and is never a
-    failure.
+    The component must not change its arguments. It must not change coordinates (parameters) that no client trained. It
+    may hold at most the memory that it declares.
+
+    After a failure, the checks that depend on it are skipped. The cost is compared with the cost of a built-in
+    component. A high cost is no failure.
 
     Args:
         part: The component in any form: an object, a class, a function, a Method, or text such as
             "my_ext:Trim(share=0.1)".
-        as_: The kind of the component, such as "staleness", if it cannot be inferred, for example for a function.
+        as_: The kind of the component, such as "staleness". Needed only if it may be of several kinds.
         ray: True to also run the component on Ray.
 
     Returns:
-        The findings. Their repr has a line for each requirement; `held` and `failures` give the result.
+        The findings. Printed, they have a line for each requirement. `held` is True if all were met.
 
     Raises:
-        ValueError: The object is no component, or may be of several kinds without `as_`.
+        ValueError: The object is no component, or `as_` is missing.
     """
     kind, component = identify_component(part, as_)
     name: str = getattr(component, "__qualname__", None) or type(component).__qualname__
@@ -69,7 +71,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
 
 
 class _ComponentCheck:
-    """The check of one component. Each small run gets a new copy of the component."""
+    """The check of one component. Each tester and each small run gets a new copy of the component."""
 
     def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
         self._kind = kind
@@ -111,7 +113,7 @@ class _ComponentCheck:
         else:
             chain.append((ARGUMENTS, self._check_arguments))
         chain.append((RESUMED, self._check_resumption))
-        # Other processes take seconds to start, and an earlier failure skips this check.
+        # Other processes take seconds to start, so faster checks come first.
         if can_travel(self._kind, self._part):
             chain.append((PROCESS, self._check_elsewhere))
         if ray:

@@ -13,7 +13,7 @@ from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.testing.server_testers import ROUND, AsyncRuleTester
 from fedraa.testing.tester import CLIENTS, COVERED, SIZE, Tester, draw_numbers, make_rng
 from fedraa.vectors.delta_view import DeltaView
-from fedraa.vectors.index_runs import where_of
+from fedraa.vectors.index_ranges import where_of
 
 
 def start_method_tester(part: Method, size: int = SIZE) -> Tester:

@@ -1,4 +1,4 @@
-"""The test of objectives with synthetic inputs."""
+"""The test of an objective. It uses synthetic inputs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,13 +21,13 @@ NUMBERS = "metrics are numbers"
 DIRECTION = "metric improves as the loss falls"
 ROWS = 16
 CUTS = (0, 5, 6, ROWS)
-# Metrics must improve as these gradient steps reduce the loss.
+# These gradient steps reduce the loss. The metrics must then improve.
 DESCENT_STEPS = 150
 DESCENT_RATE = 0.05
 
 
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
-    """Return the first learning task that the objective accepts, and its targets, or raise an error."""
+    """Return the first learning task that the objective accepts, and its targets. If none fits, raise an error."""
     first: Exception | None = None
     for task in list_tasks():
         data = task.data
@@ -56,7 +56,7 @@ def objective_experiment(part: Objective, experiment: Callable[[Any], Experiment
 
 
 class ObjectiveTester(Tester):
-    """A test of an objective with random outputs and the targets of the first task that fits."""
+    """A test of an objective with random outputs and the targets of the first task that it accepts."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)
@@ -78,7 +78,7 @@ class ObjectiveTester(Tester):
 
     @property
     def _fresh_targets(self) -> Tensor:
-        """Return a copy of the targets, which an objective cannot change for later calls."""
+        """Return a copy of the targets. If the objective changes it, later calls are not affected."""
         return self._given.clone()
 
     def _draw_outputs(self, k: int) -> Tensor:

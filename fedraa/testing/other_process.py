@@ -1,4 +1,4 @@
-"""Small experiments in other processes, in which sets of strings have another order."""
+"""Small experiments in other processes. There, sets of strings have another order."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from fedraa.composition.method import Method
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.small_runs import run_small_experiment
 
-# Values of PYTHONHASHSEED, which determine the order of sets of strings.
+# Values of PYTHONHASHSEED. Each gives sets of strings another order.
 ORDERS = ("1", "2")
 
 
 def can_travel(kind: Kind, part: Any) -> bool:
-    """Return True if the component may be custom and another process can create it from its description."""
+    """Return True if the component may be custom, and its description is enough to create it in another process."""
     definition = part if hasattr(part, "__qualname__") else type(part)
     if is_built_in(definition) and not isinstance(part, Method):
         return False
@@ -34,7 +34,7 @@ def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
     """Return the digests of a component's small experiment in two other processes.
 
     Raises:
-        RuntimeError: A process fails. The message is the last line of its error.
+        RuntimeError: A process failed. The message is the last line of the error output.
     """
     command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe_component(part))]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

@@ -1,4 +1,4 @@
-"""Synthetic samples for the checks of components, for each type of target."""
+"""Synthetic samples with each type of target, for the checks of components."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ TEST = 100
 
 @dataclass(frozen=True)
 class SmallExperiment:
-    """A small experiment, its samples, and a function that makes the model if no built-in model fits."""
+    """A small experiment and its samples. A function creates the model if no built-in model fits."""
 
     experiment: Experiment
     dataset: Dataset | FederatedDataset
     model: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:
-        """Reset the experiment's field `hidden`, which has an effect only on built-in models."""
+        """Reset the field `hidden` of an experiment without a built-in model. There, the field would have no effect."""
         if self.model is not None:
             default = {"hidden": Experiment.model_fields["hidden"].default}
             object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))
@@ -43,7 +43,7 @@ class SmallExperiment:
 
 @cache
 def make_vectors() -> Dataset:
-    """Return samples of 16 numbers, drawn around the centres of 10 classes."""
+    """Return samples of 16 random numbers. Each of the 10 classes has other mean values."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLASSES, 16))
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
@@ -62,7 +62,7 @@ def make_images(channels: int) -> Dataset:
 
 @cache
 def make_number_targets(outputs: int) -> Dataset:
-    """Return samples with `outputs` real numbers as targets. One target is 0."""
+    """Return samples with `outputs` real numbers as targets. One of the targets is 0."""
     x = make_vectors()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
@@ -80,38 +80,38 @@ def make_binary_targets() -> Dataset:
 
 @cache
 def make_tokens() -> Dataset:
-    """Return sequences of token ids that increase by one, with the next token as target."""
+    """Return sequences of token ids that increase by one. The target of each token is the next token."""
     runs = (np.random.default_rng(2).integers(0, CLASSES, (TRAIN + TEST, 1)) + np.arange(9)) % CLASSES
     return _split_samples(runs[:, :-1], runs[:, 1:], CLASSES)
 
 
 @cache
 def make_pixels() -> Dataset:
-    """Return images of two channels. A pixel's label is its brighter channel."""
+    """Return images of two channels. The label of a pixel is the number of its brighter channel."""
     x = np.random.default_rng(3).standard_normal((TRAIN + TEST, 2, 6, 6))
     return _split_samples(x, x.argmax(axis=1), 2)
 
 
 def token_model(classes: int) -> Callable[[], nn.Module]:
-    """Return a function that makes a model for sequences of tokens."""
+    """Return a function that creates a model for sequences of tokens."""
     return lambda: nn.Sequential(nn.Embedding(classes, 8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, classes))
 
 
 def adapter_model() -> nn.Module:
-    """Return a model with low-rank adapters, which FLoRA can merge, for the samples of `make_vectors`."""
+    """Return a model for the samples of `make_vectors`. It has low-rank adapters that FLoRA can merge."""
     layers = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, CLASSES))
     return lora(layers, rank=4, merge=True)
 
 
 def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
-    """Return a function that makes a model with an output for every pixel."""
+    """Return a function that creates a model with outputs for every pixel."""
     return lambda: nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, classes, 1))
 
 
 class Task(NamedTuple):
-    """A learning task: samples, the shape of outputs per sample, and a function that makes a model.
+    """A learning task: samples, the shape of the output for one sample, and a function that creates a model.
 
-    The function is None if a built-in model fits the samples.
+    If a built-in model fits the samples, the function is None.
     """
 
     data: Dataset
@@ -120,7 +120,7 @@ class Task(NamedTuple):
 
 
 def list_tasks() -> tuple[Task, ...]:
-    """Return all learning tasks, those with real numbers as targets first."""
+    """Return all learning tasks. Tasks with real numbers as targets come first."""
     return (
         Task(make_number_targets(1), (1,)),
         Task(make_number_targets(2), (2,)),

@@ -1,4 +1,4 @@
-"""Tests of components that the server uses, such as schedulers, with synthetic inputs."""
+"""Tests of server components, such as schedulers. The tests use synthetic inputs."""
 
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ COHORT_CLIENTS = 12
 
 
 class SchedulerTester(Tester):
-    """A test of a scheduler, which chooses fragments for idle clients with random costs."""
+    """A test of a scheduler with idle clients that have random costs. The scheduler chooses their fragments."""
 
     stateful = True
     covers: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class SchedulerTester(Tester):
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
-        # A server also calls `plan` after it is restored.
+        # A restored server also calls `plan`.
         self._planner.plan(self._costs, None)
 
 
@@ -71,7 +71,7 @@ class StalenessTester(Tester):
 
 
 class ParticipationTester(Tester):
-    """A test of a participation rule, which gets the losses of some clients after each cohort."""
+    """A test of a participation rule. After each choice of clients, it gets the losses of some clients."""
 
     covers: ClassVar[bool] = False
 
@@ -100,7 +100,7 @@ class ParticipationTester(Tester):
 
 
 class AsyncRuleTester(Tester):
-    """A test of an asynchronous update rule, which applies random client updates to a model."""
+    """A test of an asynchronous update rule. The rule applies random client updates to a model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -132,7 +132,7 @@ class AsyncRuleTester(Tester):
 
 
 class AggregatorTester(Tester):
-    """A test of an aggregator with rounds of three deltas, of which one may cover the whole model."""
+    """A test of an aggregator with rounds of three deltas. One delta may cover the whole model."""
 
     stateful = True
     sized: ClassVar[bool] = True
@@ -193,5 +193,5 @@ class OptimizerTester(Tester):
 
 
 def start_now(client: int, now: float) -> float:
-    """Return `now`, because every client is available."""
+    """Return the time at which a client becomes available: now."""
     return now

@@ -1,4 +1,4 @@
-"""Runs of a small experiment under different conditions: on two workers, with another seed, interrupted."""
+"""Runs of a small experiment under different conditions, such as two workers, another seed or interruptions."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import SmallExperiment
 
-# A run usually has about 60 events, but a component may prevent its end.
+# A run usually has about 60 events. A wrong component may prevent its end.
 MAX_EVENTS = 400
 
 Lines = tuple[Mapping[str, Any], ...]
@@ -40,7 +40,7 @@ Lines = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The events of a run without real times, and a digest of its final model."""
+    """The result of a run: its events without real times, and a digest of its final model."""
 
     events: Lines
     model: str
@@ -62,7 +62,7 @@ class Outcome:
 
 
 class TwoWorkers(LocalExecutor):
-    """An executor that trains waiting tasks in reverse order, alternately with two trainers."""
+    """An executor that trains tasks in reverse order, and alternates between two trainers."""
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(_make_trainer(spec), make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu"), spec.data)
@@ -81,11 +81,11 @@ def run_small_experiment(
     """Run a small experiment in this process and return its outcome.
 
     Args:
-        make: Makes the experiment. It is called again after each interruption.
-        seed: The seed of the global generators of Python, NumPy and torch, which a component must not use.
-        workers: 1 for one worker; any larger number gives two workers.
+        make: A function that returns the experiment. It is called again after each interruption.
+        seed: The seed of the global generators of Python, NumPy and torch. A component must not use these generators.
+        workers: 1 for one worker. A larger number gives two workers.
         pauses: The number of interruptions. After each, the run continues from a checkpoint with new objects.
-        events: The number of events of an uninterrupted run, which places the interruptions at equal distances.
+        events: The number of events of an uninterrupted run. Interruptions have equal distances.
     """
     stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
     with _seed_generators(seed), TemporaryDirectory() as folder:
@@ -93,7 +93,7 @@ def run_small_experiment(
         for stop in [*stops, None]:
             small = make()
             spec = build_run(small.experiment, small.module(), small.dataset)
-            state, params = _run_stretch(spec, Path(folder), state, stop, workers)
+            state, params = _run_part(spec, Path(folder), state, stop, workers)
             if state is None:
                 break
         lines = [json.loads(line) for line in (Path(folder) / EVENTS).read_text().splitlines()]
@@ -101,8 +101,8 @@ def run_small_experiment(
 
 
 def run_on_ray(make: Callable[[], SmallExperiment], workers: int) -> Outcome:
-    """Run a small experiment on Ray, and return its outcome after `drop_speed_effects`."""
-    # `fedraa.api` imports every module, so an import at the top would be circular.
+    """Run a small experiment on Ray. Return the part of its outcome that does not depend on the speed of workers."""
+    # An import at the top would be circular, because `fedraa.api` imports every module.
     from fedraa.api import run
 
     with TemporaryDirectory() as folder:
@@ -114,9 +114,9 @@ def run_on_ray(make: Callable[[], SmallExperiment], workers: int) -> Outcome:
 
 
 def drop_speed_effects(outcome: Outcome) -> Outcome:
-    """Return an outcome that does not depend on the speed of the workers.
+    """Return the part of an outcome that does not depend on the speed of workers.
 
-    Faults are removed, evaluations are moved to the end, and the events get new numbers.
+    This function removes faults, moves evaluations to the end, and numbers the events again.
     """
     kept = [line for line in outcome.events if line["kind"] not in ("fault", "end")]
     kept.sort(key=lambda line: line["kind"] == "eval")
@@ -124,18 +124,23 @@ def drop_speed_effects(outcome: Outcome) -> Outcome:
 
 
 def round_trip(state: State) -> State:
-    """Return the state as it is read from a checkpoint."""
+    """Write the state to a checkpoint, and return the state that is read from this checkpoint."""
     stream = io.BytesIO()
     write_state(stream, state)
     return deepcopy(read_state(stream.getvalue()))
 
 
-def _run_stretch(
+def _run_part(
     spec: RunSpec, directory: Path, state: State | None, until: int | None, workers: int
 ) -> tuple[State | None, Vector]:
-    """Run from a state (None for the start) until an event (None for the end).
+    """Run a part of an experiment. Return the state after it (None if the run ended) and the model's parameters.
 
-    Return the state from which the run can continue (None at the end of the run) and the model's parameters.
+    Args:
+        spec: The experiment.
+        directory: The directory of the log.
+        state: The state from which the run continues. None starts the run.
+        until: The number of the event at which this part ends. None runs to the end.
+        workers: 1 for one worker. A larger number gives two workers.
     """
     stop = Event()
 
@@ -144,7 +149,7 @@ def _run_stretch(
         if number >= MAX_EVENTS:
             raise RunFailed(
                 "run",
-                f"it has not ended after {MAX_EVENTS} events, although other components end much earlier",
+                f"it has not ended after {MAX_EVENTS} events; with other components, it ends much earlier",
             )
         if until is not None and number >= until:
             stop.set()
@@ -184,7 +189,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
 
 
 def _make_trainer(spec: RunSpec) -> TaskTrainer:
-    """Return a trainer that shares no object with others, as in a separate worker."""
+    """Return a trainer that shares no object with other trainers. Trainers of separate workers share none."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 

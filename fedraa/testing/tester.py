@@ -1,7 +1,4 @@
-"""The base class of the testers of components.
-
-A tester calls one component with synthetic inputs, and records its results and side effects.
-"""
+"""The base class of testers. A tester calls one component with synthetic inputs, and finds forbidden side effects."""
 
 import time
 from abc import ABC, abstractmethod
@@ -34,15 +31,15 @@ def draw_numbers(size: int, *index: int) -> Vector:
 
 
 def draw_coordinates(size: int, *index: int) -> Index:
-    """Return about half of a model's coordinates, ascending, but none of the last tenth."""
+    """Return about half of a model's coordinates (parameters), ascending. The last tenth is never included."""
     return np.flatnonzero(make_rng(*index).random(size - size // 10) < 0.5)
 
 
 class Tester(Stateful, ABC):
-    """A caller of a fresh component. The inputs for decision k depend only on k.
+    """A test that calls one component with synthetic inputs. The inputs of call k depend only on k.
 
     Attributes:
-        broken: A sentence for each requirement that the component has broken.
+        broken: A sentence about each requirement that the component did not meet.
         seconds: The durations of all calls of the component.
     """
 
@@ -68,22 +65,24 @@ class Tester(Stateful, ABC):
 
     @abstractmethod
     def step(self, k: int) -> object:
-        """Return the component's k-th decision in a form that `==` can compare."""
+        """Call the component for the k-th time. Return its result in a form that `==` can compare."""
 
     def claimed_bytes(self) -> int | None:
-        """Return the bytes that the component declares, or None if its kind declares none."""
+        """Return the memory in bytes that the component declares, or None if components of its kind declare none."""
         return None
 
     @contextmanager
     def watch_arguments(self, arguments: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
-        """Measure the duration of the block. A changed array in `arguments` is a broken requirement."""
+        """Measure the duration of the block. Record a broken requirement if the block changes one of these arrays."""
         before = {name: _value_bytes(value) for name, value in arguments.items()}
         started = time.perf_counter()
         yield
         self.seconds.append(time.perf_counter() - started)
         for name, value in arguments.items():
             if _value_bytes(value) != before[name]:
-                self.broken.setdefault(GIVEN, f"changes {name}, which other code reads later; let it work on a copy")
+                self.broken.setdefault(
+                    GIVEN, f"changes its argument {name}, which other code reads later; let it work on a copy"
+                )
 
 
 def _value_bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
@@ -95,6 +94,11 @@ def _value_bytes(value: npt.NDArray[Any] | Tensor | slice) -> bytes:
 
 
 def collect_answers(start: Callable[[], Tester], steps: int) -> tuple[list[object], Tester]:
-    """Start a tester, and return `steps` decisions of its component and the tester."""
+    """Start a tester and call its component. Return the results and the tester.
+
+    Args:
+        start: A function that returns a new tester.
+        steps: The number of calls.
+    """
     tester = start()
     return [tester.step(k) for k in range(steps)], tester

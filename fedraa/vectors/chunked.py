@@ -1,6 +1,6 @@
-"""Operations on vectors as long as the model, in chunks that fit into the CPU cache.
+"""Operations on vectors with one value per model parameter, in chunks that fit into the CPU cache.
 
-The bits of a result depend neither on the chunk size nor on the number of threads.
+The bits of a result do not depend on the chunk size or the number of threads.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
-from fedraa.vectors.index_runs import CoordinateSet, IndexRuns, iterate_parts
+from fedraa.vectors.index_ranges import CoordinateSet, IndexRanges, iterate_parts
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -23,20 +23,20 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 # NumPy sums float64 in blocks of this many elements.
 SUM_BLOCK = 8192
-# Smaller chunks need more NumPy calls. Much larger chunks do not fit into the cache.
+# With smaller chunks, the NumPy calls take more time. Much larger chunks do not fit into the cache.
 CHUNK_SIZE = 16 * SUM_BLOCK
 # A shorter vector is processed in one thread.
 MIN_PARALLEL_SIZE = 1 << 20
 # More threads would not read memory faster.
 MAX_THREADS = 4
-# With several shares per thread, a thread on a busy core takes fewer of them.
+# Each thread gets several shares of the work. A thread on a busy core then processes fewer shares than others.
 SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()
 
 
 def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
-    """Return the result of `work` for each chunk of a vector, in order, with several threads for long vectors."""
+    """Call `work` for each chunk of a vector. Return the results in order. A long vector uses several threads."""
     return parallel_map(split_into_chunks(size), work)
 
 
@@ -46,7 +46,7 @@ def split_into_chunks(size: int) -> list[slice]:
 
 
 def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
-    """Return the result of `work` for each item, in order. Many items are processed in several threads."""
+    """Call `work` for each item. Return the results in order. Several threads process a long sequence."""
     threads = 1
     if len(items) * CHUNK_SIZE >= MIN_PARALLEL_SIZE:
         threads = min(MAX_THREADS, count_cores())
@@ -62,12 +62,12 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
 
 
 def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
-    """Return uninitialised memory of this thread.
+    """Return an uninitialised array in memory that this thread uses again.
 
-    Calls with the same role return the same memory, so its numbers are valid only until the next call.
+    All calls with the same role return the same memory. The next call makes the numbers of the last one invalid.
 
     Args:
-        role: Name of the purpose of the memory.
+        role: A name for the purpose of the memory.
         size: Number of elements.
         kind: Type of the elements.
     """
@@ -80,7 +80,7 @@ def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.N
 def subtract_chunk(new: Vector, sent: Vector | None) -> Vector:
     """Return `new` minus `sent`, or `new` if `sent` is None.
 
-    The result is in scratch memory that the next call overwrites.
+    The next call overwrites the result.
     """
     if sent is None:
         return new
@@ -88,7 +88,7 @@ def subtract_chunk(new: Vector, sent: Vector | None) -> Vector:
 
 
 def scale_chunk(factor: np.float32, values: Vector) -> Vector:
-    """Return factor * values, in scratch memory that the next call overwrites."""
+    """Return factor * values. The next call overwrites the result."""
     if factor == 1:
         return values
     return np.multiply(factor, values, out=borrow_scratch("scale", len(values)))
@@ -101,10 +101,10 @@ def add_scaled(
 
     Args:
         target: Full vector [d].
-        where: Coordinates of the buffers in the full vector.
-        weight: Factor, rounded to float32.
-        new: Buffer [k].
-        sent: Buffer [k] to subtract; None for zeros.
+        where: The coordinates to change [k].
+        weight: A factor, which is rounded to float32.
+        new: The values to add [k].
+        sent: The values to subtract from `new` [k]. None means zeros.
     """
     factor = np.float32(weight)
 
@@ -120,8 +120,8 @@ def add_scaled(
 
 
 def copy_coordinates(params: npt.NDArray[Kind], where: CoordinateSet) -> npt.NDArray[Kind]:
-    """Return a copy of the values [k] at some coordinates of a full vector [d]."""
-    if not isinstance(where, IndexRuns):
+    """Return a copy of the values of a full vector [d] at some coordinates [k]."""
+    if not isinstance(where, IndexRanges):
         return np.array(params[where])
     taken = np.empty(len(where.index), params.dtype)
 
@@ -149,10 +149,10 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
 
 
 def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
-    """Return True if the whole mask is true, otherwise the mask. NumPy is faster with a bool."""
+    """Return True if all values of the mask are True, otherwise the mask. NumPy is faster with a single bool."""
     values = mask
     if mask.strides == (0,):
-        # A broadcast mask has only one value in memory.
+        # A broadcast mask has the same value everywhere.
         values = mask[:1]
     if values.all():
         return True
@@ -160,7 +160,7 @@ def mask_or_true(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal
 
 
 def ordered_sum(sums: Sequence[float]) -> float:
-    """Return the sum, added in the order of the sequence."""
+    """Return the sum of the numbers. They are added in the order of the sequence."""
     if not len(sums):
         return 0.0
     return float(np.add.accumulate(sums)[-1])
@@ -169,7 +169,8 @@ def ordered_sum(sums: Sequence[float]) -> float:
 def sum_squares(delta: Vector) -> list[float]:
     """Return the sum of squares of each block of `SUM_BLOCK` elements.
 
-    `ordered_sum` adds them up in NumPy's order for float64. Another order would change the bits of norms in the logs.
+    The squared norm is the `ordered_sum` of the result. NumPy adds in the same order. Another order would change the
+    bits of norms in the logs.
     """
     wide = borrow_scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
@@ -192,12 +193,12 @@ def _start_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MAX_THREADS, count_cores()), "pass")
 
 
-# A forked process has none of its parent's threads.
+# The threads of the parent do not exist in a forked process.
 os.register_at_fork(after_in_child=_start_pool.cache_clear)
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use, or else of all cores."""
+    """Return the number of cores that this process may use. If it is unknown, return the number of all cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""A row of numbers for each client, created when the client first appears."""
+"""A row of numbers for each client. It is created when the client is first used."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -10,16 +10,16 @@ import numpy as np
 
 from fedraa.messages import State, Vector
 
-# Rows beyond this number of bytes are in a memory-mapped file.
+# Rows that exceed this number of bytes are kept in memory-mapped files.
 IN_MEMORY = 2**30
 BLOCK_BYTES = 2**24
 
 
 class ClientRows:
-    """A float32 row [size] for each client that has appeared.
+    """A float32 row [size] for each client that was used.
 
-    Up to `in_memory` bytes of rows are in memory, the others in a memory-mapped file. Rows of a saved state stay as
-    they are: a change copies their block first.
+    Up to `in_memory` bytes of rows are in memory. Memory-mapped files contain the other rows. A saved state refers to
+    the same memory. Before a row changes, its block is copied, so the saved state stays the same.
     """
 
     def __init__(self, size: int, clients: int, new: Callable[[], Vector], in_memory: int = IN_MEMORY) -> None:
@@ -28,7 +28,7 @@ class ClientRows:
         self._new = new
         self._place: dict[int, int] = {}
         self._blocks: list[Any] = []
-        # Weak references to the views of each block in saved states.
+        # For each block, weak references to the arrays in saved states that use its memory.
         self._saved: list[list[ref[Any]]] = []
         self._each = max(1, min(clients, BLOCK_BYTES // max(1, 4 * size)))
         self._in_memory = max(1, in_memory // (4 * size * self._each + 1))
@@ -37,7 +37,7 @@ class ClientRows:
         return len(self._place)
 
     def __getitem__(self, client: int) -> Vector:
-        """Return a writable view of a client's row, which is created if missing."""
+        """Return a writable view of a client's row. Create the row if it is missing."""
         place = self._place.get(client)
         if place is None:
             place = self._place[client] = len(self._place)
@@ -48,22 +48,22 @@ class ClientRows:
         return self._find_writable_row(place)
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the clients in the order of their first appearance."""
+        """Iterate over the clients in the order in which their rows were created."""
         return iter(self._place)
 
     def __contains__(self, client: int) -> bool:
         return client in self._place
 
     def peek_row(self, client: int) -> Vector:
-        """Return a client's row for reading. For a new client, return the initial values."""
+        """Return a client's row for reading. Return the initial values for a client without a row."""
         if client not in self._place:
             return self._new()
         return self._find_row(self._place[client])
 
     def sum(self, piece: slice) -> Vector:
-        """Return the sum of all clients' rows on one chunk, added in the order of the clients' numbers.
+        """Return the sum of the rows of all clients on one chunk. Rows are added in the order of the clients' numbers.
 
-        The bits are those of NumPy's sum over an array [N, size].
+        NumPy's sum over an array [N, size] has the same bits.
         """
         total = np.zeros(piece.stop - piece.start, np.float32)
         for client in sorted(self._place):
@@ -75,7 +75,7 @@ class ClientRows:
         return row
 
     def _find_writable_row(self, place: int) -> Vector:
-        """Return a writable row. A block to which a saved state refers is copied first."""
+        """Return a writable row. If a saved state uses the row's block, copy the block first."""
         number = place // self._each
         block = self._blocks[number]
         if not block.flags.writeable:
@@ -88,17 +88,17 @@ class ClientRows:
         return self._find_row(place)
 
     def _allocate_block(self, number: int) -> Any:
-        """Return uninitialised memory for a block, mapped to a file beyond `in_memory` bytes."""
+        """Return uninitialised memory for a block. Map it to a file if memory already has `in_memory` bytes of rows."""
         shape = (self._each, self._size)
         if number < self._in_memory:
             return np.empty(shape, np.float32)
-        # The system deletes the file with its last mapping.
+        # The system deletes the file when no array uses it.
         with TemporaryFile() as file:
             file.truncate(4 * self._each * self._size)
             return np.memmap(file, np.float32, "r+", shape=shape)
 
     def state(self) -> State:
-        """Return the clients in the order of their first appearance, and views of their rows."""
+        """Return the clients in the order in which their rows were created, and views of the rows."""
         starts = range(0, len(self._place), self._each)
         for block in self._blocks:
             block.flags.writeable = False

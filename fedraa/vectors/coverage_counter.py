@@ -1,4 +1,4 @@
-"""A counter for each coordinate of the model, such as how often it was trained."""
+"""A counter for each coordinate (parameter) of the model, such as the number of clients that trained it."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import Run, RunLengthArray, Sums, sum_runs
 
-# Float32 is exact for all integers up to this one.
+# Float32 is exact for all integers up to this number.
 LARGEST_EXACT = 2.0**24
 
 
 class CoverageCounter:
-    """A counter for each coordinate [size], updated mostly without visiting every coordinate.
+    """A counter for each coordinate [size]. Most additions do not visit every coordinate.
 
-    An addition to all coordinates is stored as one number, and one to consecutive coordinates at their start and end.
-    If this would be inexact, each coordinate is visited.
+    An addition to all coordinates is stored as one number. An addition to ranges of consecutive coordinates is stored
+    as their starts and ends. If sums may be inexact in float32, the addition visits each coordinate.
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
@@ -41,7 +41,7 @@ class CoverageCounter:
             return
         self._total += amount if float(amount).is_integer() else LARGEST_EXACT
         if self._total <= LARGEST_EXACT:
-            runs = change.runs()
+            runs = change.ranges()
             if runs is not None:
                 self._runs.append((*runs, amount))
                 return
@@ -50,7 +50,7 @@ class CoverageCounter:
             self._add_at(place, amount)
 
     def finish(self) -> Sums:
-        """Return the sums [size], which may be read-only, and reset the counter."""
+        """Return the sums [size] and reset the counter. The sums may be read-only."""
         sums = self._finish_sums()
         self._reset_sums()
         return sums
@@ -70,7 +70,7 @@ class CoverageCounter:
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
             self._coordinate_sums()[:] = state["count"]
-            # The state lacks the total of all amounts. This value makes `add` visit each coordinate.
+            # The state does not contain the total. With this value, `add` visits each coordinate.
             self._total = LARGEST_EXACT
 
     def _finish_sums(self) -> Sums:

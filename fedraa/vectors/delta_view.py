@@ -1,4 +1,4 @@
-"""A client's delta, computed in chunks that consumers read while they are in the CPU cache."""
+"""A client's delta, computed chunk by chunk. Several functions read a chunk while it is in the CPU cache."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -10,22 +10,22 @@ import numpy.typing as npt
 from fedraa.components.calls import convert_errors
 from fedraa.messages import Index, Vector
 from fedraa.vectors.chunked import CHUNK_SIZE, ordered_sum, parallel_map, split_into_chunks, subtract_chunk, sum_squares
-from fedraa.vectors.index_runs import MIN_RUN_LENGTH, CoordinateSet, IndexRuns, global_slices, in_runs, index_of
+from fedraa.vectors.index_ranges import MIN_RANGE_LENGTH, CoordinateSet, IndexRanges, as_ranges, global_slices, index_of
 
 Mask = npt.NDArray[np.bool_]
 Take = Callable[[Index | slice, Vector], None]
 
 
 class DeltaView:
-    """A client's delta `new` - `sent`, computed in chunks.
+    """A client's delta: trained parameters minus received parameters, computed in chunks.
 
     Args:
-        where: Coordinates of the buffers in the model. A slice means the whole model.
-        new: The trained buffer [k], or the delta if `sent` is None.
-        sent: The buffer [k] that the client received.
+        where: The coordinates of the client's parameters in the model. A slice means the whole model.
+        new: The trained parameters [k], or the delta if `sent` is None.
+        sent: The parameters [k] that the client received.
         mask: True for the coordinates [k] that the client trained. None if it trained all.
-        norm: True to compute the norm in the first pass.
-        gather: True if `join` only registers its consumers, so that `run_joined` runs all of them in one pass.
+        norm: True to also compute the norm when the delta is first read.
+        gather: True if `join` only stores a function. `run_joined` then calls all stored functions for each chunk.
     """
 
     def __init__(
@@ -72,30 +72,29 @@ class DeltaView:
 
     @property
     def squared(self) -> float:
-        """Return the squared norm, or 0 if the norm was not requested."""
+        """Return the squared norm of the delta, or 0 if `norm` is False."""
         if self._measuring:
             self.feed_consumers()
         return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
-        """Pass the whole delta to a consumer, at once or, with `gather`, in `run_joined`."""
+        """Call a function with all chunks of the delta. With `gather`, `run_joined` calls it later."""
         if self._joined is None:
             self.feed_consumers(take)
         else:
             self._joined.append(take)
 
     def run_joined(self) -> None:
-        """Run all registered consumers in one pass."""
+        """Call all stored functions with each chunk of the delta."""
         takes = self._joined
         self._joined = None
         if takes:
             self.feed_consumers(*takes)
 
     def feed_consumers(self, *takes: Take) -> None:
-        """Pass the whole delta to each consumer, chunk by chunk.
+        """Call each function with all trained coordinates and the delta on them, chunk by chunk.
 
-        A consumer is a function of coordinates and the delta on them. It must not keep these arrays. It gets every
-        trained coordinate once, for a large delta in several threads.
+        The functions must not keep these arrays. Several threads process a large delta.
         """
         measuring = self._measuring
 
@@ -116,16 +115,16 @@ class DeltaView:
             self._measuring = False
 
     def places(self) -> Iterator[Index | slice]:
-        """Yield the trained coordinates as a few slices and index arrays."""
+        """Yield the trained coordinates as slices or index arrays."""
         if self._mask is None:
             yield from (place for place, _ in global_slices(self._where, slice(0, len(self._new))))
         else:
             for piece in self._trained_chunks:
                 yield from (place for place, _ in self._find_places(piece)[0])
 
-    def runs(self) -> tuple[Index, Index] | None:
-        """Return the starts and ends of consecutive trained coordinates, or None if there are too many."""
-        if self._mask is None and isinstance(self._where, IndexRuns):
+    def ranges(self) -> tuple[Index, Index] | None:
+        """Return the starts and ends of the ranges of trained coordinates, or None if ranges are too short."""
+        if self._mask is None and isinstance(self._where, IndexRanges):
             starts = np.array(self._where.starts)
             return starts, starts + np.diff(self._where.places)
         parts = list(self.places())
@@ -136,7 +135,7 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on the trained coordinates of a chunk, and these coordinates (`global_slices`)."""
+        """Return the delta on the trained coordinates of a chunk, and these coordinates in parts (`global_slices`)."""
         delta = self._new[piece]
         if self._sent is not None:
             delta = subtract_chunk(delta, self._sent[piece])
@@ -146,7 +145,10 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk (`global_slices`), and their positions in it, or None for all."""
+        """Return the trained coordinates of a chunk in parts (`global_slices`), and their positions in the chunk.
+
+        The positions are None if the whole chunk was trained.
+        """
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None
         mask = self._mask[piece]
@@ -156,16 +158,16 @@ class DeltaView:
         if not isinstance(where, slice):
             index = where[index]
         coordinates: CoordinateSet = index
-        # Slices are faster only if the mask rarely changes between neighbours.
-        if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // MIN_RUN_LENGTH:
-            coordinates = in_runs(index)
+        # Slices are faster only if the ranges of True in the mask are long.
+        if np.count_nonzero(mask[1:] != mask[:-1]) <= 2 * len(kept) // MIN_RANGE_LENGTH:
+            coordinates = as_ranges(index)
         return list(global_slices(coordinates, slice(0, len(kept)))), kept
 
     @cached_property
     def _trained_chunks(self) -> list[slice]:
-        """Return slices of the buffers with `CHUNK_SIZE` trained coordinates each; the last has fewer.
+        """Return slices that contain `CHUNK_SIZE` trained coordinates each. The last slice may have fewer.
 
-        The norm then has the same bits as for buffers that contain only trained coordinates.
+        The norm of the delta then has the same bits as the norm of an array with only the trained coordinates.
         """
         if self._mask is None:
             return split_into_chunks(len(self._new))

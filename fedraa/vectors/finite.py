@@ -1,4 +1,4 @@
-"""Checks of numbers and float32 arrays: type, shape, size of the values, NaN."""
+"""Checks of numbers and float32 arrays: their type, shape and largest value, and NaN."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,7 +6,7 @@ import numpy.typing as npt
 from fedraa.messages import Vector
 from fedraa.vectors.chunked import map_chunks
 
-# Neither a client nor a server component may produce a larger absolute value.
+# Clients and server components must not produce a larger absolute value.
 LARGEST = 1e12
 
 
@@ -16,7 +16,7 @@ def is_finite(number: object) -> bool:
 
 
 def describe_unfit(largest: float) -> str | None:
-    """Return the problem of an array with this largest absolute value (may be NaN), or None."""
+    """Return the problem of an array with this largest absolute value, or None. The value may be NaN."""
     if not np.isfinite(largest):
         return "values that are not finite"
     if largest > LARGEST:
@@ -25,7 +25,7 @@ def describe_unfit(largest: float) -> str | None:
 
 
 def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
-    """Return why an array is not float32 of this shape, or None. A `shape` of None allows any."""
+    """Return a problem if an array is not float32 of this shape, otherwise None. None allows every shape."""
     if not isinstance(buffer, np.ndarray) or buffer.dtype != np.float32:
         return f"are {getattr(buffer, 'dtype', type(buffer).__name__)}, not float32"
     if shape is not None and buffer.shape != shape:
@@ -36,7 +36,7 @@ def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
 def find_largest(buffer: npt.NDArray[np.float32]) -> float:
     """Return the largest absolute value, or NaN if a value is NaN.
 
-    It makes no temporary array.
+    This function creates no temporary array.
     """
     flat = buffer.reshape(-1)
 
@@ -53,14 +53,14 @@ def find_largest(buffer: npt.NDArray[np.float32]) -> float:
 def at_most(params: Vector, bound: float) -> bool:
     """Return True if the Euclidean norm is at most `bound`.
 
-    No absolute value is then above `bound`. The norm takes half the time of a search for the largest value.
+    Then no absolute value is above `bound`. The norm takes half the time of a search for the largest value.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(params @ params <= bound * bound)
 
 
 def count_not_finite(buffer: npt.NDArray[np.float32], largest: float) -> int:
-    """Return the number of infinite and NaN values. `largest` is `find_largest(buffer)`."""
+    """Return the number of infinite and NaN values. Pass `find_largest(buffer)` as `largest`."""
     if np.isfinite(largest):
         return 0
     return int(np.count_nonzero(~np.isfinite(buffer)))

@@ -8,9 +8,9 @@ from fedraa.vectors.run_length import Sums, distinct_values
 
 
 class LastTrained:
-    """The round in which each coordinate [d] was last trained, or -1.
+    """The round in which each coordinate [d] was last trained, or -1 for never.
 
-    A round that is equal for all coordinates is stored as one number.
+    If the round is equal for all coordinates, one number is stored.
     """
 
     def __init__(self, size: int) -> None:
@@ -19,7 +19,7 @@ class LastTrained:
         self._rounds = np.zeros(0, np.int64)
 
     def now(self, step: int, coverage: Sums) -> None:
-        """Record round `step`, in which `coverage` [d] clients trained each coordinate."""
+        """Record that `coverage` [d] clients trained each coordinate in the round `step`."""
         covered = distinct_values(coverage) > 0
         if covered.all():
             self._all = step
@@ -33,13 +33,13 @@ class LastTrained:
 
     @property
     def oldest(self) -> int:
-        """Return the round in which the longest untrained coordinate was last trained."""
+        """Return the smallest round at which a coordinate was last trained; -1 if one was never trained."""
         if self._all is not None:
             return self._all
         return int(self._rounds.min())
 
     def state(self) -> State:
-        """Return the rounds [d], or one number if they are equal."""
+        """Return the rounds [d], or one number if all are equal."""
         return {"rounds": self._rounds if self._all is None else self._all}
 
     def restore(self, state: State) -> None:

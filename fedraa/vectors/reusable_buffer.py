@@ -1,4 +1,4 @@
-"""Reuse of an array's memory in every round, because new memory takes longer than filling it."""
+"""Reuse of an array's memory in every round. The allocation of new memory takes longer than filling it."""
 
 from typing import Any
 from weakref import ref
@@ -10,7 +10,7 @@ from fedraa.vectors.chunked import map_chunks
 
 
 class ReusableBuffer:
-    """A source of arrays [size] that reuses the memory of the previous array once it is unused."""
+    """A source of arrays [size]. A new array uses the memory of the last one if nothing refers to that one."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
         self._size = size
@@ -32,14 +32,14 @@ class ReusableBuffer:
         return array
 
     def last(self) -> npt.NDArray[Any] | None:
-        """Return the most recent array, or None if it is still in use or was never made."""
+        """Return the last array with its numbers, or None if it is still in use or does not exist."""
         if self._memory is None or (self._last is not None and self._last() is not None):
             return None
         return self._wrap_memory(self._memory)
 
     def _wrap_memory(self, memory: memoryview) -> npt.NDArray[Any]:
-        """Return an array over the memory. A weak reference to it shows later if it is still in use."""
+        """Return an array over the memory. Keep a weak reference, which shows if the array is still in use."""
         array = np.frombuffer(memory, self._kind)
-        # The base of a view is the array, so a view also keeps it alive.
+        # A view refers to the array, so the reference also covers views.
         self._last = ref(array)
         return array

@@ -1,4 +1,4 @@
-"""Run-length encoded arrays, for numbers that are equal on many consecutive coordinates."""
+"""Run-length encoded arrays. They need little memory if many consecutive numbers are equal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Starts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RunLengthArray:
-    """An array [size] with the number `values[i]` from coordinate `starts[i]` to the next start."""
+    """An array [size] in which all elements from `starts[i]` to the next start are `values[i]`."""
 
     starts: Starts
     values: npt.NDArray[Any]
@@ -22,11 +22,11 @@ class RunLengthArray:
 
     @property
     def lengths(self) -> Starts:
-        """Return the number of coordinates of each run."""
+        """Return the number of equal elements after each start."""
         return np.diff(self.starts, append=self.size)
 
     def __getitem__(self, piece: slice) -> npt.NDArray[Any]:
-        """Return the numbers of a slice. Equal ones are returned as a read-only array without memory."""
+        """Return the numbers of a slice. If all are equal, the result is a read-only view of one number."""
         first = int(np.searchsorted(self.starts, piece.start, "right")) - 1
         last = int(np.searchsorted(self.starts, piece.stop, "left"))
         values = self.values[first:last]
@@ -51,11 +51,11 @@ Run = tuple[Index, Index, float]
 
 
 def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> RunLengthArray:
-    """Return the sum of all amounts at each coordinate.
+    """Add amounts to ranges of coordinates. Return the sum at each coordinate.
 
     Args:
-        runs: Amounts with their starts and stops, both ascending. All sums must be exact.
-        whole: Amount for all coordinates.
+        runs: The starts and the ends of ranges, both ascending, and the amount to add there. All sums must be exact.
+        whole: An amount to add to all coordinates.
         kind: Type of the result.
         size: Number of coordinates.
     """
@@ -68,13 +68,13 @@ def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int)
     order = np.argsort(places, kind="stable")
     sums = np.cumsum(np.concatenate(steps)[order])
     places = places[order]
-    # Only the last sum at a coordinate is complete. The end at `size` is no coordinate.
+    # Several ranges may start or end at one coordinate. Only the last sum there is complete.
     last = np.flatnonzero(np.diff(places, append=size))
     return RunLengthArray(places[last], sums[last].astype(kind) + whole, size)
 
 
 def distinct_values(sums: Sums) -> npt.NDArray[Any]:
-    """Return the number of each run, or all numbers of a plain array."""
+    """Return the stored values of a RunLengthArray, or all numbers of a plain array. Values may repeat."""
     if isinstance(sums, RunLengthArray):
         return sums.values
     return sums

@@ -1,4 +1,4 @@
-"""Bulyan: select deltas by repeated Krum, then average them by a trimmed mean (El Mhamdi et al. 2018).
+"""Bulyan: select deltas by repeated Krum, then take their trimmed mean (El Mhamdi et al. 2018).
 
 n clients, at most f attackers, n >= 4f + 3:
     repeat n - 2f times: among the remaining clients, select and remove the one with the smallest Krum score
@@ -6,11 +6,12 @@ n clients, at most f attackers, n >= 4f + 3:
     submodels: n_c selected clients trained c; delta_c is the mean of the n_c - 2f closest values
                if n_c <= 2f, theta_c keeps its value
 
-Krum's score counts r - f - 2 neighbours among r remaining clients. In the last selections this number can be below 1.
-Then one neighbour counts. With none, all scores would be 0, and the client with the lowest number would be selected
-even if it is an attacker.
+With r remaining clients, Krum's score counts r - f - 2 neighbours. If this number is below 1, the score counts one
+neighbour. With no neighbour, all scores would be 0. The client with the lowest number would then be selected, even if
+it is an attacker.
 
-Use Bulyan instead of Multi-Krum if an attack hides a large change of few coordinates. Bulyan needs many clients.
+Use Bulyan instead of Multi-Krum against attacks that change few coordinates by a large amount. Bulyan needs many
+clients.
 
 Read next: aggregation/robust/krum.py (scores and distances), aggregation/robust/rows.py (the rows of the clients).
 """
@@ -56,7 +57,7 @@ class Bulyan(DistanceRule):
         counts = count_rows(block)
         kept = counts - 2 * self.attackers
         distances = np.abs(block - middle_of_sorted(np.sort(block, axis=0), counts))
-        # `argsort` puts missing values (NaN) last, after the `kept` ones.
+        # `argsort` puts missing values (NaN) last.
         nearest = np.take_along_axis(block, np.argsort(distances, axis=0, kind="stable"), axis=0)
         total = np.where(np.arange(len(block))[:, None] < kept, nearest, 0.0).sum(axis=0)
         return np.asarray(np.divide(total, kept, out=np.full(len(total), np.nan), where=kept > 0))

@@ -7,11 +7,11 @@ In each round or buffer:
     theta <- theta + server_lr * v
 
 Submodels: the norm of client i is taken over its coordinates S_i, and r_i = radius * sqrt(|S_i| / d). Each coordinate
-of v changes by the mean over the clients that trained it. d does not count personal layers.
+of v changes by the mean over the clients that trained it. Personal layers do not count in d.
 
-The mean is over the clients of the round or the buffer. A division by the number of all clients would shorten the steps
-of a buffer. The paper uses radius 10 without momentum and 100 with momentum 0.9. The radius should be about the norm of
-an honest delta minus v.
+The mean is taken over the clients of the round or the buffer. The mean over all clients would shorten the steps of a
+buffer. The radius should be about the norm of an honest delta minus v. The paper uses 10 without momentum, and 100 with
+momentum 0.9.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -39,7 +39,7 @@ from fedraa.numbers import Count, Positive
 @AGGREGATOR.register("centred-clipping")
 @dataclass
 class CentredClipping(RobustAggregator):
-    """Mean of the deltas, each clipped to a radius around the last aggregate (Karimireddy, He, Jaggi 2021).
+    """Mean of the deltas after each is clipped to a radius around the last aggregate (Karimireddy et al. 2021).
 
     Attributes:
         radius: The largest distance between a clipped delta and the last aggregate v.
@@ -74,7 +74,7 @@ class CentredClipping(RobustAggregator):
 
 
 def _mean_factor(block: Numbers, factors: Numbers) -> Numbers:
-    """Return, for each coordinate of a chunk [n, k], the mean of `factors` [n] over the rows with this coordinate."""
+    """Return the mean of `factors` [n] for each column of a chunk [n, k], over the rows in which it is not NaN."""
     covered = ~np.isnan(block)
     total = (covered * factors[:, None]).sum(axis=0)
     return np.asarray(total / np.maximum(1, covered.sum(axis=0)))

@@ -1,15 +1,16 @@
 """FLTrust: weight each delta by its cosine with a trusted delta (Cao et al. 2021, Algorithm 2).
 
-g0 = the delta that the server trains on its few trusted samples, the root data
+g0 = the delta that the server trains on its few trusted samples
     s_i = max(0, cos(delta_i, g0))
     delta = sum of s_i * ||g0|| / ||delta_i|| * delta_i / sum of s_i
 
 Submodels: cosines and norms use only the client's coordinates. The sums run over the clients that trained a coordinate.
 
-The client `root` takes the place of the server: its training samples are the root data, and its delta is g0. It trains
-in every round, and its delta is not part of the sum. If all s_i are 0, or if the root fails in a round, the model does
-not change in this round. If the root fails more often than `client_retries` allows, the run fails, because the model
-could no longer change. The paper uses 100 root samples.
+In fedraa, the client `root` computes g0 instead of the server. Its training samples are the trusted samples. It trains
+in every round, but its delta is not part of the sum. The paper uses 100 trusted samples.
+
+The model does not change in a round in which all s_i are 0 or the client `root` fails. If this client fails more often
+than `client_retries` allows, the run fails.
 
 Use FLTrust if the server has a few trusted samples. It withstands a majority of attackers.
 
@@ -29,9 +30,9 @@ from fedraa.aggregation.robust.rows import Numbers, RobustAggregator, Votes, mea
 @AGGREGATOR.register("fltrust")
 @dataclass
 class FLTrust(RobustAggregator):
-    """Mean of the deltas, weighted by their cosine with the delta of the client `root` (Cao et al. 2021).
+    """Mean of the deltas. The weight of a delta is its cosine with the delta of a trusted client (Cao et al. 2021).
 
-    It works only in rounds, because g0 and the clients' deltas must start from the same model.
+    FLTrust works only in rounds, because all deltas must start from the same model.
 
     Attributes:
         root: The client with the trusted samples, from 0.
@@ -60,7 +61,7 @@ class FLTrust(RobustAggregator):
         own = [np.where(np.isnan(row), np.float32(np.nan), trusted) for row in rows]
         norms, _ = measure_rows(rows)
         trusted_norms, _ = measure_rows(own)
-        # Sum the inner products directly: norms of a, b and a - b would lose digits of <a, b>.
+        # The inner product <a, b> is summed directly. Computed from norms of a, b and a - b, it would lose digits.
         products = np.array([float(np.nansum(a.astype(np.float64) * b)) for a, b in zip(rows, own, strict=True)])
         scales = np.divide(trusted_norms, norms, out=np.zeros_like(norms), where=norms > 0)
         lengths = norms * trusted_norms

@@ -7,9 +7,9 @@
 Submodels: the norm is taken over the client's coordinates S_i and multiplied by sqrt(d / |S_i|). For a coordinate, the
 sums run over the clients that trained it.
 
-The method sets the weights a_i: in rounds the number of samples or 1, in a buffer the staleness weight. Attackers may
-have up to half of the weight. With unequal data, the geometric median keeps more of each client's delta than the
-coordinate-wise median. It does not need the number of attackers.
+The method sets the weights a_i. In rounds, a_i is the number of samples or 1. In a buffer, it is the staleness weight.
+Attackers may have up to half of the weight. With unequal data, the geometric median keeps more of each client's delta
+than the coordinate-wise median. The rule does not need to know the number of attackers.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """

@@ -7,12 +7,12 @@ n clients, at most f attackers, n >= 2f + 3:
 
 Submodels:
     distance of two clients = ||.||^2 on their common coordinates * d / number of common coordinates
-    two clients without a common coordinate have an infinite distance
+    without a common coordinate, the distance of two clients is infinite
     with fixed fragments, the rule runs inside each fragment
     for each coordinate, the selected deltas are averaged over the clients that trained it
-    a fragment with too few clients, or too few clients with common coordinates, uses the coordinate-wise median instead
+    if too few clients trained a fragment or have common coordinates, the coordinate-wise median is used instead
 
-Multi-Krum uses more of the deltas than Krum, so it learns faster. With unequal data, both discard honest clients.
+Multi-Krum uses more deltas than Krum, so it learns faster. With unequal data, both rules discard honest clients.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), aggregation/robust/bulyan.py (Bulyan).
 """
@@ -68,7 +68,7 @@ class DistanceRule(RobustAggregator):
         return np.asarray(np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0))
 
     def _combine_fragment(self, rows: Rows) -> Numbers:
-        """Return the combined delta [d] of one fragment's rows, or of all rows without fixed fragments."""
+        """Return the combined delta [d] of the rows of one fragment. Without fixed fragments, these are all rows."""
         if len(rows) >= self.min_clients:
             selected = self.select(square_distances(rows))
             if selected:
@@ -79,7 +79,7 @@ class DistanceRule(RobustAggregator):
 
     @abstractmethod
     def select(self, squared: Numbers) -> list[int]:
-        """Return the positions of the selected rows; an empty list if too few rows have common coordinates.
+        """Return the positions of the selected rows. If too few rows have common coordinates, the list is empty.
 
         Args:
             squared: Squared distances [n, n], infinite on the diagonal.
@@ -93,7 +93,7 @@ class DistanceRule(RobustAggregator):
 @AGGREGATOR.register("krum")
 @dataclass
 class Krum(DistanceRule):
-    """The delta with the closest neighbours (Krum, Blanchard et al. 2017)."""
+    """The delta with the smallest distances to other deltas (Krum, Blanchard et al. 2017)."""
 
     def select(self, squared: Numbers) -> list[int]:
         return select_best(score_rows(squared, self.attackers), 1)
@@ -102,10 +102,10 @@ class Krum(DistanceRule):
 @AGGREGATOR.register("multi-krum")
 @dataclass
 class MultiKrum(DistanceRule):
-    """Mean of the deltas with the closest neighbours (Multi-Krum, Blanchard et al. 2017).
+    """Mean of the deltas with the smallest distances to other deltas (Multi-Krum, Blanchard et al. 2017).
 
     Attributes:
-        selected: Number of deltas in the mean, m; None for n - f. The rule needs at least m + f clients.
+        selected: Number of deltas in the mean, m. None means n - f. The rule needs at least m + f clients.
     """
 
     selected: Count | None = None
@@ -122,8 +122,8 @@ class MultiKrum(DistanceRule):
 def square_distances(rows: Rows) -> Numbers:
     """Return the squared distances [n, n] of the rows.
 
-    A distance is computed on the common coordinates of two rows, and scaled to all d coordinates. It is infinite
-    without common coordinates, and on the diagonal.
+    The distance of two rows is computed on their common coordinates, and scaled to all d coordinates. It is infinite
+    for rows without common coordinates, and on the diagonal.
     """
     n = len(rows)
     size = rows[0].size
@@ -156,16 +156,16 @@ def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
     Args:
         squared: Squared distances [n, n], infinite on the diagonal.
         attackers: Number of attackers, f.
-        at_least: Lower limit of the number of neighbours in a score.
+        at_least: Smallest number of neighbours that a score counts.
     """
     neighbours = max(at_least, len(squared) - attackers - 2)
     return np.asarray(np.sort(squared, axis=1)[:, :neighbours].sum(axis=1))
 
 
 def select_best(scores: Numbers, count: int) -> list[int]:
-    """Return the positions of the `count` smallest scores. Of equal scores, the first one is taken first.
+    """Return the positions of the `count` smallest scores. Equal scores are taken in their order.
 
-    The list is empty if one of these scores is infinite.
+    If one of the chosen scores is infinite, the list is empty.
     """
     best = np.argsort(scores, kind="stable")[:count]
     if np.isinf(scores[best]).any():

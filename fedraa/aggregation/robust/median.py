@@ -3,7 +3,8 @@
     delta_c = median of {delta_ic : client i trained coordinate c}     # even number: mean of the two middle values
     if fewer than `min_coverage` clients trained c: theta_c keeps its value
 
-Use the median against few attackers if the clients' data are similar. It ignores sample counts and staleness weights.
+Use the median against few attackers if the data of clients are similar. It ignores numbers of samples and staleness
+weights.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -19,11 +20,11 @@ from fedraa.numbers import Count
 @AGGREGATOR.register("median")
 @dataclass
 class CoordinateMedian(RobustAggregator):
-    """Median per coordinate over the clients that trained it (Yin et al. 2018).
+    """Median of each coordinate over the clients that trained it (Yin et al. 2018).
 
     Attributes:
-        min_coverage: A coordinate that fewer clients trained keeps its value. Below 3, one attacker can change a
-            coordinate.
+        min_coverage: A coordinate that fewer clients trained keeps its value. With a value below 3, one attacker can
+            decide a coordinate.
     """
 
     min_coverage: Count = MIN_MAJORITY

@@ -1,11 +1,11 @@
 """Norm bounding: shorten long deltas before the mean (Sun et al. 2019).
 
     delta = weighted mean of delta_i * min(1, M_i / ||delta_i||)
-Submodels: the norm of client i is taken over its coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d). d does not
-count personal layers.
+Submodels: the norm of client i is taken over its coordinates S_i, and M_i = max_norm * sqrt(|S_i| / d). Personal layers
+do not count in d.
 
 The method sets the weights of the mean. Norm bounding limits large deltas, such as the scaled deltas of a backdoor. It
-does not stop many small wrong deltas. `max_norm` should be about the norm of honest deltas; the paper uses 1.5 to 5.
+does not stop many small wrong deltas. `max_norm` should be about the norm of honest deltas. The paper uses 1.5 to 5.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -22,7 +22,7 @@ from fedraa.numbers import Positive
 @AGGREGATOR.register("norm-bound")
 @dataclass
 class NormBound(RobustAggregator):
-    """Weighted mean of the deltas, after longer deltas are shortened to the norm `max_norm` (Sun et al. 2019)."""
+    """Weighted mean of the deltas. A delta with a larger norm is first shortened to `max_norm` (Sun et al. 2019)."""
 
     max_norm: Positive = 3.0
 
@@ -32,11 +32,13 @@ class NormBound(RobustAggregator):
 
 
 def clip_factors(norms: Numbers, shares: Numbers, bound: float) -> Numbers:
-    """Return the factors [n] that shorten vectors to a bound: min(1, bound * sqrt(share) / norm), 1 for norm 0.
+    """Return the factors [n] that shorten vectors to a bound: min(1, bound * sqrt(share) / norm).
+
+    The factor for the norm 0 is 1.
 
     Args:
         norms: Norms of the vectors [n].
-        shares: Share of all coordinates that each vector has [n], from 0 to 1.
+        shares: Fraction of all coordinates that each vector has [n].
         bound: Largest norm of a vector with all coordinates.
     """
     limits = bound * np.sqrt(shares)

@@ -1,4 +1,4 @@
-"""The base class of robust aggregators, which compare the deltas of all clients of a round or a buffer.
+"""The base class of robust aggregators. They compare the deltas of all clients in a round or a buffer.
 
 A row [d] is the delta of one client, with NaN on the coordinates that the client did not train.
 """
@@ -20,7 +20,7 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# Minimum number of clients at which one attacker's value cannot decide the median.
+# With this number of clients, one attacker cannot decide the median.
 MIN_MAJORITY = 3
 
 
@@ -32,8 +32,8 @@ class Votes:
         clients: The numbers of the clients [n].
         rows: n rows [d], with NaN on coordinates that the client did not train.
         weights: The weights of the clients [n]. A rule uses them only if its docstring mentions weights.
-        fragments: For each client, the fixed fragments that it trained. The list is empty for the whole model and for
-            sampled submodels.
+        fragments: The fixed fragments that each client trained. A client with the whole model or a sampled submodel has
+            none.
     """
 
     clients: list[int]
@@ -42,7 +42,7 @@ class Votes:
     fragments: list[list[int]]
 
     def by_fragment(self) -> list[Rows]:
-        """Return, for each fixed fragment, the rows of the clients that trained it.
+        """Return one list of rows per fixed fragment: the deltas of the clients that trained the fragment.
 
         A row has NaN on coordinates that not all of them trained. Without fixed fragments, one list has all rows.
         """
@@ -65,8 +65,8 @@ class RobustAggregator(Aggregator):
 
     Attributes:
         buffers: True if the rule also works on the buffer of an asynchronous server.
-        unprotected: Number of coordinates that too few clients trained in the last round or buffer. Such a coordinate
-            keeps its value, or gets the median.
+        unprotected: Number of coordinates that too few clients trained in the last round or buffer. These coordinates
+            keep their values or get the median.
         sent: Number of coordinates that clients can send. Personal layers are never sent.
     """
 
@@ -84,7 +84,7 @@ class RobustAggregator(Aggregator):
 
     def _clear(self) -> None:
         self._rows: dict[int, Vector] = {}
-        # For each client with several updates, the number of them that trained each coordinate [d].
+        # For each client with several updates: the number of updates that trained each coordinate [d].
         self._counts: dict[int, Vector] = {}
         # The weights of each client's updates.
         self._weights: dict[int, list[float]] = {}
@@ -96,7 +96,7 @@ class RobustAggregator(Aggregator):
         return 1
 
     def count_tolerated(self, clients: int) -> int | None:
-        """Return the number of attackers among `clients` clients that the rule withstands; None if unknown."""
+        """Return how many attackers among `clients` clients the rule withstands, or None if this is unknown."""
         return None
 
     @property
@@ -117,9 +117,9 @@ class RobustAggregator(Aggregator):
             trained.append(contribution.fragment)
 
     def _mean_with_earlier(self, client: int, row: Vector) -> Vector:
-        """Return the mean [d] of the client's new row and its earlier rows of this buffer.
+        """Return the mean [d] of a client's new row and its earlier rows in this buffer.
 
-        A coordinate's mean is over the rows that have it, NaN if none has it.
+        The mean of a coordinate is taken over the rows in which it is not NaN. Without such a row, it is NaN.
         """
         earlier = self._rows[client]
         if client not in self._counts:
@@ -175,7 +175,10 @@ def combine_chunks(rows: Rows, work: Callable[[Numbers], npt.NDArray[Any]]) -> N
 
 
 def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
-    """Return each coordinate's median over the rows that have it; NaN if fewer than `min_coverage` do."""
+    """Return the median of each coordinate over the rows in which it is not NaN.
+
+    With fewer than `min_coverage` such rows, the median is NaN.
+    """
 
     def chunk_median(block: Numbers) -> Numbers:
         counts = count_rows(block)
@@ -185,7 +188,7 @@ def median_of_rows(rows: Rows, min_coverage: int) -> Numbers:
 
 
 def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers:
-    """Return the median of each column of sorted values; NaN for a column of NaN.
+    """Return the median of each column of sorted values. A column of NaN gives NaN.
 
     Args:
         ordered: The values [n, k], ascending in each column, with NaN at the end.
@@ -199,17 +202,19 @@ def middle_of_sorted(ordered: Numbers, counts: npt.NDArray[np.int64]) -> Numbers
 
 
 def count_rows(block: Numbers) -> npt.NDArray[np.int64]:
-    """Return, for each coordinate of a chunk [n, k], the number of rows that have it [k]."""
+    """Return the number of values that are not NaN in each column [k] of a chunk [n, k]."""
     return np.asarray((~np.isnan(block)).sum(axis=0), np.int64)
 
 
 def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -> Numbers:
-    """Return each coordinate's weighted mean over the rows that have it; NaN if none has it.
+    """Return the weighted mean of each coordinate over the rows in which it is not NaN.
+
+    Without such a row, the mean is NaN.
 
     Args:
         rows: The rows, n arrays [d].
         factors: Weight of each row in the mean [n].
-        scales: Factor by which the values of each row are multiplied [n]; None for 1.
+        scales: A factor for the values of each row [n]. None means 1.
     """
     scaled = factors
     if scales is not None:
@@ -227,12 +232,12 @@ def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -
 def measure_rows(
     rows: Rows, centre: npt.NDArray[np.floating] | None = None, sent: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return each row's norm [n], and its share [n] of all sent coordinates.
+    """Return the norm of each row [n], and the fraction of the sent coordinates that it has [n].
 
     Args:
         rows: n rows [d].
-        sent: Number of coordinates that clients can send; None for d.
-        centre: A vector [d] that is subtracted from each row; None for 0.
+        sent: Number of coordinates that clients can send. None means d.
+        centre: A vector [d] that is subtracted from each row. None means 0.
     """
 
     def measure_piece(piece: slice) -> tuple[Numbers, Numbers]:

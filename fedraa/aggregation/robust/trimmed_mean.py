@@ -4,7 +4,7 @@
     delta_c = mean of the clients' values of c without the b smallest and the b largest
     if b = 0 or n_c < min_coverage: theta_c keeps its value
 
-`trim` must be at least the share of attackers. The trimmed mean ignores sample counts and staleness weights.
+`trim` must be at least the fraction of attackers. The trimmed mean ignores numbers of samples and staleness weights.
 
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
@@ -20,7 +20,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
 from fedraa.numbers import Count
 
-# Added before rounding down, because 0.29 * 100 is 28.999999999999996 in floating point.
+# This number is added before rounding down, because 0.29 * 100 is 28.999999999999996 in floating point.
 ROUNDING = 1e-9
 
 
@@ -30,9 +30,9 @@ class TrimmedMean(RobustAggregator):
     """Mean per coordinate without the smallest and the largest values (Yin et al. 2018).
 
     Attributes:
-        trim: The share of the values that is removed at each end.
-        min_coverage: A coordinate that fewer clients trained keeps its value. None: the number of clients from which at
-            least one value is removed at each end.
+        trim: The fraction of the values that is removed at each end.
+        min_coverage: A coordinate that fewer clients trained keeps its value. None means the smallest number of clients
+            with which at least one value is removed at each end.
     """
 
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2

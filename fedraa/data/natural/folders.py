@@ -14,13 +14,13 @@ TEST_SHARE = 0.2
 
 
 def find_folder(name: str, data_dir: Path | None, holds: Callable[[Path], bool], get: str) -> Path:
-    """Return the folder with the files of a data set: the user's, or one below it with a usual name.
+    """Return the folder with the files of a data set: the user's folder, or a folder below it with a usual name.
 
     Args:
         name: The name of the data set.
         data_dir: The user's folder. It may be the repository of LEAF, its folder `data/NAME`, or a folder that contains
             a folder NAME.
-        holds: Returns True if a folder has the files.
+        holds: A function that returns True if a folder has the files.
         get: A command or a web address to get the files, for the error.
 
     Raises:

@@ -30,7 +30,7 @@ Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
 class LeafSplit:
     """The samples of the training or the test split.
 
-    Each list has one entry per user and file: the user, the converted x, and the converted y.
+    Each list has one entry for each user in a file: the name of the user, the samples x, and their labels y.
     """
 
     users: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class LeafSplit:
 
     @property
     def owners(self) -> list[str]:
-        """Return the name of each sample's user."""
+        """Return the name of the user for each sample."""
         owners: list[str] = np.repeat(self.users, [len(y) for y in self.y]).tolist()
         return owners
 

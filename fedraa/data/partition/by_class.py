@@ -14,7 +14,7 @@ from fedraa.errors import InputError
 class ByClass(Partitioner):
     """A partitioner that sets the number of training samples of each class for each client.
 
-    The samples of a class are drawn at random. Test samples are dealt in the same proportions.
+    The samples of a class are drawn at random. Test samples are divided in the same proportions.
     """
 
     needs_classes: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class ByClass(Partitioner):
         """
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        # `self.deal` may be a method that calls `assign`, which would never end.
+        # `self.deal` may call `assign`, and this recursion would never end.
         shards = ByClass.deal(self, labels, labels[:0], clients, rng).train
         return np.split(shards.order, shards.offsets[1:-1])
 

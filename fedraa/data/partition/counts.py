@@ -1,4 +1,4 @@
-"""Rounding of class shares to numbers of samples, and the random choice of these samples."""
+"""Functions that round fractions of classes to numbers of samples, and draw these samples at random."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,11 @@ Shares = npt.NDArray[np.float64]
 def apportion_classes(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
     """Round `shares * totals` to integers [classes, clients] with the sum `totals` over the clients.
 
-    Rounding changes each number by less than one. By systematic sampling, the rounding of each class starts at a random
-    offset, so that it favours no client.
+    Rounding changes each number by less than one. The rounding of each class starts at a random offset (systematic
+    sampling). It therefore favours no client.
 
     Args:
-        shares: The share of each class for each client, `[classes, clients]`; each row sums to 1.
+        shares: The fraction of each class for each client, `[classes, clients]`. Each row sums to 1.
         totals: The number of samples of each class, `[classes]`.
         rng: The source of random numbers.
     """

@@ -1,4 +1,4 @@
-"""A partitioner that divides each class among the clients in shares from a Dirichlet distribution."""
+"""A partitioner that divides each class among the clients in random fractions from a Dirichlet distribution."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,13 +15,14 @@ DRAWS = 100
 
 @dataclass(frozen=True)
 class Dirichlet(ByClass):
-    """A partition that divides each class among the clients in shares from Dir(alpha · 1).
+    """A partition that divides each class among the clients in random fractions from Dir(alpha · 1).
 
-    It comes from Yurochkin et al. 2019 and is used by NIID-Bench (Li et al. 2022). (`hsu` draws class shares per
-    client.) If a client has no sample, all shares are drawn again, at most `DRAWS` times.
+    It comes from Yurochkin et al. 2019. NIID-Bench also uses it (Li et al. 2022). `hsu` draws the classes of each
+    client instead. If a client has no sample, all fractions are drawn again, at most `DRAWS` times.
 
     Attributes:
-        alpha: The concentration. A small alpha gives clients few classes; a large alpha gives all clients equal shares.
+        alpha: The concentration. With a small alpha, each client has few classes. With a large alpha, all clients have
+            about the same number of samples of each class.
     """
 
     name: ClassVar[str] = "dirichlet"

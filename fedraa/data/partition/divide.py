@@ -1,4 +1,4 @@
-"""Partitioners from text or objects, and the division of samples by a partitioner."""
+"""Functions that create a partitioner from text or an object, and divide samples by a partitioner."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _BUILTIN: dict[str, type[Partitioner]] = {
     "colour": Colour,
     "natural": Natural,
 }
-# The field that the number in the short form `name:number` sets.
+# In the short form `name:number`, the number sets this field of the partitioner.
 _NUMBER = {
     "dirichlet": "alpha",
     "hsu": "alpha",
@@ -80,7 +80,7 @@ PARTITIONERS: ComponentRegistry[Any] = ComponentRegistry("partition", (), _BUILT
 
 @dataclass(frozen=True)
 class _Called(Partitioner):
-    """A partitioner that calls a user's function. Errors contain `name`."""
+    """A partitioner that calls a user's function. Error messages contain `name`."""
 
     name: str
     function: Assign
@@ -137,7 +137,7 @@ def divide_samples(
         raise InputError("clients", got=clients, expected="1 or more")
     labels_train, labels_test = (_class_per_sample(partitioner, labels) for labels in (labels_train, labels_test))
     unknown = np.setdiff1d(labels_test, labels_train)
-    # The test samples of natural data already belong to clients.
+    # With natural data, each test sample already belongs to a client.
     if unknown.size and not isinstance(partitioner, Natural):
         problem = f"they contain class {unknown[0]}, which has no training sample"
         raise InputError("test labels", problem, hint="add training samples of this class, or remove its test samples")
@@ -149,7 +149,7 @@ def divide_samples(
 
 
 def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
-    """Return the class of each sample, or 0 for all if the samples have no classes.
+    """Return the class of each sample. Without classes, return 0 for every sample.
 
     Raises:
         InputError: The partitioner needs classes and there are none.

@@ -1,4 +1,4 @@
-"""Random choice of equally many samples for each client, from a class mixture per client."""
+"""Random choice of the same number of samples for each client, in the class proportions of the client."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +10,13 @@ Shares = npt.NDArray[np.float64]
 def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator) -> list[Index]:
     """Return floor(samples / clients) rows for each client.
 
-    In each turn every client draws one row, in a random order of the clients: first a class from its mixture, then an
-    unused row of this class. Used-up classes leave the mixtures. A client with an empty mixture draws from all unused
-    rows.
+    In each turn, every client draws one row, in a random order of the clients. It first draws a class from its mixture,
+    and then an unused row of this class. A class without unused rows leaves the mixtures. A client with an empty
+    mixture draws from all unused rows.
 
     Args:
         classes: The class of each sample, from 0, int64 `[samples]`.
-        mixtures: The probability of each class for each client, `[clients, classes]`; each row sums to 1.
+        mixtures: The probability of each class for each client, `[clients, classes]`. Each row sums to 1.
         rng: The source of random numbers.
     """
     clients = len(mixtures)
@@ -47,6 +47,6 @@ def _cumulate_mixtures(mixtures: Shares, left: Index) -> Shares:
     weights = mixtures * (left > 0)
     weights[weights.sum(axis=1) == 0] = left
     bounds = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
-    # Rounding may make the last bound less than 1, so that a draw would hit no class.
+    # Rounding may make the last bound less than 1. A draw could then find no class.
     bounds[bounds >= bounds[:, -1:]] = np.inf
     return bounds

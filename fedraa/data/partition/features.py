@@ -42,8 +42,8 @@ class Noise(Iid):
 class Rotation(Iid):
     """A partition that rotates images counter-clockwise, by a different angle for each client.
 
-    Multiples of 90 degrees only move pixels. Other angles interpolate linearly and fill the corners with 0, the mean of
-    scaled images.
+    Multiples of 90 degrees only move pixels. For other angles, pixels are interpolated linearly, and the corners are
+    filled with 0, which is the mean of scaled images.
 
     Attributes:
         degrees: The images of client n (n from 0) are rotated by n * degrees.

@@ -1,4 +1,4 @@
-"""The partitioner of Hsu et al. 2019: equally many samples per client, in Dirichlet class mixtures."""
+"""The partitioner of Hsu et al. 2019. All clients have the same number of samples, in random class proportions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,11 @@ from fedraa.numbers import Positive
 class Hsu(Partitioner):
     """A partition in which client i has the class mixture q_i ~ Dir(alpha · p) (Hsu, Qi, Brown 2019).
 
-    p has the share of each class in the training samples. Every client gets floor(samples / clients) samples. The
-    expected sum of squares of q_i, with L equally frequent classes, is (1 + alpha / L) / (1 + alpha). With `per_class`
-    it is only (1 + alpha) / (1 + alpha · L), so the skew is weaker.
+    q_i is the probability of each class, and p is the fraction of each class in the training samples. Every client
+    gets floor(samples / clients) samples.
+
+    With L equally frequent classes, the expected sum of squares of q_i is (1 + alpha / L) / (1 + alpha). With
+    `per_class`, it is only (1 + alpha) / (1 + alpha · L), so the skew is weaker.
 
     Attributes:
         alpha: The concentration. A smaller alpha gives a stronger skew.

@@ -10,7 +10,7 @@ from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Sha
 
 @dataclass(frozen=True)
 class Iid(Partitioner):
-    """A random partition in equal numbers (±1) of training samples and of test samples."""
+    """A random partition. All clients have equal numbers (±1) of training samples and of test samples."""
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         shards = _equal_runs(len(labels), clients, rng)

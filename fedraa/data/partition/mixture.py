@@ -1,4 +1,4 @@
-"""A partitioner in which clusters of clients share a class mixture."""
+"""A partitioner with clusters of clients. All clients of a cluster have the same class proportions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from fedraa.numbers import Count, Positive
 
 @dataclass(frozen=True)
 class Mixture(Partitioner):
-    """A partition in which all clients of a cluster have the same class mixture.
+    """A partition in which all clients of a cluster have the same class proportions.
 
-    Cluster m has the mixture q_m ~ Dir(alpha · p), where p has the class shares of the training samples. Clients are
-    divided at random into clusters of equal size (±1). Every client gets floor(samples / clients) samples.
+    Cluster m has the proportions q_m ~ Dir(alpha · p). p is the fraction of each class in the training samples. Clients
+    are divided at random into clusters of equal size (±1). Every client gets floor(samples / clients) samples.
 
     Attributes:
         alpha: The concentration. A smaller alpha makes the clusters more different.
         prototypes: The number of clusters.
-        gamma: If set, client i belongs to no cluster and has the mixture sum_m w_im · q_m, with w_i ~ Dir(gamma · 1). A
-            large gamma makes the clients similar.
+        gamma: If set, client i belongs to no cluster. It has the proportions sum_m w_im · q_m, with
+            w_i ~ Dir(gamma · 1). A large gamma makes the clients similar.
     """
 
     needs_classes: ClassVar[bool] = True

@@ -15,8 +15,8 @@ from fedraa.errors import InputError
 class Natural(Partitioner):
     """A partition by the client ids in the data.
 
-    Clients are numbered in the sorted order of their ids. A run with fewer clients draws ids at random and omits the
-    rows of all others.
+    Clients are numbered in the sorted order of their ids. A run with fewer clients draws ids at random. The rows of all
+    other ids are omitted.
     """
 
     needs_classes: ClassVar[bool] = False

@@ -52,8 +52,8 @@ class Partitioner(ABC):
             def assign(self, labels, clients, rng):
                 return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
 
-    A client's test rows are then drawn in the class proportions of its training rows. A function of
-    these arguments is also a partitioner. Make one with settings a frozen dataclass, so that its fields are saved.
+    A client's test rows are then drawn in the class proportions of its training rows. A function of these arguments is
+    also a partitioner. A partitioner with settings must be a frozen dataclass, because its fields are saved.
     """
 
     needs_classes: ClassVar[bool] = False
@@ -64,7 +64,7 @@ class Partitioner(ABC):
     def __init_subclass__(cls) -> None:
         """Reset `deal` to the default in a subclass that overrides only `assign`.
 
-        Otherwise it would inherit a `deal` that ignores its `assign`.
+        The subclass might otherwise inherit a `deal` that does not call `assign`.
         """
         if "assign" in vars(cls) and Partitioner.deal.__name__ not in vars(cls):
             cls.deal = Partitioner.deal  # type: ignore[method-assign]
@@ -78,20 +78,20 @@ class Partitioner(ABC):
         Args:
             labels: The class of each training sample, int64 `[samples]`.
             clients: The number of clients.
-            rng: The random generator. Other sources of random numbers would not depend on the seed.
+            rng: The random generator. Use no other generator, because only this one depends on the seed of the run.
         """
 
     def bound(self, owners: Any, test_owners: Any) -> "Partitioner":
         """Return the partitioner to use with these data.
 
         Args:
-            owners: The client id of each training row; None if the data have no client ids.
+            owners: The client id of each training row. None if the data have no client ids.
             test_owners: The client id of each test row, or None.
         """
         return self
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        """Return a client's training inputs after a change that keeps their shape and type.
+        """Change the training inputs of a client, and return them. Their shape and type stay the same.
 
         Args:
             client: The client, from 0.

@@ -15,7 +15,7 @@ from fedraa.numbers import NotNegative, Positive
 class Quantity(Partitioner):
     """A partition of random samples in unequal numbers.
 
-    A client has at least one sample, and about as many as its weight times a constant.
+    Each client has at least one sample. The number of samples is about proportional to the weight of the client.
     """
 
     @abstractmethod
@@ -46,10 +46,10 @@ class PowerLaw(Quantity):
 
 @dataclass(frozen=True)
 class Zipf(PowerLaw):
-    """A partition with Zipf sizes: the k-th largest client (from 1) has the share k ** -exponent, normalised.
+    """A partition with Zipf sizes: the size of the k-th largest client (from 1) is proportional to k ** -exponent.
 
-    The order of the clients by size is random. Shares are rounded by the largest remainder, and a client without
-    samples is an error. `powerlaw` has the same weights but first gives every client one sample.
+    The order of the clients by size is random. Sizes are rounded by the largest remainder. A client without samples is
+    an error. `powerlaw` has the same weights, but first gives every client one sample.
     """
 
     def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
@@ -62,9 +62,9 @@ class Zipf(PowerLaw):
 
 @dataclass(frozen=True)
 class DirichletSizes(Quantity):
-    """A partition in which the clients' shares are drawn from Dir(beta · 1), as `iid-diff-quantity` in NIID-Bench.
+    """A partition with client sizes from Dir(beta · 1), like `iid-diff-quantity` in NIID-Bench.
 
-    Every client first gets one sample. NIID-Bench draws the shares again until every client has 10 samples.
+    Every client first gets one sample. NIID-Bench instead draws the sizes again until every client has 10 samples.
 
     Attributes:
         beta: The concentration. A smaller beta makes the numbers of samples more unequal.
@@ -93,7 +93,7 @@ class LogNormal(Quantity):
 def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
     """Return the number of samples of each client, which sum to `samples`.
 
-    After one sample for each client, the others are divided by weight (largest-remainder method).
+    Each client gets one sample. All other samples are divided by weight (largest-remainder method).
     """
     return round_shares(weights, samples - len(weights)) + 1
 

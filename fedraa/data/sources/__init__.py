@@ -1,1 +1,1 @@
-"""Sources of samples: files, tables, arrays and functions from which clients read their samples."""
+"""Sources of samples. Clients read their samples from files, tables, arrays or functions."""

@@ -1,4 +1,4 @@
-"""Reading, generation and checks of a client's samples during training."""
+"""Sources that read or generate the samples of a client, and check them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -31,20 +31,20 @@ class StoredSamples:
 
     def __call__(self, client: int) -> tuple[Tree, Array]:
         mine = self.order[self.offsets[client] : self.offsets[client + 1]]
-        # Files are read fastest in ascending order.
+        # Reading from files is fastest in ascending order.
         ascending = np.argsort(mine, kind="stable")
         x, y = self.rows.read(mine[ascending])
         back = np.argsort(ascending)
         return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row in the whole data set of the client's sample number `place`."""
+        """Return the row of a client's sample in the whole data set. `place` is its index at the client."""
         return int(self.order[self.offsets[client] + place])
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratedSamples:
-    """Samples that a user's function generates from a client's number.
+    """Samples that a user's function generates for each client.
 
     Client n has `offsets[n + 1] - offsets[n]` samples.
     """
@@ -71,7 +71,7 @@ class GeneratedSamples:
 class TrainingSubset:
     """The samples that remain for training after a validation split.
 
-    `places[n]` has the numbers of the samples that client n keeps, counted from 0 within its own samples.
+    `places[n]` has the indices of the samples that client n keeps. They count the samples of the client from 0.
     """
 
     samples: "StoredSamples | GeneratedSamples | TrainingSubset"
@@ -99,7 +99,7 @@ class Source(Protocol):
     """The interface through which training and evaluation read clients' samples."""
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Return a client's samples outside of training. Random samples are the same in every call."""
+        """Return a client's samples for purposes other than training. Random samples are the same in every call."""
 
     def shard(self, client: int, turn: int) -> Shard:
         """Return the samples for the task number `turn` of a client."""
@@ -115,9 +115,9 @@ class Source(Protocol):
 class ClientSource:
     """A source from which any process can read clients' samples. It is pickled without samples.
 
-    Inputs are first scaled, then changed by the partitioner, and then by the fixed transforms. All random generators
-    are seeded before each read, by run, client, task and epoch. If a read draws random numbers or is `unsteady`, every
-    epoch reads the samples again.
+    Inputs are first scaled. Then the partitioner changes them, and then the fixed transforms. Before each read, all
+    random generators are seeded by the run, client, task and epoch. Every epoch reads the samples again if a read draws
+    random numbers or `unsteady` is True.
 
     Attributes:
         name: Name of the data set.
@@ -127,7 +127,7 @@ class ClientSource:
         classes: Number of classes.
         shapes: The shapes of the input arrays of one sample.
         target_shape: The shape of the target of one sample.
-        targets: Checks and converts the targets; None for labels of classes.
+        targets: A function that checks and converts the targets. None means labels of classes.
         allow_nan: True if samples may contain NaN or infinite values.
         seed: The seed of the run.
         unsteady: True if two reads with the same random seeds can return different samples.
@@ -148,7 +148,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without the cached generators, which differ in another process."""
+        """Return the fields without the cached generators. Another process has other generators."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -161,7 +161,7 @@ class ClientSource:
         Random samples are the same in every call.
 
         Raises:
-            InputError: They are malformed. The error names the client and, if possible, the row.
+            InputError: The samples are malformed. The error names the client and, if possible, the row.
         """
         return self._read_seeded(client, "fixed items", client)[:2]
 
@@ -169,7 +169,7 @@ class ClientSource:
         """Return the samples for the task number `turn` of a client.
 
         Raises:
-            InputError: They are malformed.
+            InputError: The samples are malformed.
         """
         x, y, drew = self._read_seeded(client, "items", client, turn, 0)
         if drew or self.unsteady:
@@ -201,7 +201,7 @@ class ClientSource:
     def inputs(self, chosen: Index) -> Tree:
         """Return the inputs of some samples.
 
-        `chosen` has their positions, ascending, if the samples of all clients are joined in the order of the clients.
+        `chosen` has their ascending indices in client order: the samples of client 0 first, then of client 1.
         """
         if isinstance(self.samples, StoredSamples) and not self.partitioner.skews:
             with self.generators.seed_temporarily(self.seed, "statistics items"):
@@ -274,10 +274,10 @@ def find_unknown_label(y: Array, classes: int) -> int | None:
 
 
 def as_inputs(x: Tree, name: str = "") -> Tree:
-    """Return the inputs as contiguous arrays in training's types, without unnecessary copies.
+    """Return the inputs as contiguous arrays with the types for training, without unnecessary copies.
 
-    One input: integers [n, length] (tokens) become int64, all others float32. Several inputs: integers become int64,
-    booleans stay bool, and floats and bytes become float32.
+    If the model has one input, integers [n, length] (tokens) become int64. All others become float32. If it has several
+    inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
 
     Args:
         x: The inputs.
@@ -301,7 +301,7 @@ def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
 
 
 def as_labels(y: Array) -> Array:
-    """Return the labels, or raise InputError if they are not one integer per sample."""
+    """Return the labels. Raise InputError if they are not one integer per sample."""
     refuse_nan_labels("labels", y)
     if y.ndim != 1 or y.dtype.kind != "i":
         raise InputError("labels", got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))

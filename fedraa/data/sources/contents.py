@@ -1,4 +1,4 @@
-"""The random generators and the size in bytes of a data set object."""
+"""The search for random generators in a data set object, and the measurement of its size in bytes."""
 
 import copyreg
 import pickle
@@ -18,10 +18,10 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# With this reduction of an object to a call, pickle visits none of its parts.
+# If an object is pickled as this call, pickle visits none of its parts.
 NOTHING = (list, ())
 
-# `random.SystemRandom` is also a `random.Random`, but is skipped, because it has no state.
+# `random.SystemRandom` is a subclass of `random.Random`. It has no state, so the search skips it.
 ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator | torch.Generator
 
 
@@ -41,11 +41,11 @@ class Contents:
 def inspect_contents(holder: object) -> Contents:
     """Return the random generators in an object, and the sizes of its parts.
 
-    The search includes attributes, closures, and globals of the user's functions. The order of the generators is the
-    same for a copy in another process.
+    The search includes attributes, and the closures and globals of the user's functions. In another process, a copy of
+    the object gives the same order of generators.
     """
     contents = Contents()
-    # The search may run the user's code. If it fails, the contents so far are returned.
+    # The search may run the user's code, which may fail. The result is then incomplete.
     with suppress(Exception):
         _Walk(contents).dump(holder)
     return contents
@@ -64,13 +64,13 @@ class _Sink:
 
 
 class _Walk(pickle.Pickler):
-    """A pickler that visits all parts of an object, even those that cannot be pickled."""
+    """A pickler that visits all parts of an object, even parts that cannot be pickled."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(_Sink(contents), protocol=5)
         self._contents = contents
         self._storages: set[int] = set()
-        # The pickler detects no cycles through functions, classes and objects that cannot be pickled.
+        # The pickler does not detect cycles through functions, classes and objects that cannot be pickled.
         self._visited: dict[int, object] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -105,7 +105,7 @@ class _Walk(pickle.Pickler):
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            # A sparse tensor has several storages, so `untyped_storage` fails.
+            # `untyped_storage` fails for a sparse tensor, because it has several storages.
             self._contents.copied_bytes += tensor.element_size() * tensor.numel()
             return NOTHING
         if storage.data_ptr() not in self._storages:
@@ -126,7 +126,7 @@ class _Walk(pickle.Pickler):
         return _visit_values(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
-        """Return the reduction by which pickle visits the object, or its attributes if it cannot be pickled."""
+        """Return a reduction with which pickle visits the object, or its attributes if it cannot be pickled."""
         if type(obj) in copyreg.dispatch_table:
             return NotImplemented
         if isinstance(obj, property | classmethod | staticmethod):
@@ -151,7 +151,7 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return a reduction by which pickle visits the values of some dicts, sorted by key."""
+    """Return a reduction with which pickle visits the values of some dicts, sorted by key."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 
@@ -173,7 +173,7 @@ def _cell_contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        # The closure variable has no value yet.
+        # A closure variable may have no value yet.
         return None
 
 
@@ -191,9 +191,9 @@ def _is_mapped(array: Any) -> bool:
 
 
 def _is_users(module: str | None) -> bool:
-    """Return True if a module is the user's code: neither installed nor part of fedraa.
+    """Return True if a module is the user's code. Installed modules and fedraa are not.
 
-    A module that is not imported counts as the user's, because a process may receive a class without it.
+    A module that is not imported counts as the user's code, because a process may receive a class without its module.
     """
     if module == "__main__" or module is None:
         return True

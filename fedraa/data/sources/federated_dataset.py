@@ -21,8 +21,8 @@ class FederatedDataset:
         fl.FederatedDataset("writers", train=(x, y), test=(x_test, y_test), clients=writer_of_row)
         fl.FederatedDataset("folder", train=ImageFolder("train"), test=ImageFolder("test"))
 
-    A client reads its training samples when it trains, random ones again in every epoch. A function may also generate
-    them:
+    A client reads its training samples when it trains. It reads random samples again in every epoch. A function can
+    also generate the samples of each client:
 
         fl.FederatedDataset("generated", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
 
@@ -33,8 +33,8 @@ class FederatedDataset:
         train: The training samples: a pair of arrays (x, y), a map-style data set of torch, a table of Hugging Face's
             `datasets`, a custom Rows, or a function of the client's number that returns (x, y).
         test: The test samples, in one of these forms except the function.
-        classes: Number of classes; None to compute it from the labels.
-        clients: The client of each training row, as a number or a word. Without it, a partitioner deals the samples.
+        classes: Number of classes. None computes it from the labels.
+        clients: The client of each training row, as a number or a word. Without it, a partitioner divides the samples.
         test_clients: The client of each test row, as a number or a word.
         sizes: If `train` is a function, the number of samples: one number for all clients, or one per client.
         input: The column of samples in a table.
@@ -97,7 +97,7 @@ class FederatedDataset:
 
     @property
     def own_clients(self) -> int | None:
-        """Return the number of clients that the data define, or None if any number can use them."""
+        """Return the number of clients that the data define. If any number is possible, return None."""
         if self.clients is not None:
             return len(set(self.clients))
         if self.sizes is None or isinstance(self.sizes, int):
@@ -118,10 +118,10 @@ class FederatedDataset:
 
         Args:
             name: The name of the data set.
-            train: Maps each client to its training samples (x, y).
-            test: The test samples; None to use those in `test_of_clients`.
-            test_of_clients: Maps each client to its test samples (x, y).
-            classes: The number of classes; None to compute it from the labels.
+            train: The training samples (x, y) of each client.
+            test: The test samples. None uses the samples in `test_of_clients`.
+            test_of_clients: The test samples (x, y) of each client.
+            classes: The number of classes. None computes it from the labels.
         """
         x, y, owners = _join_clients(name, train)
         test_owners = None

@@ -29,8 +29,8 @@ TEST_SHARE = 0.2
 def read_folder(path: str, size: int | None = None) -> FederatedDataset:
     """Return the images in the folders `PATH/train/CLASS` and `PATH/test/CLASS`, with values from 0 to 1.
 
-    Folders `PATH/train/CLIENT/CLASS` and `PATH/test/CLIENT/CLASS` also define the clients, which read images when they
-    train. Unless all images are grey, they are converted to RGB.
+    Folders `PATH/train/CLIENT/CLASS` and `PATH/test/CLIENT/CLASS` also define the clients. Clients read images when
+    they train. If all images are grey, they stay grey. Otherwise all are converted to RGB.
 
     Args:
         path: The folder.
@@ -89,9 +89,9 @@ def read_csv(
 
     Args:
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
-        target: The column to predict; None for the column label, target, y or class.
-        client: The column with the client of each row; None for the column `client`, if it exists.
-        test: A file with the test rows; None to use a fifth of the rows, which are the same in every run.
+        target: The column to predict. None means the column label, target, y or class.
+        client: The column with the client of each row. None means the column `client`, if it exists.
+        test: A file with the test rows. None uses a fifth of the rows, which are the same in every run.
         classes: True if the target is a class, False if it is a number.
         drop: The columns to omit.
     """

@@ -1,4 +1,4 @@
-"""The random generators of a data set, which are seeded before a read and then restored."""
+"""The random generators of a data set. They are seeded before a read, and then restored."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -25,14 +25,14 @@ class Draws:
     """The result of a block with seeded generators.
 
     Attributes:
-        drew: True if the block drew random numbers; set at its end.
+        drew: True if the block drew random numbers. It is set at the end of the block.
     """
 
     drew: bool = False
 
 
 class ItemGenerators:
-    """The global generators of Python, NumPy and torch, and those that a data set object contains."""
+    """The global generators of Python, NumPy and torch, and the generators in a data set object."""
 
     def __init__(self, held: Sequence[ItemGenerator] = ()) -> None:
         self._generators = (*GLOBAL_GENERATORS, *held)
@@ -75,7 +75,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
         generator.state = type(generator)(seed).state
     else:
         try:
-            # Only a Mersenne Twister has `seed`, which is a hundred times as fast as setting a state.
+            # Only a Mersenne Twister has `seed`. It is a hundred times faster than setting a state.
             generator.seed(divmod(seed, WORD))
         except TypeError:
             kind = generator.get_state(legacy=False)["bit_generator"]
@@ -85,7 +85,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
 def _fingerprint(generator: ItemGenerator) -> int | bytes:
     """Return a value that changes if the generator draws a number.
 
-    It is torch's state, which is cheap to read, and the next 64 bits of other generators.
+    For torch it is the state, which can be read fast. For other generators it is the next 64 bits.
     """
     if isinstance(generator, random.Random):
         return generator.getrandbits(64)

@@ -1,4 +1,4 @@
-"""Detection of random samples in a data set, by two reads."""
+"""Detection of random samples in a data set. The samples are read twice and compared."""
 
 import warnings
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators
     """Return True if two reads after the same seeds return the same samples and targets.
 
     Args:
-        read: Reads the samples.
+        read: A function that reads the samples.
         generators: The generators that are seeded before each read.
         seed: The seed of the generators.
     """
@@ -63,7 +63,7 @@ def warn_unsteady(dataset: str, what: str) -> None:
 
 
 def read_whole(rows: Rows, generators: ItemGenerators, seed: int) -> tuple[Tree, Array] | None:
-    """Read all rows and return their samples and targets, or None if a read draws random numbers.
+    """Read all rows. Return their samples and targets, or None if a read draws random numbers.
 
     Args:
         rows: The rows, which are read in blocks of `ROWS_PER_READ`.

@@ -1,4 +1,4 @@
-"""Samples that are read by row: arrays, files, and data sets of torch and Hugging Face."""
+"""Samples that can be read row by row: arrays, files, and data sets of torch and Hugging Face."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -166,7 +166,7 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
     """Return samples in any supported form as Rows.
 
     Args:
-        field: The field of errors.
+        field: The field that error messages name.
         data: Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
         input: The column of samples in a table.
         target: The column of labels in a table.
@@ -197,7 +197,7 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
 
 
 def class_names(data: Any, target: str) -> list[str]:
-    """Return the names of a data set's classes in the order of their labels; empty without names."""
+    """Return the names of a data set's classes in the order of their labels. Without names, the list is empty."""
     names = getattr(data, "classes", None)
     features = getattr(data, "features", None)
     if isinstance(features, dict) and features.get(target) is not None:
@@ -257,7 +257,7 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
 
 
 def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
-    """Stack items into one array, or items that are dicts or tuples into a dict or tuple of arrays.
+    """Stack items into one array. If items are dicts or tuples, return a dict or tuple of arrays.
 
     Args:
         items: The samples or labels.
@@ -323,7 +323,7 @@ def _item_array(item: Any) -> Array:
 
 
 def open_array(path: Path) -> Array:
-    """Return the memory-mapped array of a `.npy` file, from which only used rows are read.
+    """Return the memory-mapped array of a `.npy` file. Only rows that are used are read from the file.
 
     Raises:
         InputError: The file does not contain an array of rows.

@@ -1,4 +1,4 @@
-"""Transforms, which change samples before a client trains on them."""
+"""Transforms. A transform changes samples before a client trains on them."""
 
 from fedraa.data.transforms.images import Crop, Flip, Normalize
 from fedraa.data.transforms.make import TRANSFORMS, make_transforms

@@ -28,7 +28,7 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
         seed: The seed of the run.
 
     Raises:
-        InputError: A description is none of these.
+        InputError: A description has another form.
     """
     parts = []
     for item in descriptions:
@@ -37,7 +37,7 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
 
 
 def _split_names(description: object) -> list[object]:
-    """Split a text at the commas outside of brackets. Return any other object in a list."""
+    """Split a text at commas outside of brackets. Return an object that is no text as a list of one item."""
     if not isinstance(description, str):
         return [description]
     parts = [""]

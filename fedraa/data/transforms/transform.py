@@ -1,4 +1,4 @@
-"""The base class of transforms, and the transforms of a run."""
+"""The base class of transforms, and the class with all transforms of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -28,8 +28,8 @@ class Transform(ABC):
     A function `(x, rng)` is also a transform. Draw random numbers only from `rng`, so that they depend on the seed.
 
     Attributes:
-        random: True to change each training minibatch, and never test samples. False to change all training and test
-            samples once, before the random transforms; then the shape may change.
+        random: True to change each training minibatch, but no test samples. False to change all training and test
+            samples once, before the random transforms. Only then may the shape change.
         moves: True if values may move to another position in the sample.
     """
 
@@ -38,7 +38,7 @@ class Transform(ABC):
 
     @property
     def scales(self) -> bool:
-        """Return True if the transform scales inputs, so that the run does not."""
+        """Return True if the transform scales inputs. The run then does not scale them."""
         return False
 
     @abstractmethod
@@ -46,13 +46,13 @@ class Transform(ABC):
         """Return changed copies of the samples [b, ...]."""
 
     def fitted(self, x: Tensor) -> "Transform":
-        """Return the transform after fitting it to training inputs [n, ...], if it needs this."""
+        """Return the transform with values that depend on the training inputs [n, ...], such as their mean."""
         return self
 
 
 @dataclass(frozen=True)
 class Called(Transform):
-    """A transform that calls a function `(x, rng)`. Errors contain `name`."""
+    """A transform that calls a function `(x, rng)`. Error messages contain `name`."""
 
     name: str
     function: Callable[[Tensor, np.random.Generator], Tensor]
@@ -82,9 +82,9 @@ class Transforms:
         return Transforms(tuple(part for part in self.parts if part.random), self.seed)
 
     def make_augmentation(self, client: int, turn: int) -> Augment:
-        """Return a function that transforms the minibatches of the task number `turn` of a client, in order.
+        """Return a function that transforms the minibatches of task number `turn` of a client.
 
-        All calls use one random generator.
+        All calls use one random generator, so the order of the minibatches matters.
         """
         if not self.parts:
             return lambda x: x
@@ -104,7 +104,7 @@ class Transforms:
         return x
 
     def fitted(self, x: Any) -> "Transforms":
-        """Return the transforms after fitting them to training inputs.
+        """Return the transforms with values that depend on the training inputs, such as their mean.
 
         Raises:
             InputError: A transform cannot be applied to these inputs.
@@ -134,7 +134,7 @@ def transform_name(part: Any) -> str:
 
 
 def _try_transform(part: Transform, x: Tensor, seed: int) -> Tensor:
-    """Return samples after a transform, and check them.
+    """Apply a transform to samples, check the result and return it.
 
     Args:
         part: The transform.

@@ -25,16 +25,16 @@ STILL = (
 
 
 class Vision(Transform):
-    """A transform of torchvision.transforms.v2, which is applied to one image after another.
+    """A transform of torchvision.transforms.v2. It is applied to one image after another.
 
-    PyTorch's generator is seeded from the run's before each call. Transforms in `FIXED`, such as Resize, are not random
-    and also change test samples.
+    Before each call, PyTorch's generator is seeded by the generator of the run. Transforms in `FIXED`, such as Resize,
+    are not random and also change test samples.
     """
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
         self.name = type(wrapped).__name__
-        # These class attributes depend on the wrapped transform.
+        # For this class, the attributes depend on the wrapped transform.
         self.random = self.name not in FIXED  # type: ignore[misc]
         self.moves = self.name not in STILL  # type: ignore[misc]
 

@@ -15,7 +15,7 @@ from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.finite import is_finite
-from fedraa.vectors.index_runs import IndexRuns, common_places, index_of, where_of
+from fedraa.vectors.index_ranges import IndexRanges, common_places, index_of, where_of
 
 MakeSharedBuffer = Callable[[Vector], SharedBuffer]
 """A function of parameters, which returns a buffer that several tasks can share.
@@ -244,7 +244,7 @@ class LocalStore:
             balance=balance,
             steps=update.steps,
             path_length=path_length,
-            runs=where if isinstance(where, IndexRuns) else None,
+            runs=where if isinstance(where, IndexRanges) else None,
         )
         return checked_apply(self._rule, client_update, self._model)
 

@@ -9,7 +9,7 @@ import numpy as np
 from fedraa.messages import Index, Receipt, Vector
 from fedraa.server.mixing import add_delta, blend_weights, update_mean
 from fedraa.server.update_checks import receipt_of
-from fedraa.vectors.index_runs import CoordinateSet, common_places, in_runs, index_of
+from fedraa.vectors.index_ranges import CoordinateSet, as_ranges, common_places, index_of
 
 # Maximum number of finished tasks that a shard remembers.
 MAX_CLOSED_TASKS = 1024
@@ -119,7 +119,7 @@ class Shard:
     ) -> None:
         self.params = np.array(params)
         self.pulls = self.pushes = 0
-        self._where = [None if places is None else in_runs(places) for places in where]
+        self._where = [None if places is None else as_ranges(places) for places in where]
         self._norms = norms
         self._is_delta_mix = is_delta_mix
         self._common = common or [None] * len(where)

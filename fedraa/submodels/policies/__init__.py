@@ -1,4 +1,4 @@
-"""Policies that choose the part of the model that a client trains."""
+"""Policies. A policy chooses the submodel that each client trains."""
 
 from fedraa.components.registry import ComponentRegistry
 from fedraa.submodels.policies.growing import Growing

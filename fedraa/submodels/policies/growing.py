@@ -1,4 +1,4 @@
-"""FedGMR: each client trains the largest weights of the model, and more of them over time."""
+"""FedGMR: each client trains the largest weights of the model. The number of these weights grows over time."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -15,21 +15,22 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 from fedraa.submodels.traced import Traced
 
 DENSITY_STEPS = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
-"""Pairs (share of the time `until`, minimum density up to this time)."""
+"""Pairs (fraction of the time `until`, floor up to this time)."""
 MIN_TENSOR_DENSITY = 0.02
-"""In every tensor, at least this share of the weights is trained."""
+"""Clients train at least this fraction of the weights in every tensor."""
 
 
 @dataclass(frozen=True)
 class Growing(WithCapacities):
-    """FedGMR: a client trains the largest weights, at fixed times more of them.
+    """FedGMR: a client trains the largest weights. The number of these weights grows over time.
 
-    The trained share is max(capacity, floor), where `floor` rises with time. All weights of maskable tensors are ranked
-    together, but at least two per cent of each tensor are trained. Biases and all other tensors are always trained.
+    A client trains the fraction max(capacity, floor) of the weights. The floor rises with time. All weights are ranked
+    together, but at least two per cent of each tensor are trained. Biases and other tensors that cannot be masked are
+    always trained.
 
     Attributes:
-        capacities: Each client's smallest share of the weights.
-        until: Time on the run's clock. From 0.8 of this time on, the floor is 1.
+        capacities: The smallest fraction of the weights for each client.
+        until: A time on the run's clock. After 80 % of this time, the floor is 1.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
@@ -38,7 +39,7 @@ class Growing(WithCapacities):
     full_width: ClassVar[bool] = True
 
     def floor(self, now: float) -> float:
-        """Return the smallest share of the weights that any client trains at the time `now`."""
+        """Return the floor: the smallest fraction of the weights that any client trains at the time `now`."""
         return next((density for point, density in DENSITY_STEPS if now < point * self.until), 1.0)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
@@ -58,14 +59,14 @@ class Growing(WithCapacities):
 
 
 def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
-    """Return a mask [d] of the weights with the largest magnitudes.
+    """Return a mask [d] that selects the weights with the largest absolute values.
 
-    It also contains all coordinates outside of `spans`.
+    The mask also selects all parameters outside of `spans`.
 
     Args:
         params: The model [d].
-        spans: Positions of the weights that may be masked.
-        density: Share of these weights that the mask keeps.
+        spans: The slices of `params` with the weights that may be masked.
+        density: Fraction of these weights that the mask selects.
     """
     ranked = np.zeros(len(params), bool)
     for span in spans:

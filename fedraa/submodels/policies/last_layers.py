@@ -1,4 +1,4 @@
-"""SALF: clients train only the last layers, so that the backward pass ends early."""
+"""SALF: clients train only the last layers. The backward pass of a client therefore ends early."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 
 
 class LayerAssignments:
-    """A cache of assignments in which a client trains only the last layers of the model.
+    """The assignments in which a client trains only the last layers of the model. They are cached.
 
-    A layer is a module with its own parameters. The backward pass determines the order of the layers.
+    A layer is a module with its own parameters. The layer that the backward pass reaches first is the last layer.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -27,7 +27,7 @@ class LayerAssignments:
         self._assign = cache(self._make_assignment)
 
     def within(self, share: float) -> Assignment:
-        """Return the assignment of as many last layers as this share of the model's FLOPs allows, at least one."""
+        """Return the assignment with the most last layers that a fraction of the model's FLOPs allows, at least one."""
         total = len(self._layers)
         limit = share * self._work(total)
         return self._assign(max(1, bisect_right(range(1, total + 1), limit, key=self._work)))
@@ -59,13 +59,13 @@ class LayerAssignments:
 
 @dataclass(frozen=True)
 class LastLayers(WithCapacities):
-    """SALF: a client runs the whole forward pass, but the backward pass only through the last layers.
+    """SALF: a client trains only the last layers. It runs the whole forward pass, but only a part of the backward pass.
 
-    A client trains as many of the last layers as its capacity allows, at least one. With capacities auto, the deadline
-    is the time in which the fastest device trains the whole model.
+    The capacity of a client limits the number of these layers. A client always trains at least one. With capacities
+    auto, the deadline is the time in which the fastest device trains the whole model.
 
     Attributes:
-        capacities: The share of the model's FLOPs that each client can compute before the deadline.
+        capacities: The fraction of the model's FLOPs that each client can compute before the deadline.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.85, 0.7, 0.55, 0.4)))

@@ -37,17 +37,19 @@ MAX_RANKED_PARTS = 127
 
 @dataclass(frozen=True)
 class FourWay(SubmodelPolicy):
-    """SubDisMO: each round splits the parameters of the repeated blocks at random into disjoint parts.
+    """SubDisMO: each round divides the parameters of the repeated blocks at random into disjoint parts.
 
-    All clients share the split. The first half of the clients train one part each, the second half train two. All other
-    parameters are always trained. The paper does not define the parts, so there are three forms:
+    The division is the same for all clients. Each client in the first half of the clients trains one part. Each client
+    in the second half trains two parts. All clients train the parameters outside of the repeated blocks.
 
-    - elements: single weights, which saves traffic but no computing.
-    - units: attention heads and hidden neurons, which are cut from the client's model.
-    - blocks: whole blocks. A skipped block returns its input. This explains the paper's Table 7.
+    The paper does not define the parts, so there are three forms:
+
+    - elements: A part has single weights. This saves traffic, but no computing.
+    - units: A part has attention heads and hidden neurons. All other units are cut from the client's model.
+    - blocks: A part has whole blocks. A block that a client skips returns its input. This explains Table 7.
 
     Attributes:
-        parts: Number of disjoint parts of a split.
+        parts: Number of disjoint parts.
         form: The form of the parts: elements, units or blocks.
     """
 
@@ -131,7 +133,7 @@ class FourWay(SubmodelPolicy):
 
 
 def label_parts(chosen: Parts) -> int:
-    """Return an integer with one bit per chosen part."""
+    """Return an integer that identifies the chosen parts, with one bit for each."""
     return int((1 << chosen).sum())
 
 
@@ -139,11 +141,11 @@ def label_parts(chosen: Parts) -> int:
 class Pruned(WithCapacities):
     """OAP: each client trains the largest weights of every tensor of the current model.
 
-    With the default of 4 parts, shares are rounded down to quarters, as in the paper.
+    The trained fraction is rounded down to a multiple of 1 / `parts`. The default rounds to quarters, like the paper.
 
     Attributes:
-        capacities: Share of the weights that each client trains.
-        parts: Number of equal parts into which the weights of each tensor are divided by magnitude.
+        capacities: Fraction of the weights that each client trains.
+        parts: Number of equal parts of each tensor. Part 0 has the weights with the smallest absolute values.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
@@ -174,7 +176,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """A cache of a value that all clients of a round share."""
+    """A cache of the last value. All clients of a round need the same value."""
 
     make: Callable[[RoundContext], T]
     round: int = -1
@@ -188,16 +190,16 @@ class _Last(Generic[T]):
 
 
 def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
-    """Return the number of the magnitude part to which each coordinate belongs, int8 [d].
+    """Divide each named tensor into parts by absolute value. Return the part of each parameter, int8 [d].
 
-    Each named tensor is divided into `parts` equal parts by |value|; part 0 has the smallest values. All other
-    coordinates get -1.
+    The parts of a tensor are equally large. Part 0 has the smallest absolute values. Parameters of other tensors get
+    -1.
 
     Args:
         traced: The traced model.
         params: The model [d].
-        names: Tensors to rank.
-        parts: Number of parts.
+        names: Names of the tensors to divide.
+        parts: Number of parts of each tensor.
     """
     part = np.full(traced.size, -1, np.int8)
     for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):

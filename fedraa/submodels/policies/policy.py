@@ -1,7 +1,7 @@
-"""Base classes of the policies that choose the part of the model that a client trains.
+"""Base classes of the policies, which choose the submodel that a client trains.
 
-A policy has only settings, and `bind` makes its sampler for one run. Random choices depend only on seed, round and
-client, so only PruneFL's sampler has a state.
+A policy has only settings. Its method `bind` creates a sampler for one run. Random choices depend only on the seed, the
+round and the client, so most samplers have no state.
 """
 
 from collections import OrderedDict
@@ -42,8 +42,8 @@ class RunContext:
         seed: Seed of the run.
         params: Initial parameters [d]. A policy's `bind` may change them.
         example: A minibatch of samples, with which a policy can find the shapes of activations.
-        sent: Number of coordinates that clients send, without personal layers; None if they send all.
-        durations: A function that returns the modelled duration of a task on the whole model for every client [N].
+        sent: Number of parameters that are sent, without personal layers. None if all are sent.
+        durations: A function that returns how long a task on the whole model takes each client [N].
     """
 
     traced: Traced
@@ -60,7 +60,7 @@ class RunContext:
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
-        """Return the dense submodel with these units. Results are cached."""
+        """Return the dense submodel with these units. The result is cached."""
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
@@ -70,16 +70,16 @@ class RunContext:
         return self._submodels[key]
 
     def units(self, kept: IndexSet, label: int = 0) -> Assignment:
-        """Return the assignment of a dense submodel.
+        """Return an assignment that trains the dense submodel with these units.
 
         Args:
-            kept: For each width group of `traced.groups`, an ascending int64 array of the units to train.
-            label: A number that the log shows.
+            kept: The units to train: an ascending int64 array for each width group of `traced.groups`.
+            label: A number that identifies the assignment in the log.
         """
         return Assignment(label, self.submodel(kept))
 
     def masked(self, mask: Mask, label: int = 0) -> Assignment:
-        """Return an assignment that trains only the coordinates in `mask` [d] of the whole model."""
+        """Return an assignment that trains only the parameters for which `mask` [d] is True."""
         if mask.shape != (self.traced.size,) or mask.dtype != np.bool_:
             raise InputError("submodel", got=mask, expected=f"a mask of bool [{self.traced.size}]")
         return Assignment(label, self.whole(), mask)
@@ -89,11 +89,11 @@ class RunContext:
         return generator(self.seed, "policy", *index)
 
     def check_units(self, parts: int = 1, error: InputError | None = None) -> None:
-        """Raise an InputError if the model has no width group, or one with fewer than `parts` units.
+        """Raise an InputError if the model has no width group, or a group has fewer than `parts` units.
 
         Args:
-            parts: The number of parts.
-            error: An error about the option that sets the number of parts. It is raised with a completed message.
+            parts: The smallest number of units.
+            error: The error to raise. Its message is completed. None raises an error about the submodel.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
@@ -106,12 +106,12 @@ class RunContext:
 
 @dataclass(frozen=True, eq=False)
 class RoundContext:
-    """The round in which a policy draws one client's submodel.
+    """One client in one round, for which a policy chooses a submodel.
 
     Attributes:
         client: The client, from 0.
         round: The round, from 0.
-        position: Position of the client in the cohort, from 0.
+        position: Index of the client in the cohort, from 0.
         cohort: Number of clients in the cohort.
         now: Time on the run's clock, in time units.
         params: Global model [d] at the start of the round; read-only.
@@ -128,10 +128,10 @@ class RoundContext:
 
 
 class SubmodelSampler(Stateful):
-    """A policy in one run. It chooses the submodel of each client and receives the clients' updates.
+    """A policy during one run. It chooses the submodel of each client and receives the updates of clients.
 
     Attributes:
-        asks: Names of buffers that client updates must contain besides the parameters.
+        asks: Names of the buffers that client updates contain in addition to the parameters.
         alone: Number of rounds at the start in which only the first client trains.
     """
 
@@ -141,20 +141,20 @@ class SubmodelSampler(Stateful):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the additional buffers that a client receives and sends. They count as traffic."""
+        """Return the numbers of additional buffers that a client receives and sends. They count as traffic."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
-        """Return the part of the model that a client trains in a round."""
+        """Return the submodel or mask that a client trains in a round."""
         raise AssertionError("a sampler draws")
 
     def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
         """Handle the update of one client.
 
         Args:
-            assignment: The part of the model that the client trained.
+            assignment: The assignment of the client.
             update: The client's update.
-            weight: Weight of the client in the mean.
+            weight: The client's weight in the mean of the updates.
         """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
@@ -162,14 +162,14 @@ class SubmodelSampler(Stateful):
 
         Args:
             params: Global model [d] after the round.
-            delta: Mean delta [d] of the round.
-            moved: Mask [d] of the coordinates that the round changed.
+            delta: Mean delta [d] of the clients.
+            moved: Mask [d] of the parameters that the round changed.
             scale: Learning rate times the mean number of local steps.
         """
 
 
 class Pure(SubmodelSampler):
-    """A sampler without state, made from a function."""
+    """A sampler without state. It calls a function to choose a submodel."""
 
     def __init__(self, draw: Callable[[RoundContext], Assignment]) -> None:
         self._draw = draw
@@ -184,9 +184,9 @@ class Pure(SubmodelSampler):
 
 
 class SubmodelPolicy:
-    """The choice of the part of the model that each client of a round trains.
+    """A rule that chooses which part of the model each client of a round trains.
 
-    A custom policy needs only a pure `draw`:
+    A custom policy needs only the method `draw`, without side effects:
 
         class FirstHalf(SubmodelPolicy):
             def draw(self, context):
@@ -194,7 +194,7 @@ class SubmodelPolicy:
                 return context.run.units(tuple(np.arange(-(-group.size // 2)) for group in groups))
 
     Attributes:
-        keeps: A description of the state that the policy holds at the server, for messages about memory.
+        keeps: The name of the policy's state at the server, for messages about memory.
         needs_squares: True if clients must send their squared gradients.
         scheduled: True if a scheduler assigns the submodels.
         whole: True if every client trains the whole model.
@@ -209,7 +209,7 @@ class SubmodelPolicy:
 
     @property
     def full_width(self) -> bool:
-        """True if clients hold the whole model, even if they train only some coordinates."""
+        """True if clients hold the whole model, even if they train only some parameters."""
         return False
 
     @property
@@ -219,7 +219,7 @@ class SubmodelPolicy:
 
     @property
     def scales(self) -> bool:
-        """True if training scales activations and the learning rate by the share of trained units."""
+        """True if training scales activations and the learning rate by the fraction of trained units."""
         return False
 
     @property
@@ -228,7 +228,7 @@ class SubmodelPolicy:
         return 0
 
     def draw(self, context: RoundContext) -> Assignment:
-        """Return the part of the model that the client trains in this round."""
+        """Return the submodel or mask that a client trains in a round."""
         raise InputError("submodel", f"{type(self).__name__} has no draw", hint="define draw(self, context)")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
@@ -240,19 +240,19 @@ class SubmodelPolicy:
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        """Return the submodels that a scheduler can assign. The default is the whole model only."""
+        """Return the submodels that a scheduler can assign. By default, it is only the whole model."""
         return (traced.full(),)
 
 
 @dataclass(frozen=True)
 class Capacities:
-    """The share of the model that each client trains.
+    """The fraction of the model that each client can train.
 
-    Client n has the share `levels[n % len(levels)]`, or with `redraw` a random one in each round.
+    Client n gets the fraction `levels[n % len(levels)]`.
 
     Attributes:
-        levels: Shares of the model, or auto if they follow from the speed of each device.
-        redraw: True if each client gets a random level in every round.
+        levels: The fractions of the model. With auto, they follow from the speeds of the devices.
+        redraw: True to give each client a random level in every round instead.
     """
 
     levels: tuple[Any, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -278,13 +278,14 @@ class Capacities:
     def from_speeds(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
         """Return the capacities of clients with these compute speeds.
 
-        A client gets the largest of `shares` that is at most its speed divided by the fastest client's speed.
+        The speed of a client divided by the speed of the fastest client limits its capacity. The client gets the
+        largest of `shares` below or at this limit.
         """
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
 
     def of(self, client: int, round: int, seed: int) -> float:
-        """Return the share of the model that a client trains in a round.
+        """Return the fraction of the model that a client trains in a round.
 
         Args:
             client: The client, from 0.
@@ -301,7 +302,7 @@ def _is_share(value: object) -> bool:
 
 
 class WithCapacities(SubmodelPolicy):
-    """Base class of policies that give each client a share of the model."""
+    """Base class of policies that give each client a fraction of the model."""
 
     capacities: Capacities
 
@@ -310,7 +311,7 @@ class WithCapacities(SubmodelPolicy):
 
 
 def make_capacities(source: Any) -> Capacities:
-    """Return the Capacities that a tuple of shares, or a mapping from config.json, describes."""
+    """Return capacities from a tuple of fractions, or from the fields in config.json."""
     if isinstance(source, Capacities):
         return source
     if isinstance(source, Mapping) and source.get(KIND) == Capacities.__name__:

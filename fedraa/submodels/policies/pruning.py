@@ -1,4 +1,4 @@
-"""PruneFL (Jiang et al. 2022) at a fixed density: one mask for all clients, updated during training."""
+"""PruneFL (Jiang et al. 2022) at a fixed density: all clients share one mask, which changes during training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +19,7 @@ from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-# The share of weights per tensor that a mask update may drop at first, and the rounds after which it halves.
+# The first mask update may drop this fraction of the weights of each tensor. It halves after this number of rounds.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
@@ -27,11 +27,14 @@ REMOVABLE_HALF_LIFE = 10_000
 class SharedMask(SubmodelSampler):
     """PruneFL's mask during a run, with the squared gradients that determine the next mask.
 
-    The mask is updated after each of the first `initial` rounds, then every `every` rounds. An update drops the
-    smallest weights of each tensor and adds as many of the most important weights outside of the mask. Importance is
-    the sum of squared gradients divided by the number of uses in a forward pass. (The released code divides by time on
-    a Raspberry Pi.) Weights outside of the mask are 0. A weight that returns gets its last value, as in the released
-    code.
+    The mask is updated after each of the first `initial` rounds, and then every `every` rounds. An update drops the
+    smallest weights of each tensor. It adds the same number of weights that are outside of the mask, the most important
+    first.
+
+    The importance of a weight is the sum of its squared gradients, divided by the number of uses in a forward pass.
+    The released code divides by the time on a Raspberry Pi instead.
+
+    Weights outside of the mask are 0. A weight that returns gets its last value, as in the released code.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -59,7 +62,7 @@ class SharedMask(SubmodelSampler):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the extra traffic: clients send all squared gradients in a round that updates the mask."""
+        """Return the extra buffers: clients send all squared gradients in a round that updates the mask."""
         return ExtraBuffers(up_whole=int(self._mask_is_due))
 
     @property
@@ -103,10 +106,10 @@ class SharedMask(SubmodelSampler):
 
 
 def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:
-    """Return how often a sample's forward pass uses each weight [d].
+    """Return how many times the forward pass of one sample uses each weight [d].
 
-    A convolution uses a weight at every output pixel, and a layer over a sequence at every position. Without `example`,
-    and in layers that are never called, the number is 1.
+    A convolution uses a weight at every output pixel. A layer over a sequence uses it at every position. The number is
+    1 for layers that are never called, and for all layers if `example` is None.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -140,13 +143,13 @@ def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AdaptivePruning(SubmodelPolicy):
-    """PruneFL: one mask of a fixed density for all clients, updated every `reprune_every` rounds.
+    """PruneFL: all clients share one mask of a fixed density. It is updated every `reprune_every` rounds.
 
-    The first mask keeps the largest initial parameters. All others become 0. In the first `initial` rounds only the
-    first client trains, and the mask is updated after each.
+    The first mask selects the largest initial parameters. All other parameters become 0. In the first `initial` rounds,
+    only the first client trains, and the mask is updated after each round.
 
     Attributes:
-        density: Share of the parameters in the mask. At 1 the mask never changes.
+        density: Fraction of the parameters in the mask. With 1, the mask never changes.
         reprune_every: Number of rounds between two mask updates.
         initial: Number of rounds at the start in which only the first client trains.
     """

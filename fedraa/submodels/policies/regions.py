@@ -1,4 +1,4 @@
-"""RA-Fed and RAM-Fed: the parameters are divided into regions, and each client trains some regions."""
+"""RA-Fed and RAM-Fed: the parameters are divided into regions. Each client trains some of these regions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,26 +27,30 @@ from fedraa.submodels.traced import Traced
 
 @dataclass(frozen=True)
 class Arbitrary(SubmodelPolicy):
-    """RA-Fed, RAM-Fed: the parameters form regions, and each client trains some of them (Definition 1).
+    """RA-Fed, RAM-Fed: the parameters are divided into regions. Each client trains some of them (Definition 1).
 
-    At level L a client trains half of the regions, at S one. At MIX half of the clients train as at L, the others as at
-    S. In round 0 all train everything. Clients receive and compute the whole model, as in the paper, unless
-    `capacities` replace the level: then a client of capacity r receives and trains r * `parts` regions, at least one.
+    With level L, a client trains half of the regions. With level S, it trains one region. With level MIX, half of the
+    clients train at level L and the other half at level S. In round 0, all clients train all regions. As in the paper,
+    clients receive and compute the whole model.
+
+    `capacities` replaces the level. A client with capacity r then receives and trains only r * `parts` regions, at
+    least one.
 
     There are two forms of regions:
 
-    - hidden: a region has the parameters of some hidden units. The output layer is divided by its inputs, because a
+    - hidden: A region has the parameters of some hidden units. The output layer is divided by its inputs, because a
       client should not train the scores of classes that it does not have.
-    - units: regions are drawn separately for every width group. A client trains the weights between its drawn units.
+    - units: A region has some units of a width group. Regions are drawn separately for every group. A client trains the
+      weights between the units in its regions.
 
     Attributes:
-        level: The number of regions that a client trains: L, S or MIX.
+        level: The level of the clients: L, S or MIX.
         parts: Number of regions.
-        uncovered_every: Period in rounds of rounds in which all clients train the same regions, so that no client
-            trains the others; 0 for none.
+        uncovered_every: Once per this number of rounds, all clients train the same regions, and no client trains the
+            other regions. 0 turns this off.
         regions: The form of the regions: hidden or units.
         redraw: True to draw the clients of level L again in every round. Only for level MIX.
-        capacities: Each client's share of the model, which replaces the level.
+        capacities: The fraction of the model for each client, instead of the level.
     """
 
     level: Literal["L", "S", "MIX"] = "L"
@@ -90,7 +94,7 @@ class Arbitrary(SubmodelPolicy):
             stream: str = "regions"
             index: tuple[int, ...] = (context.round, context.client)
             if self.uncovered_every and context.round % self.uncovered_every == 0:
-                # Without the client in the seed, all clients draw the same regions.
+                # The seed is the same for all clients, so they draw the same regions.
                 stream, index = "gap", (context.round,)
             order = generator(run.seed, stream, *index).permutation(self.parts)
             chosen = order[:count]
@@ -103,7 +107,7 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
-        """Return the clients that train at level L, drawn once per run or again in round `when`."""
+        """Return the clients that train at level L. They are drawn once per run, or for the round `when`."""
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":
@@ -112,9 +116,10 @@ class Arbitrary(SubmodelPolicy):
         return frozenset(order[: run.clients // 2].tolist())
 
     def _make_masker(self, run: RunContext) -> Callable[..., Mask]:
-        """Return a function that makes the mask [d] of some regions.
+        """Return a function that creates the mask [d] of some regions.
 
-        Its arguments are the regions, the round and, unless all clients share the mask, the client.
+        The arguments of the function are the regions, the round and the client. Without a client, the mask is the same
+        for all clients.
         """
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
@@ -129,14 +134,16 @@ class Arbitrary(SubmodelPolicy):
 class RegionSchedule(SubmodelPolicy):
     """RA-Fed and RAM-Fed with a fixed schedule of regions (RAM-Fed, Figures 3 and 4).
 
-    In round 0 all clients train everything. Later rounds train `trained` regions: one with most of the clients, the
-    others with `coverage` clients each. After `spell` rounds each client moves to the next region. It returns to a
-    region tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
+    In round 0, all clients train all regions. In a later round, each client trains one region, and `trained` regions
+    have clients. One region has most of the clients. Each other region has `coverage` clients.
+
+    A client moves to the next region after `spell` rounds. It trains the same region again
+    tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
 
     Attributes:
-        coverage: Smallest number of clients of a trained region, Gamma*.
-        trained: Number of regions that are trained in a round, S*.
-        tau: Largest number of rounds until a client trains a region again. `spell` follows from tau.
+        coverage: Smallest number of clients that train a region with clients, Gamma*.
+        trained: Number of regions that have clients in a round, S*.
+        tau: Largest number of rounds until a client trains a region again. It determines `spell`.
         parts: Number of regions.
     """
 
@@ -182,7 +189,7 @@ class RegionSchedule(SubmodelPolicy):
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """Return a mask of the weights between the units of `count` random regions of each width group.
+    """Draw `count` regions of each width group. Return a mask of the weights between the units of these regions.
 
     Args:
         traced: The traced model.

@@ -15,14 +15,14 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 
 @dataclass(frozen=True)
 class Bernoulli(WithCapacities):
-    """Shuffled submodels, Algorithm 1: a client trains each element with probability p.
+    """Shuffled submodels, Algorithm 1: a client trains each scalar parameter with probability p.
 
-    With `kernels`, it trains ceil(p K) random units of every group of K units, as in the paper's experiments. The
-    paper's theory draws elements.
+    With `kernels`, it trains ceil(p K) random units of every group of K units instead. The experiments in the paper use
+    kernels. The theory uses scalars.
 
     Attributes:
-        capacities: Each client's share of the elements or kernels.
-        kernels: True to draw whole kernels (units), False to draw elements.
+        capacities: The probability p of each client.
+        kernels: True to draw whole kernels (units), False to draw scalars.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))
@@ -45,15 +45,16 @@ class Bernoulli(WithCapacities):
 
 @dataclass(frozen=True)
 class ShuffledBlocks(WithCapacities):
-    """Shuffled submodels, Algorithm 2: the parameters form ceil(1/r) fixed blocks, trained in turn.
+    """Shuffled submodels, Algorithm 2: a client trains ceil(1/r) fixed blocks of the parameters in turn.
 
-    In each cycle a client trains every block once. Clients of equal capacity train the same block at the same time.
-    With `kernels`, each group orders its blocks separately, because one shared order would never train the weights
-    between different blocks of adjacent layers.
+    In each cycle, a client trains every block once. Clients of equal capacity train the same block at the same time.
+
+    With `kernels`, the order of the blocks differs between width groups. With the same order, weights between different
+    blocks of two adjacent layers would never be trained.
 
     Attributes:
-        capacities: Each client's share r of the model.
-        kernels: True if the blocks consist of whole kernels (units), False if of elements.
+        capacities: The fraction r of the model that each client trains.
+        kernels: True for blocks of whole kernels (units), False for blocks of scalars.
         shuffled: True for a new order of the blocks in each cycle, False for a fixed order.
     """
 
@@ -92,7 +93,7 @@ class ShuffledBlocks(WithCapacities):
         return Pure(draw_assignment)
 
     def _draw_orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
-        """Return the order of the blocks in a cycle for each group [groups, count]."""
+        """Return the order in which a cycle trains the blocks of each group, [groups, count]."""
         if not self.shuffled:
             return (np.arange(count) + cycle * np.arange(groups)[:, None]) % count
         rng = generator(seed, "cycle", count, cycle)
@@ -100,5 +101,5 @@ class ShuffledBlocks(WithCapacities):
 
 
 def block_count(ratio: float) -> int:
-    """Return the number of blocks B = ceil(1/r) for a client's share r."""
+    """Return the number of blocks, ceil(1/r), for a client that trains the fraction r of the model."""
     return int(np.ceil(round(1 / ratio, 9)))

@@ -1,4 +1,4 @@
-"""Policies in which clients train a slice of every width group, or the whole model."""
+"""Policies in which clients train some units of every width group, or the whole model."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +22,7 @@ from fedraa.submodels.policies.policy import (
 )
 from fedraa.submodels.traced import IndexSet, Traced
 
-# The share of hidden units in each fragment, by the number of fragments (Fed-RAA, Table 4).
+# The fraction of hidden units in each fragment, by the number of fragments (Fed-RAA, Table 4).
 FRAGMENT_RATIOS = {
     1: (1.0,),
     2: (0.4, 0.6),
@@ -89,11 +89,11 @@ class Prefix(WithCapacities):
 
 @dataclass(frozen=True)
 class Rolling(WithCapacities):
-    """FedRolex: a client trains a moving window of ceil(r K) units of every group.
+    """FedRolex: a client trains ceil(r K) consecutive units of every group. The first unit moves in each round.
 
     Attributes:
-        capacities: Each client's share of the units.
-        stride: Number of units by which the window moves in each round.
+        capacities: The fraction r of the units that each client trains.
+        stride: Number of units by which the first unit moves in each round.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities(redraw=True))
@@ -114,11 +114,12 @@ class Rolling(WithCapacities):
 class DisjointGroups(SubmodelPolicy):
     """IST: each round divides the hidden units at random among the clients of the cohort.
 
-    In training, a unit reads only the units of its own part. `scaled` compensates for this: it multiplies activations,
-    and divides the learning rate, by the size of the cohort. In the released code, batch norms have this effect.
+    During training, a unit reads only units of the same client, so its input is smaller. `scaled` compensates for this:
+    it multiplies activations by the size of the cohort, and divides the learning rate by it. In the released code,
+    batch norms have this effect.
 
     Attributes:
-        scaled: True to scale activations and learning rate while a group trains.
+        scaled: True to scale activations and the learning rate.
     """
 
     scaled: bool = True
@@ -128,7 +129,7 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        # All clients of a round share one division.
+        # The division of the units is the same for all clients of a round.
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
             problem = "each client of a round needs a different unit of every group"

@@ -1,1 +1,4 @@
-"""The tracer, which runs a module and finds the units that can be cut from it."""
+"""The tracer: it runs a module and finds which neurons, channels and heads can be removed together.
+
+labels.py explains how, with an example.
+"""

@@ -18,9 +18,9 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
 def check_kinds(module: nn.Module) -> None:
-    """Raise InputError if a tensor has no values, or a trainable parameter is not finite float32.
+    """Raise InputError if a tensor has no values, or a trainable parameter is not dense, finite float32.
 
-    Buffers may contain infinities, as attention masks do.
+    Buffers may contain infinities, because attention masks do.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
@@ -51,15 +51,15 @@ def check_code(module: nn.Module) -> None:
 
 
 def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.Parameter]) -> None:
-    """Raise InputError if training would fail or leave parameters unchanged.
+    """Raise InputError if the gradients of the module do not permit training.
 
-    It would fail without any gradient, or with a sparse one. It would never change a parameter in `unregistered`.
+    The causes are no gradient at all, a sparse gradient, and a gradient for a parameter that is not registered.
 
     Args:
         module: The module, set to training mode.
         inputs: A batch of inputs.
-        unregistered: Parameters that the forward reads, but that are not registered in the module, for example because
-            their layers are in a plain list.
+        unregistered: Parameters that the forward pass reads, but that are not registered in the module. An example is
+            a layer in a plain list.
     """
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -76,24 +76,24 @@ def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.P
 
 
 def no_output_error(kind: str) -> InputError:
-    """Return the error about a module without tensors in its output."""
+    """Return the error for an output without tensors."""
     hint = "return tensors, or a dict or tuple of tensors"
     return InputError("module", f"the output of {kind} has no tensor", hint=hint)
 
 
 def unregistered_error(kind: str, p: nn.Parameter) -> InputError:
-    """Return the error about a module that reads a parameter which is not registered in it."""
+    """Return the error for a parameter that the module reads, but that is not registered in it."""
     problem = f"{kind} reads a parameter {list(p.shape)} that is not registered in it and would never be trained"
     return InputError("module", problem, hint="register it, freeze it, or define forward in the class")
 
 
 def no_gradient_error(kind: str) -> InputError:
-    """Return the error about a module in which no parameter gets a gradient."""
+    """Return the error for a module in which no parameter gets a gradient."""
     return InputError("module", f"no parameter of {kind} gets a gradient from its output, so nothing is trained")
 
 
 def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None:
-    """Raise InputError if a gradient is sparse. The order is that of the trainable parameters."""
+    """Raise InputError if a gradient is sparse. The gradients are in the order of the trainable parameters."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     for (name, p), gradient in zip(named, gradients, strict=True):
         if gradient is not None and gradient.layout != p.layout:
@@ -104,7 +104,7 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
 def _compute_gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the output tensors, and the gradient of their sum for each parameter or None.
+    """Return the output tensors, and the gradient of their sum for each parameter. An unused parameter gets None.
 
     Args:
         module: The module, set to training mode.
@@ -124,7 +124,7 @@ def _compute_gradients(
 
 
 def copy_private(module: nn.Module, *, share: bool = False) -> nn.Module:
-    """Return a copy of a module. With `share` it uses the same memory for its parameters."""
+    """Return a copy of a module. With `share`, the copy uses the same memory for parameters."""
     memo: dict[int, object] = {}
     if share:
         memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}

@@ -13,10 +13,10 @@ from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
 
 def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of attention's output with its unit, which is a whole head."""
+    """Label the output of attention. Each head is a unit."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
-    # With `enable_gqa`, several query heads share one head of keys and values.
+    # With `enable_gqa`, several query heads use one head of keys and values.
     if kwargs.get("enable_gqa"):
         keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
     scores = multiply_labels(r, r.labels(query), keys.transpose(-1, -2))
@@ -26,9 +26,10 @@ def label_attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of the output of `nn.MultiheadAttention` with its unit.
+    """Label the output of `nn.MultiheadAttention`.
 
-    A unit is a head, with its rows and columns in the matrices of all projections.
+    Inside the layer, each head is a unit, with its rows and columns in the projections. Each element of the output
+    vector is also a unit.
     """
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
     mask = kwargs.get("attn_mask")
@@ -40,14 +41,14 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
     for x in (query, key, value):
         labels = r.labels(x)
         inner = r.ties.tie_along(labels, range(labels.dim() - 1), "attention reads the units at every position")
-        r.bind(weight, 1, inner.reshape(-1))
-    units = r.make(weight, 0)
-    r.bind(bias, 0, units)
+        r.bind_units(weight, 1, inner.reshape(-1))
+    units = r.make_units(weight, 0)
+    r.bind_units(bias, 0, units)
     split = units.view(3, heads, -1)
     r.ties.tie(split, split[:1, :, :1])
-    r.bind(out_weight, 1, split[2].reshape(-1))
-    outputs = r.make(out_weight, 0)
-    r.bind(out_bias, 0, outputs)
+    r.bind_units(out_weight, 1, split[2].reshape(-1))
+    outputs = r.make_units(out_weight, 0)
+    r.bind_units(out_bias, 0, outputs)
     result, weights = out
     r.put(result, outputs.expand(result.shape))
     if weights is not None:
@@ -55,9 +56,9 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 
 
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU` with its unit.
+    """Label the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU`.
 
-    A unit is a row in the matrix of every gate, with its element of the state.
+    Each element of the state is a unit, with its row in the matrix of every gate. All layers keep the same units.
     """
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1
@@ -82,7 +83,7 @@ def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of the outputs of one recurrent step, such as `nn.LSTMCell`, with its unit."""
+    """Label the outputs of one recurrent step, such as `nn.LSTMCell`. Each element of the state is a unit."""
     x, state, *weights = args
     units = _label_gates(r, r.labels(x), [w for w in weights if w is not None])
     _tie_state(r, units, state)
@@ -91,7 +92,9 @@ def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the labels of a recurrent layer's units in one direction: the rows of each gate's matrix.
+    """Return a new label for each element of the state of a recurrent layer in one direction.
+
+    The rows of all gates for this element get the same label.
 
     Args:
         r: The recorder.
@@ -102,21 +105,21 @@ def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor
         read, range(read.dim() - 1), "a recurrent layer reads the units at every position"
     ).reshape(-1)
     into, back, *biases = weights
-    r.bind(into, 1, inner)
-    rows = r.make(into, 0)
+    r.bind_units(into, 1, inner)
+    rows = r.make_units(into, 0)
     gates = rows.view(-1, back.size(1))
     r.ties.tie(gates, gates[:1])
-    r.bind(back, 0, rows)
-    r.bind(back, 1, gates[0])
+    r.bind_units(back, 0, rows)
+    r.bind_units(back, 1, gates[0])
     for bias in biases:
-        r.bind(bias, 0, rows)
+        r.bind_units(bias, 0, rows)
     return gates[0]
 
 
 def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
     """Tie each unit of a recurrent layer to its element of the initial state.
 
-    A constant state other than zero excludes the units from cuts.
+    An initial state that is constant and not zero excludes the units from cuts.
     """
     for x in iterate_tensors(state):
         labels = r.labels(x)

@@ -1,11 +1,14 @@
-"""The computation of width groups from the labels of a trace.
+"""The division of a traced module's units into width groups.
 
-labels.py defines unit, label, tie and root. Further words:
+labels.py defines unit, label, tie and root label. Further words:
 
-- Group: units along the same dimensions of the same tensors, such as the neurons of a layer. Its width is the number of
-  units that a submodel keeps.
-- ID: the number of a unit, counted group by group; -1 for an index that is never cut.
-- Part: the indices that a slicing call takes, such as the first 64 in `x[:, :64]`.
+- Width group: units along the same dimensions of the same tensors, such as all neurons of a layer. A submodel may keep
+  any of them. Its width is the number of units that it keeps.
+- Unit ID: the number of a unit, counted group by group. An index that is never cut has the ID -1.
+- Slice: the indices that a slicing call takes, such as the first 64 in `x[:, :64]`.
+
+Example: two layers with 3 and 2 neurons, whose root labels are [1, 2, 3] and [4, 5], form two groups. The unit IDs are
+[0, 1, 2] and [3, 4].
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.submodels.flat import flat_layout
-from fedraa.submodels.resize import GROUPED, PARTS, Place, Resize, SizeFormula, Sizes, slice_ranges
+from fedraa.submodels.resize import GROUPED, SLICERS, Place, Resize, SizeFormula, Sizes, slice_ranges
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress_labels, varies_along
 from fedraa.submodels.tracing.recorder import RecordedCall, Recorder
@@ -29,22 +32,22 @@ Units = dict[str, dict[int, np.ndarray]]
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
-    """Return the traced module, with the recorded units divided into groups."""
+    """Return the traced module with its width groups: units of the same kind, such as all neurons of a layer."""
     while True:
         _settle_ties(recorder)
         roots = recorder.ties.resolve()
-        tensor_roots, part_roots = _find_roots(recorder, roots), _find_parts(recorder.sites, roots)
-        units, groups, id_of_root = _form_groups(module, tensor_roots, part_roots)
-        sizes, unclear = _find_sizes(recorder.sites, groups, partial(_find_ids, roots, id_of_root))
-        if not unclear:
+        tensor_roots, slice_roots = _find_root_labels(recorder, roots), _find_slices(recorder.sized_calls, roots)
+        units, groups, id_of_root = _form_groups(module, tensor_roots, slice_roots)
+        sizes, rigid = _find_sizes(recorder.sized_calls, groups, partial(_find_ids, roots, id_of_root))
+        if not rigid:
             break
-        for site in unclear:
-            recorder.ties.pin(site.before, "the code of the module fixes its width")
+        for call in rigid:
+            recorder.ties.pin(call.before, "the code of the module fixes its width")
     names, shapes, offsets, size = flat_layout(module)
     return Traced(
         module=module,
         groups=groups,
-        uncut=_left_whole(module, recorder, roots, units),
+        uncut=_explain_uncut(module, recorder, roots, units),
         names=names,
         shapes=shapes,
         offsets=offsets,
@@ -57,34 +60,34 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
 
 
 def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarray:
-    """Return the ID of each label's unit, or -1 if the label is never cut.
+    """Return the unit ID (the number of the unit) of each label, or -1 if the label is never cut.
 
     Args:
-        roots: The root of each label.
-        id_of_root: The ID of the unit for which each root stands.
+        roots: The root labels of all labels.
+        id_of_root: The unit ID of each root label.
         labels: The labels.
     """
     return np.asarray(id_of_root[np.minimum(roots(labels), len(id_of_root) - 1)])
 
 
 def _settle_ties(recorder: Recorder) -> None:
-    """Add ties until the units of every tensor lie along at most one dimension."""
+    """Add ties and pins until the units of each view and each plain tensor lie along at most one dimension."""
     ties = recorder.ties
-    both = sorted(recorder.raw.keys() & recorder.bound.keys())
+    both = sorted(recorder.element_labels.keys() & recorder.dim_labels.keys())
     for name in both:
-        if recorder.raw[name].dim() == 1:
-            ties.tie(recorder.raw[name], recorder.bound[name][0])
-    wide = [name for name in both if recorder.raw[name].dim() > 1]
-    reasons = dict.fromkeys(wide, "its weight is also used outside its layer") | recorder.whole
+        if recorder.element_labels[name].dim() == 1:
+            ties.tie(recorder.element_labels[name], recorder.dim_labels[name][0])
+    wide = [name for name in both if recorder.element_labels[name].dim() > 1]
+    reasons = dict.fromkeys(wide, "its weight is also used outside its layer") | recorder.uncut_reasons
     for name, reason in reasons.items():
-        for labels in recorder.bound.get(name, {}).values():
+        for labels in recorder.dim_labels.get(name, {}).values():
             ties.pin(labels, reason)
-        if name in recorder.raw:
-            ties.pin(recorder.raw[name], reason)
+        if name in recorder.element_labels:
+            ties.pin(recorder.element_labels[name], reason)
     while True:
         roots = ties.resolve()
         settled = True
-        for labels in (*recorder.splits, *recorder.raw.values()):
+        for labels in (*recorder.split_views, *recorder.element_labels.values()):
             resolved = torch.from_numpy(roots(labels))
             dims = [d for d in range(resolved.dim()) if varies_along(resolved, d)]
             if len(dims) > 1:
@@ -94,10 +97,13 @@ def _settle_ties(recorder: Recorder) -> None:
             return
 
 
-def _find_roots(recorder: Recorder, roots: Roots) -> Units:
-    """Return the root at each index of each dimension with units, for all parameters and buffers."""
-    entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
-    for name, labels in recorder.raw.items():
+def _find_root_labels(recorder: Recorder, roots: Roots) -> Units:
+    """Return the root label at each index of each dimension with units, by names of parameters and buffers.
+
+    A root label is the number that stands for all labels of a unit.
+    """
+    entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.dim_labels.items()}
+    for name, labels in recorder.element_labels.items():
         resolved = torch.from_numpy(roots(labels))
         for dim in range(resolved.dim()):
             if varies_along(resolved, dim):
@@ -105,40 +111,44 @@ def _find_roots(recorder: Recorder, roots: Roots) -> Units:
     return entries
 
 
-def _find_parts(sites: Iterable[RecordedCall], roots: Roots) -> list[np.ndarray]:
-    """Return the roots in each part. A part's units form their own groups."""
-    parts = []
-    for site in sites:
-        if site.name not in PARTS:
+def _find_slices(sized_calls: Iterable[RecordedCall], roots: Roots) -> list[np.ndarray]:
+    """Return the root labels of the units in each slice that the code takes, such as `x[:, :64]`.
+
+    The units of a slice form separate width groups.
+    """
+    slices = []
+    for call in sized_calls:
+        if call.name not in SLICERS:
             continue
-        along = _find_dimension(site.before, roots)
+        along = _find_dimension(call.before, roots)
         if along is not None:
-            ranges = slice_ranges(site.name, site.args, site.kwargs, *along) or ()
-            parts += [along[1][a:b] for a, b in ranges]
-    return parts
+            ranges = slice_ranges(call.name, call.args, call.kwargs, *along) or ()
+            slices += [along[1][a:b] for a, b in ranges]
+    return slices
 
 
 def _form_groups(
-    module: nn.Module, entries: Units, parts: Sequence[np.ndarray]
+    module: nn.Module, entries: Units, slices: Sequence[np.ndarray]
 ) -> tuple[Units, tuple[Group, ...], np.ndarray]:
-    """Divide the units into groups, and give each unit its ID.
+    """Divide the units into width groups, and number the units.
 
     Args:
         module: The traced module.
-        entries: The root at each index, for each tensor and each of its dimensions with units.
-        parts: For each part, the roots at its indices.
+        entries: The root label at each index, for each tensor and each of its dimensions with units.
+        slices: The root labels in each slice that the code takes.
 
     Returns:
-        The ID at each index of each dimension with units, the groups, and the ID of each root (-1 if it is never cut).
+        The unit ID at each index of these dimensions, the groups, and the unit ID of each root label. An ID is -1 if
+        its label is never cut.
     """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
     dimensions = [(name, dim) for name in order for dim in sorted(entries[name])]
     size = 1 + _largest_root(entries)
-    # A root's signature is the sum of random marks of the dimensions and parts that contain it. Roots with equal
-    # signatures form a group.
+    # Each dimension and each slice has a random mark. The signature of a root label is the sum of the marks of all
+    # dimensions and slices that contain it. Root labels with equal signatures form a group.
     signature = np.zeros(size, dtype=np.uint64)
     first = np.full(size, np.iinfo(np.int64).max)
-    marks = np.random.default_rng(0).integers(1, 2**63, size=len(dimensions) + len(parts), dtype=np.uint64)
+    marks = np.random.default_rng(0).integers(1, 2**63, size=len(dimensions) + len(slices), dtype=np.uint64)
     start = 0
     for (name, dim), mark in zip(dimensions, marks, strict=False):
         root = entries[name][dim]
@@ -146,12 +156,12 @@ def _form_groups(
         np.minimum.at(first, root, start + np.arange(len(root)))
         start += len(root)
     used = np.flatnonzero(signature)
-    for part, mark in zip(parts, marks[len(dimensions) :], strict=True):
-        signature += np.bincount(part[part < size], minlength=size).astype(np.uint64) * mark
+    for taken, mark in zip(slices, marks[len(dimensions) :], strict=True):
+        signature += np.bincount(taken[taken < size], minlength=size).astype(np.uint64) * mark
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    # The last entry is for labels that no parameter and no buffer has.
+    # The last entry stands for all labels that occur in no parameter and no buffer.
     id_of_root = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
@@ -160,7 +170,7 @@ def _form_groups(
     next_id = 0
     for members, group in zip(together, _describe_groups(module, entries, dimensions, together), strict=True):
         if not group.parameters:
-            # These units are only in buffers, so a cut would remove no parameter.
+            # Only buffers contain these units. A cut would remove no parameter.
             continue
         id_of_root[members] = next_id + np.arange(len(members))
         next_id += len(members)
@@ -178,42 +188,45 @@ def _largest_root(entries: Units) -> int:
 
 
 def _find_sizes(
-    sites: Iterable[RecordedCall], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
+    sized_calls: Iterable[RecordedCall], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[RecordedCall]]:
-    """Return the calls with sizes that differ in submodels, and the slicing calls without a Resize.
+    """Return how submodels compute the sizes in the module's calls, and the slicing calls for which this is impossible.
 
-    A Resize computes a call's sizes from the widths. A place in the code whose calls need different sizes gets none.
+    The calls at one place in the code must need the same sizes. Otherwise, the function finds no sizes for this place.
 
     Args:
-        sites: The recorded calls.
+        sized_calls: The recorded calls that pass a size.
         groups: The width groups.
-        find_ids: Returns the ID of each label's unit.
+        find_ids: Returns the unit ID of each label.
     """
     resizes: dict[tuple[str, Place], Resize | None] = {}
-    unclear = []
-    for site in sites:
-        if site.name == GROUPED:
+    rigid = []
+    for call in sized_calls:
+        if call.name == GROUPED:
             resize: Resize | None = Resize(-1, (), (), False)
         else:
-            along = _find_dimension(site.before, find_ids)
+            along = _find_dimension(call.before, find_ids)
             if along is None:
                 continue
-            resize = _find_resize(site, along, groups, find_ids)
-        key = (site.module, site.place)
+            resize = _find_resize(call, along, groups, find_ids)
+        key = (call.module, call.place)
         if key in resizes:
             resize = _merge_resizes(resizes[key], resize)
         resizes[key] = resize
-        if site.name in PARTS and resize is None:
-            unclear.append(site)
+        if call.name in SLICERS and resize is None:
+            rigid.append(call)
     sizes: dict[str, dict[Place, Resize]] = {}
     for (module, place), resize in resizes.items():
         if resize is not None and (resize.numbers or resize.dim < 0):
             sizes.setdefault(module, {})[place] = resize
-    return sizes, unclear
+    return sizes, rigid
 
 
 def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
-    """Return the common Resize of two calls at one place in the code, or None if they differ."""
+    """Combine the resizes of two calls at one place in the code. Return None if they differ.
+
+    A resize describes how a submodel computes the sizes in a call.
+    """
     if first == second:
         return first
     if first is None or second is None or not first.outs:
@@ -225,42 +238,42 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 
 
 def _find_resize(
-    site: RecordedCall, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
+    call: RecordedCall, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """Return how a call's sizes follow from the widths of the groups, or None if they do not.
+    """Return how a submodel computes the sizes in a call from its widths, or None if this is impossible.
 
     Args:
-        site: The call.
-        along: The dimension of the first argument that may be cut, and the ID at each of its indices.
+        call: The call.
+        along: The dimension of the first argument that may be cut, and the unit ID at each of its indices.
         groups: The width groups.
-        find_ids: Returns the ID of each label's unit.
+        find_ids: Returns the unit ID of each label.
     """
     dim, ids = along
-    if site.name in PARTS:
-        ranges = slice_ranges(site.name, site.args, site.kwargs, dim, ids)
+    if call.name in SLICERS:
+        ranges = slice_ranges(call.name, call.args, call.kwargs, dim, ids)
         if ranges is None:
             return None
-        return _as_known(dim, (), [_derive_size(ids[a:b], groups) for a, b in ranges], False)
-    after = _find_dimension(site.after[0], find_ids)
+        return _make_resize(dim, (), [_derive_size(ids[a:b], groups) for a, b in ranges], False)
+    after = _find_dimension(call.after[0], find_ids)
     if after is None:
         return None
     out, ids = after
-    shape = site.after[0].shape
-    sources = [_find_sources(site.before.shape, shape, d) for d in range(len(shape))]
+    shape = call.after[0].shape
+    sources = [_find_sources(call.before.shape, shape, d) for d in range(len(shape))]
     # A view may split a dimension into heads and the features of a head. A cut changes only the number of heads.
     inner = [d for d, dims in enumerate(sources) if d > out and dims == {dim}]
     sizes = [_derive_size(ids, groups), *(SizeFormula(shape[d], ()) for d in inner)]
-    return _as_known(dim, (out, *inner), sizes, bool(sources[out] - {dim}))
+    return _make_resize(dim, (out, *inner), sizes, bool(sources[out] - {dim}))
 
 
-def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | None], mixed: bool) -> Resize | None:
-    """Return a Resize with these sizes, or None if one of the sizes is unknown.
+def _make_resize(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | None], mixed: bool) -> Resize | None:
+    """Return a Resize object with these sizes, or None if one of them is unknown.
 
     Args:
-        dim: Cut dimension of the argument.
-        outs: Dimensions of the result that come from this dimension.
-        sizes: The sizes as functions of the widths; None for an unknown size.
-        mixed: True if one of the sizes is multiplied by another size, such as the number of samples.
+        dim: The dimension of the argument that is cut.
+        outs: The dimensions of the result that come from this dimension.
+        sizes: The sizes as functions of the widths. An unknown size is None.
+        mixed: True if one size is a product of a width and another size, such as the number of samples.
     """
     known = tuple(size for size in sizes if size is not None)
     if len(known) < len(sizes):
@@ -269,12 +282,12 @@ def _as_known(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | Non
 
 
 def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None:
-    """Return a dimension's size as a function of the groups' widths, such as 2 * width + 1.
+    """Return the size of a dimension as a function of the widths, such as 2 * width + 1.
 
     The result is None if the widths do not determine the size.
 
     Args:
-        ids: The ID at each index of the dimension.
+        ids: The unit ID at each index of the dimension.
         groups: The width groups.
     """
     starts = np.cumsum([0, *(group.size for group in groups)])
@@ -284,27 +297,29 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            # The dimension does not contain all units of the group equally often.
+            # The number of indices of this dimension differs between units of the group.
             return None
         times.append((g, int(mine[0])))
     return SizeFormula(int((ids < 0).sum()), tuple(times))
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of a view's source that form dimension `out` of the view."""
+    """Return the dimensions of shape `before` that a view with shape `after` joins in its dimension `out`."""
     if math.prod(before) != math.prod(after):
-        # A view has the same number of elements as its source, so this is none.
+        # The number of elements changes, so this is no view.
         return set()
     elements = np.arange(after[out]) * math.prod(after[out + 1 :])
     return {d for d, index in enumerate(np.unravel_index(elements, tuple(before))) if index.any()}
 
 
 def _find_dimension(labels: Tensor, find_units: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the dimension along which units lie and the unit at each index, or None unless there is exactly one.
+    """Return the only dimension along which units lie, and the unit at each of its indices.
+
+    The result is None if units lie along no dimension or several dimensions.
 
     Args:
         labels: The labels of a tensor.
-        find_units: Returns the root or the ID of each label's unit.
+        find_units: Returns the root label or the unit ID of each label.
     """
     units = torch.from_numpy(find_units(compress_labels(labels)[0]))
     dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]
@@ -322,17 +337,17 @@ def _values_along(values: Tensor, dim: int) -> np.ndarray:
 def _describe_groups(
     module: nn.Module, entries: Units, dimensions: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
 ) -> list[Group]:
-    """Return the groups, each with the dimensions along which its units lie.
+    """Return the width groups with their names, dimensions and numbers of parameters.
 
     Args:
         module: The traced module.
-        entries: The root at each index, for each tensor and each of its dimensions with units.
-        dimensions: These tensors and dimensions, in the order of the parameters and buffers.
-        together: For each group, the roots of its units.
+        entries: The root label at each index, for each tensor and each of its dimensions with units.
+        dimensions: The tensors and dimensions of `entries`, in the order of the parameters and buffers.
+        together: The root labels of each group's units.
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     entries_of: list[list[Entry]] = [[] for _ in together]
-    # The share of each parameter's elements outside of the group.
+    # For each group, the fraction of each parameter that does not belong to the group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):
@@ -351,32 +366,32 @@ def _describe_groups(
     return groups
 
 
-def _left_whole(
+def _explain_uncut(
     module: nn.Module, recorder: Recorder, roots: Roots, units: Mapping[str, Mapping[int, np.ndarray]]
 ) -> dict[str, str]:
-    """Return the layers from which not all units can be cut, each with a reason.
+    """Return the reason for each layer that cannot be cut, or only in part.
 
     Args:
         module: The traced module.
         recorder: The recorder of the trace.
-        roots: The root of each label.
-        units: The ID at each index, for each tensor and each of its dimensions with units.
+        roots: The root labels of all labels.
+        units: The unit ID at each index, for each tensor and each of its dimensions with units.
     """
     uncut = {}
     for name, _ in module.named_parameters():
         dim = recorder.unit_dims.get(name)
         layer = _layer_name(name)
         if dim is not None:
-            labels = recorder.bound[name][dim]
+            labels = recorder.dim_labels[name][dim]
             fixed = units.get(name, {}).get(dim, np.full(len(labels), -1)) < 0
             if fixed.any():
                 fate = "stays whole" if fixed.all() else "is cut in part"
                 reason = recorder.ties.reason(labels[torch.from_numpy(fixed)], roots)
                 uncut[layer] = f"{layer} {fate}: {reason}."
-        elif name not in units and name in recorder.whole:
-            uncut[layer] = f"{layer} stays whole: {recorder.whole[name]}."
-        elif name not in units and name in recorder.raw and recorder.raw[name].numel() > 1:
-            uncut[layer] = f"{layer} stays whole: {recorder.ties.reason(recorder.raw[name], roots)}."
+        elif name not in units and name in recorder.uncut_reasons:
+            uncut[layer] = f"{layer} stays whole: {recorder.uncut_reasons[name]}."
+        elif name not in units and name in recorder.element_labels and recorder.element_labels[name].numel() > 1:
+            uncut[layer] = f"{layer} stays whole: {recorder.ties.reason(recorder.element_labels[name], roots)}."
     return uncut
 
 

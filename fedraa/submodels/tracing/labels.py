@@ -1,18 +1,25 @@
-"""Labels of units, and the ties between them.
+"""Labels of tensor elements, and the ties between labels.
 
 All modules of the tracer use these words:
 
-- Unit: the smallest thing that can be cut (removed), such as a neuron, a channel or an attention head. A cut is a
-  smaller module without some units.
-- Label: an integer that names the unit of an element of a tensor. During a trace, every activation has a tensor of
-  labels. The label 0 (`FIXED`) means that the element is never cut.
-- Tie: two labels with elements that must be cut together, such as output 3 of a layer and input 3 of the next layer.
-- Root: the smallest of all labels that ties connect. All labels of a unit have the same root. The root of a label that
-  is never cut is `FIXED`.
-- Pin: a record that some labels are never cut.
-- Position: an index along a dimension without units, such as a pixel or a token.
+- Unit: the smallest thing that can be cut (removed from a module), such as a neuron, a channel or an attention head.
+- Label: an integer for each element of a tensor. Elements with equal labels belong to the same unit.
+- `FIXED`: the label 0. Its elements are never cut.
+- Tie: two labels of the same unit. Their elements must be cut together.
+- Root label: the smallest of all labels that ties connect. It identifies the unit.
+- Pin: a record that some labels are never cut. Their root label is `FIXED`.
+- Element label: a label that only one element of a parameter has, until ties show the parameter's units.
 
-Labels that are equal at all positions are stored once and expanded. An image then needs one value per channel.
+Example: `nn.Linear(5, 3)` labels its three outputs, a ReLU keeps the labels, and the result is added to a bias `b`:
+
+    labels of the outputs   [1, 2, 3]
+    element labels of b     [7, 8, 9]
+    ties                    1-7, 2-8, 3-9
+    root labels of b        [1, 2, 3]
+
+A cut that removes output 2 therefore also removes the second element of b.
+
+Labels that are equal along a dimension are stored once and expanded. An image then needs one label per channel.
 """
 
 from __future__ import annotations
@@ -26,52 +33,57 @@ from torch import Tensor
 FIXED = 0
 """The label of elements that are never cut."""
 
-# Labels above this number belong to parameters that the code uses as plain tensors, outside of a layer.
-_RAW = 1 << 40
+# Element labels start here. They belong to parameters that the code uses as plain tensors, outside of a layer.
+_FIRST_ELEMENT_LABEL = 1 << 40
 
 
 class Ties:
-    """The labels that must be cut together, collected during a trace."""
+    """The ties (labels whose elements must be cut together) and the pins (labels that are never cut) of a trace."""
 
     def __init__(self) -> None:
-        self._fresh = 1
-        self._raw = _RAW
+        self._next_unit_label = 1
+        self._next_element_label = _FIRST_ELEMENT_LABEL
         self._pairs: list[np.ndarray] = []
         self._pins: list[tuple[np.ndarray, str | Callable[[], str]]] = []
         self._spans: list[tuple[np.ndarray, str]] = []
 
-    def fresh(self, size: int) -> Tensor:
-        """Return new labels [size] for one dimension, or the label 0 (never cut) for a size of 1."""
+    def label_units(self, size: int) -> Tensor:
+        """Return a new label for each unit along a dimension [size]. A single unit is never cut: its label is 0."""
         if size < 2:
             return torch.zeros(size, dtype=torch.int64)
-        self._fresh += size
-        return torch.arange(self._fresh - size, self._fresh)
+        self._next_unit_label += size
+        return torch.arange(self._next_unit_label - size, self._next_unit_label)
 
-    def raw(self, shape: Sequence[int]) -> Tensor:
-        """Return a new label for each element of a parameter.
+    def label_elements(self, shape: Sequence[int]) -> Tensor:
+        """Return a new label for each element of a parameter of this shape.
 
-        Later operations show along which dimension its units lie.
+        Later ties show along which dimension the parameter's units lie.
         """
         size = int(np.prod(shape))
         if size < 2:
             return torch.zeros(tuple(shape), dtype=torch.int64)
-        self._raw += size
-        return torch.arange(self._raw - size, self._raw).reshape(tuple(shape))
+        self._next_element_label += size
+        return torch.arange(self._next_element_label - size, self._next_element_label).reshape(tuple(shape))
 
     def owns_labels(self, labels: Tensor) -> bool:
         """Return True if this object created all labels."""
         small = compress_labels(labels)[0]
-        return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
+        return bool(
+            (
+                ((small >= FIXED) & (small < self._next_unit_label))
+                | ((small >= _FIRST_ELEMENT_LABEL) & (small < self._next_element_label))
+            ).all()
+        )
 
     def tie(self, left: Tensor, right: Tensor, reason: str = "it is combined with a tensor that is never cut") -> None:
-        """Record that corresponding elements of `left` and `right` (after broadcasting) must be cut together.
+        """Record that corresponding elements of two tensors must be cut together.
 
-        If one of them is never cut, neither is the other.
+        The labels are broadcast against each other. If one of two elements is never cut, neither is the other.
 
         Args:
-            left: Labels.
-            right: Labels.
-            reason: Explanation for labels that are never cut because of this tie.
+            left: Labels of the first tensor.
+            right: Labels of the second tensor.
+            reason: The explanation for users if this tie excludes elements from cuts.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = (x.reshape(-1).numpy() for x in compress_labels(left.expand(shape), right.expand(shape)))
@@ -87,7 +99,7 @@ class Ties:
 
         Args:
             labels: The labels.
-            reason: An explanation for the user, or a function that returns it if it is slow to compute.
+            reason: The explanation for users. A function that returns it is called only when a user needs it.
         """
         named = _distinct_labels(compress_labels(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
@@ -95,14 +107,15 @@ class Ties:
             self._pins.append((named, reason))
 
     def tie_along(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Record that all elements along `dims` must be cut together.
-
-        Return the labels with size 1 in `dims`.
+        """Record that all elements along some dimensions must be cut together.
 
         Args:
-            labels: The labels.
-            dims: Dimensions along which to tie.
-            reason: Explanation for labels that are never cut because of these ties.
+            labels: The labels of a tensor.
+            dims: The dimensions.
+            reason: The explanation for users if the ties exclude elements from cuts.
+
+        Returns:
+            The labels at index 0 of these dimensions, which keep size 1.
         """
         first = labels
         for dim in dims:
@@ -114,24 +127,25 @@ class Ties:
         return first
 
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the labels of the result of an elementwise function of two tensors.
+        """Return the labels of an elementwise result, such as `a + b`, from the labels of both tensors.
 
-        If one tensor is broadcast along a dimension, the other's units along it can still be cut separately.
+        Elements that the function combines must be cut together. If one tensor is broadcast along a dimension, units
+        along this dimension of the other tensor can still be cut separately.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
         along_a, along_b = ({d for d in range(len(shape)) if varies_along(x, d)} for x in (a, b))
         wide_a, wide_b = _broadcast_dims(left.shape, shape), _broadcast_dims(right.shape, shape)
         if along_a and along_b and not along_a & along_b:
-            # This is an outer product, of which only one side can be cut.
-            if self._rather_whole(b, a):
+            # This is an outer product. Only one of its factors can be cut.
+            if self._should_pin(b, a):
                 self.pin(b, "it scales positions, which are never cut")
                 b, along_b = torch.zeros_like(b), set()
             else:
                 self.pin(a, "it scales positions, which are never cut")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # Without the pin, ties with the only label of `b` would connect all units of `a`.
+            # `b` has the same label everywhere. A tie with it would connect all units of `a`.
             self.pin(b, self._span_reason(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -144,25 +158,26 @@ class Ties:
             b = self.tie_along(b, sorted(apart_b), "it is combined with a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
-            # The labels are equivalent now, so the ones with fewer dimensions are kept.
+            # Both labels are tied now. The result keeps those that vary along fewer dimensions.
             if along_b < along_a and b.all():
                 a, b = b, a
         small_a, small_b = _shrink_labels(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
-    def _rather_whole(self, labels: Tensor, other: Tensor) -> bool:
-        """Return True if the units of `labels`, rather than those of `other`, should be excluded from cuts.
+    def _should_pin(self, labels: Tensor, other: Tensor) -> bool:
+        """Return True to exclude the units of `labels` from cuts, False to exclude those of `other`.
 
-        Raw labels and labels that are never cut are excluded first, otherwise the tensor with fewer distinct labels.
+        Element labels and labels that are never cut are excluded first. Otherwise, the tensor with fewer distinct
+        labels is excluded.
         """
-        if is_raw(labels) or self._is_fixed(labels):
+        if are_element_labels(labels) or self._is_fixed(labels):
             return True
-        if is_raw(other) or self._is_fixed(other):
+        if are_element_labels(other) or self._is_fixed(other):
             return False
         return _count_labels(labels) <= _count_labels(other)
 
     def _span_reason(self, labels: Tensor) -> Callable[[], str]:
-        """Return a function that explains why these units must be cut together."""
+        """Return a function that returns the reason why these labels were tied."""
         mine = compress_labels(labels)[0].reshape(-1).numpy()
         spans = len(self._spans)
 
@@ -173,13 +188,18 @@ class Ties:
         return find_reason
 
     def _is_fixed(self, labels: Tensor) -> bool:
-        """Return True if the ties and pins so far exclude all these labels from cuts."""
+        """Return True if the ties and pins so far exclude all of these labels from cuts."""
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are never cut.
 
-        It is that of the first `pin` that affects them, otherwise of the first `tie_along`.
+        The reason was passed to the first `pin` that affects them. Without a pin, it was passed to the first
+        `tie_along`.
+
+        Args:
+            labels: The labels.
+            roots: The root labels of all labels.
         """
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
@@ -190,16 +210,31 @@ class Ties:
         return "it is a single unit"
 
     def resolve(self) -> Roots:
-        """Return the roots of all labels after the ties and pins so far."""
-        return Roots(self._fresh, self._raw - _RAW, self._pairs, [pinned for pinned, _ in self._pins])
+        """Return the map from labels to root labels, after all ties and pins so far."""
+        return Roots(
+            self._next_unit_label,
+            self._next_element_label - _FIRST_ELEMENT_LABEL,
+            self._pairs,
+            [pinned for pinned, _ in self._pins],
+        )
 
 
 class Roots:
-    """The root of every label: the smallest label that ties connect with it."""
+    """The map from each label to its root label: the smallest of all labels of the same unit."""
 
-    def __init__(self, fresh: int, raw: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]) -> None:
-        self._fresh = fresh
-        root = np.arange(fresh + raw)
+    def __init__(
+        self, unit_labels: int, element_labels: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]
+    ) -> None:
+        """Compute the root labels.
+
+        Args:
+            unit_labels: Number of unit labels, with FIXED.
+            element_labels: Number of element labels.
+            pairs: The tied labels, each [2, ties].
+            pins: The labels that are never cut.
+        """
+        self._unit_labels = unit_labels
+        root = np.arange(unit_labels + element_labels)
         left, right = (self._find_nodes(x) for x in np.concatenate([np.zeros((2, 0), np.int64), *pairs], axis=1))
         while True:
             low, high = np.minimum(root[left], root[right]), np.maximum(root[left], root[right])
@@ -215,27 +250,27 @@ class Roots:
         self._root: np.ndarray = np.where(pinned[root], FIXED, root)
 
     def _find_nodes(self, labels: np.ndarray) -> np.ndarray:
-        return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
+        return np.where(labels >= _FIRST_ELEMENT_LABEL, labels - _FIRST_ELEMENT_LABEL + self._unit_labels, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the smallest label that ties connect with each label. Pins have no effect."""
+        """Return the smallest label of the same unit for each label, even for units that are never cut."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
-        """Return the root of each label, or FIXED if the label is never cut."""
+        """Return the root label of each label: the smallest label of its unit, or FIXED (0) if it is never cut."""
         return np.asarray(self._root[self._find_nodes(labels.numpy())])
 
 
 def compress_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the labels with size 1 in each dimension along which all tensors are expanded.
+    """Return the labels with at least one dimension, and without the copies that `expand` made.
 
-    The tensors must have the same shape.
+    All tensors must have the same shape. A dimension that is expanded in all of them gets size 1.
     """
     return tuple(x.reshape(x.shape or (1,)) for x in _shrink_labels(*labels))
 
 
 def varies_along(labels: Tensor, dim: int) -> bool:
-    """Return True if labels differ along a dimension."""
+    """Return True if the labels differ along a dimension."""
     if labels.size(dim) < 2 or labels.stride(dim) == 0:
         return False
     small = _shrink_labels(labels)[0]
@@ -243,7 +278,7 @@ def varies_along(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the labels with size 1 in each dimension along which all tensors are expanded."""
+    """Return the labels without the copies that `expand` made in all of them."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
@@ -255,7 +290,7 @@ def _count_labels(labels: Tensor) -> int:
 
 
 def _distinct_labels(labels: np.ndarray) -> np.ndarray:
-    """Return the distinct labels, ascending. It is many times faster than `np.unique` for nearly sorted labels."""
+    """Return the distinct labels, ascending. For nearly sorted labels, `np.unique` is many times slower."""
     ordered = np.sort(labels, kind="stable")
     return np.asarray(ordered[np.concatenate([np.ones(min(1, len(ordered)), dtype=bool), ordered[1:] != ordered[:-1]])])
 
@@ -267,12 +302,12 @@ def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
-    """Return the dimensions of the shape `out` along which a tensor of this shape is broadcast."""
+    """Return the dimensions of the shape `out` along which a tensor of shape `shape` is broadcast."""
     missing = len(out) - len(shape)
     return {d for d in range(len(out)) if d < missing or shape[d - missing] == 1}
 
 
-def is_raw(labels: Tensor) -> bool:
-    """Return True if all labels come from `Ties.raw`, so that the dimension of their units is unknown."""
+def are_element_labels(labels: Tensor) -> bool:
+    """Return True if all labels come from `Ties.label_elements` or are 0. Their units are not known yet."""
     small = _shrink_labels(labels)[0]
-    return bool(((small == FIXED) | (small >= _RAW)).all())
+    return bool(((small == FIXED) | (small >= _FIRST_ELEMENT_LABEL)).all())

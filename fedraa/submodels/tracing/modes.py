@@ -19,10 +19,10 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 
 
 class FunctionNames(TorchFunctionMode):
-    """The names of the functions that make or change tensors in a module.
+    """A mode that records the names of the functions that create or change tensors.
 
-    Functions that only return a size are not recorded, because PyTorch itself calls them. Attention counts as one
-    function, because its inner functions differ after a cut.
+    Functions that only return a size are not recorded, because PyTorch itself calls them. An attention layer counts as
+    one function. The functions inside it differ between widths.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -59,7 +59,7 @@ class FunctionNames(TorchFunctionMode):
 
 
 class WithoutDropout(TorchFunctionMode):
-    """A mode without dropout, because its random numbers depend on the width of a tensor."""
+    """A mode that turns dropout off. The random numbers of dropout depend on the width of a tensor."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -70,7 +70,7 @@ class WithoutDropout(TorchFunctionMode):
             return (*args, kwargs.get("input"))[0]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
         if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
-            # With a packed sequence, a recurrent layer has one more argument.
+            # A packed sequence adds an argument to a recurrent layer.
             place = 5 + (not isinstance(args[3], bool))
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
@@ -80,7 +80,10 @@ class WithoutDropout(TorchFunctionMode):
 
 
 class SilentUnits(TorchFunctionMode):
-    """A mode in which units with zero parameters output 0, without noise or NaN."""
+    """A mode in which units with zero parameters output 0.
+
+    Random noise becomes the constant 0.5. A weight norm of zeros becomes 0 instead of NaN.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -96,7 +99,7 @@ class SilentUnits(TorchFunctionMode):
 
 
 class DoublePrecision(TorchFunctionMode):
-    """A mode that replaces lower precisions by float64, so that rounding cannot hide differences."""
+    """A mode that replaces lower precisions by float64. Rounding then hides no difference."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

@@ -1,4 +1,4 @@
-"""A torch mode in which every expert of a mixture of experts runs, even without rows."""
+"""A torch mode in which every expert of a mixture of experts gets at least one row and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class NonemptyMode(TorchFunctionMode):
-    """A mode in which a search or a mask that would select nothing selects the first position."""
+    """A mode in which a search or a mask selects the first position instead of nothing.
+
+    Attributes:
+        fills: True to select the first position. With False, the mode changes nothing.
+        filled: True after the first such selection.
+    """
 
     def __init__(self, fills: bool = True) -> None:
         super().__init__()
@@ -37,7 +42,7 @@ class NonemptyMode(TorchFunctionMode):
         return self._fill_places(out)
 
     def _fill_mask(self, index: Any) -> Any:
-        """Return the index with the first position selected in each empty mask."""
+        """Return the index after the first position of each empty mask was selected."""
         if type(index) is tuple:
             return tuple(map(self._fill_mask, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:

@@ -14,12 +14,12 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the unit labels of `left @ right` for two activations.
+    """Return the unit labels of the matrix product of two activations.
 
     Args:
         r: The recorder.
-        left: Labels `[..., i, c]`.
-        right: Labels `[..., c, k]`.
+        left: Labels of the left activation, `[..., i, c]`.
+        right: Labels of the right activation, `[..., c, k]`.
     """
     reason = "a matrix product sums over all units"
     left = r.ties.tie_along(left, [left.dim() - 1], reason)
@@ -27,7 +27,7 @@ def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a matrix product with its unit."""
+    """Label a matrix product of activations or of an activation and a weight."""
     left, right = args
     if name == "rmatmul":
         left, right = right, left
@@ -42,19 +42,19 @@ def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
     """Return the unit labels of `left @ vector`.
 
-    If the vector is a parameter and units lie along the last dimension of `left`, the product sums over these units.
-    The result then has no units.
+    The vector may be a parameter, and units may lie along the last dimension of `left`. The product then sums over
+    these units, and its result has none.
     """
     along = left.dim() - 1
     if r.name(vector) and _varies_only(r.labels(left), along):
         inner = r.ties.tie_along(r.labels(left), range(along), "a matrix product reads the units at every position")
-        r.bind(vector, 0, inner.reshape(-1))
+        r.bind_units(vector, 0, inner.reshape(-1))
         return torch.zeros((1,) * along, dtype=torch.int64)
     return multiply_labels(r, r.labels(left), r.labels(vector).unsqueeze(-1)).squeeze(-1)
 
 
 def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the unit labels of `left @ right`. One factor may be a layer's or several experts' weights."""
+    """Return the unit labels of `left @ right`. One factor may be the weight of a layer or of several experts."""
     if r.name(right) and (right.dim() == 2 or _varies_only(r.labels(left), left.dim() - 1)):
         return _apply_layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
     if r.name(left) and not r.name(right) and _varies_only(r.labels(right), right.dim() - 2):
@@ -68,14 +68,14 @@ def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: i
     Args:
         r: The recorder.
         weight: The matrix.
-        dim: The dimension of the matrix that is summed with the input.
+        dim: The dimension of the matrix over which the product sums.
         labels: Labels of the input.
-        along: Dimension of the input along which its labels vary.
+        along: The dimension of the input over which the product sums.
     """
     positions = [d for d in range(labels.dim()) if d != along]
     inner = r.ties.tie_along(labels, positions, "a matrix product reads the units at every position").reshape(-1)
-    r.bind(weight, dim, inner)
-    return r.make(weight, 2 * weight.dim() - 3 - dim)
+    r.bind_units(weight, dim, inner)
+    return r.make_units(weight, 2 * weight.dim() - 3 - dim)
 
 
 def _varies_only(labels: Tensor, dim: int) -> bool:
@@ -83,7 +83,7 @@ def _varies_only(labels: Tensor, dim: int) -> bool:
 
 
 def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of rows [s, in] times their experts' matrices [experts, in, out] with its unit."""
+    """Label the product of rows [s, in] and the matrices of their experts [experts, in, out]."""
     x = args[0]
     weight = args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
@@ -93,22 +93,23 @@ def label_grouped_product(r: Recorder, name: str, out: Any, args: tuple[Any, ...
 
 
 def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a matrix product plus a bias or an activation with its unit."""
+    """Label the sum of a matrix product and a bias or an activation."""
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
     added, left, right = arguments_of(args, kwargs, "input", *matrices)
     units = _multiply_factors(r, left, right)
     if r.name(added) and added.dim() == 1 and units.dim() == 1:
-        r.bind(added, 0, units)
+        r.bind_units(added, 0, units)
     else:
         units = r.ties.merge_labels(r.labels(added), units)
     r.put(out, units.expand(out.shape))
 
 
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of an einsum's result with its unit.
+    """Label the result of an einsum.
 
-    Elements of activations along a summed letter can only be cut together. A parameter counts as a layer's weight: its
-    new units lie along one letter of the result, and one summed letter connects it with the units of an activation.
+    Elements of an activation along a summed letter must be cut together. A single parameter counts as the weight of a
+    layer. The outputs of the layer are new units along one letter of the result. The inputs of the layer are the units
+    of an activation along one summed letter.
     """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
@@ -137,7 +138,7 @@ def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -> Tensor | None:
-    """Return the unit labels of the product of activations and a weight, or None if the weight has no units.
+    """Return the unit labels of an einsum of activations and a weight, or None if the weight has no new units.
 
     Args:
         r: The recorder.
@@ -155,7 +156,7 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
     varied = {c for d, c in enumerate(letters) if varies_along(labels, d)}
     if shared & set(outs) & varied:
         return None
-    made_along = new[r.choice(weight, len(new))]
+    made_along = new[r.choose_dim(weight, len(new))]
     return _einsum_layer(r, own, weight, letters, labels, made_along, outs)
 
 
@@ -174,7 +175,7 @@ def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: s
 
 
 def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result of an einsum, including omitted ones.
+    """Return the letters of each operand and of the result of an einsum, with letters for `...` and after `->`.
 
     Args:
         equation: The equation of `einsum`.
@@ -197,9 +198,10 @@ def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str
 def _einsum_layer(
     r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
 ) -> Tensor:
-    """Return the unit labels of an activation times a weight in an einsum.
+    """Return the unit labels of an einsum of an activation and a weight.
 
-    The first summed letter along which the activation has units connects these units with the weight.
+    The units of the activation along one summed letter are the inputs of the weight. It is the first summed letter with
+    units.
 
     Args:
         r: The recorder.
@@ -207,7 +209,7 @@ def _einsum_layer(
         weight: The weight.
         letters: Letters of the activation.
         labels: Labels of the activation.
-        new: Letter along which the weight's own units lie.
+        new: The letter of the weight along which the output units lie.
         outs: Letters of the result.
     """
     summed = [c for c in weights if c in letters and c not in outs]
@@ -216,17 +218,17 @@ def _einsum_layer(
     positions = [d for d, c in enumerate(letters) if c != cut]
     inner = r.ties.tie_along(labels, positions, "`einsum` reads the units at every position").reshape(-1)
     if cut is not None:
-        r.bind(weight, weights.index(cut), inner)
-    return r.make(weight, weights.index(new)).view([-1 if c == new else 1 for c in outs])
+        r.bind_units(weight, weights.index(cut), inner)
+    return r.make_units(weight, weights.index(new)).view([-1 if c == new else 1 for c in outs])
 
 
 def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
-    """Return the labels with their dimensions in the order of the letters `outs`.
+    """Return the labels with dimensions in the order of the letters `outs`.
 
     Args:
         labels: The labels.
         letters: The letters of the dimensions of `labels`.
-        outs: The letters of the result's dimensions. One that `labels` lacks gets size 1.
+        outs: The letters of the result. A letter that is not in `letters` gets a dimension of size 1.
     """
     kept = [c for c in outs if c in letters]
     gone = [d for d, c in enumerate(letters) if c not in outs]
@@ -240,7 +242,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a tensor with slices added or written at some indices with its unit."""
+    """Label a tensor after slices of another tensor were added or written at some indices of `dim`."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     if isinstance(source, Tensor):
@@ -254,7 +256,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a gather's result with its unit. Its dimension can only be cut as a whole."""
+    """Label the result of a gather. Elements along its dimension must be cut together."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     unlike = _unlike_dims(labels, out)
@@ -273,13 +275,13 @@ def _varies_in_any(labels: Tensor, dims: Sequence[int]) -> bool:
 
 
 def _thin_labels(labels: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the labels with size 1 along `dims`, along which they must be constant."""
+    """Return the labels at index 0 of `dims`, which keep size 1. The labels must not vary along these dimensions."""
     for d in dims:
         labels = labels.narrow(d, 0, 1)
     return labels
 
 
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
-    """Return the arguments with these names, passed by position or by keyword; None for absent ones."""
+    """Return the arguments with these names, passed by position or by keyword. An absent argument is None."""
     values = (*args, *[None] * len(names))[: len(names)]
     return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

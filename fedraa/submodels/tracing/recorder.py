@@ -1,4 +1,4 @@
-"""The recorder, which runs a module and computes the labels of all activations."""
+"""The recorder: it runs a module and computes the labels of all activations. labels.py explains labels."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
-# The units in a larger tensor of zeros are not followed.
+# A larger tensor of zeros gets no labels.
 _MAX_FOLLOWED_ZEROS = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class RecordedCall(NamedTuple):
-    """A call with numbers that may be widths, such as `x[:, :64]`, and the labels of its input and results."""
+    """A call that passes a size, such as 64 in `x[:, :64]`, with the labels of its first argument and its results."""
 
     module: str
     place: Place
@@ -43,18 +43,18 @@ class RecordedCall(NamedTuple):
 
 
 class DataDependentError(Exception):
-    """The forward pass depends on the data, so another batch may run other code."""
+    """The data decide which code the forward pass runs, so another batch may run other code."""
 
 
 class Recorder(TorchFunctionMode):
-    """A torch mode in which each function also computes labels (see labels.py) for its result.
+    """A torch mode in which each function also computes the unit labels of its result.
 
-    A function without a rule excludes all units that it reads from cuts. A buffer may be cut only if it has the same
-    values for all units, because a worker knows the number of kept units, but not their indices.
+    A function without a rule excludes all units that it reads from cuts. A buffer can be cut only if its values are
+    equal for all units. A worker knows only how many units its submodel keeps, not which ones.
 
     Attributes:
-        bound: The labels along each dimension that a layer reads, by names of parameters and buffers.
-        raw: The labels of parameters and buffers that the code uses as plain tensors.
+        dim_labels: The labels along each dimension that a layer reads, by names of parameters and buffers.
+        element_labels: The labels of each parameter and buffer that the code uses as a plain tensor.
     """
 
     def __init__(
@@ -73,42 +73,42 @@ class Recorder(TorchFunctionMode):
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
             fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
-            choices: For parameters with several possible dimensions of units, the one to use (default: 0).
+            choices: For parameters whose units may lie along several dimensions, the one to use (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)
         self.choices = dict(choices)
-        # Parameters with several possible dimensions of new units.
+        # Parameters whose units may lie along several dimensions.
         self.ambiguous: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
         self.ties = Ties()
-        self.bound: dict[str, dict[int, Tensor]] = {}
-        self.raw: dict[str, Tensor] = {}
-        # The dimension of each parameter along which its layer's new units lie.
+        self.dim_labels: dict[str, dict[int, Tensor]] = {}
+        self.element_labels: dict[str, Tensor] = {}
+        # The dimension of each weight along which its layer's output units lie.
         self.unit_dims: dict[str, int] = {}
-        # The reason why each of these parameters stays whole.
-        self.whole: dict[str, str] = {}
-        # The weights of grouped convolutions. Their groups are cut with the output channels.
+        # Reasons why parameters are never cut, by their names.
+        self.uncut_reasons: dict[str, str] = {}
+        # The weights of grouped convolutions. A cut removes whole groups of channels.
         self.grouped: set[str] = set()
-        # Labels after a view that may have split a cut dimension.
-        self.splits: list[Tensor] = []
-        self.sites: list[RecordedCall] = []
-        # The last function that decided a branch by a result that depends on the data.
+        # Labels of views along two dimensions. A view may split one dimension with units.
+        self.split_views: list[Tensor] = []
+        self.sized_calls: list[RecordedCall] = []
+        # The last function with a data-dependent result that decided a branch.
         self.branch_function = ""
         # The last function that searched the data, such as `nonzero`.
         self.search_function = ""
         # True if branches on data take the opposite direction.
         self.inverts_branches = False
-        # The functions that ran, with their arguments.
+        # The functions that ran, each with the origin of its arguments.
         self.path: list[object] = []
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
-        # Running statistics, which training estimates again.
+        # Names of running statistics. Training estimates them again.
         self.estimated: set[str] = set()
-        # Parameters that the code reads without registration in the module.
+        # Parameters that the code reads, but that are not registered in the module.
         self.unregistered: dict[int, nn.Parameter] = {}
-        # The original of each transposed parameter, and the order of its dimensions.
-        self._turned = WeakTensorKeyDictionary()
+        # For each transposed, converted or sliced parameter: its name, its dimensions and the original.
+        self._derived = WeakTensorKeyDictionary()
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
@@ -151,12 +151,12 @@ class Recorder(TorchFunctionMode):
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
                 # The rule does not support these arguments.
                 self.give_up(name, changed, args, kwargs)
-            if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._turned):
-                self._record_site(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
+            if name in RESIZED - ZERO_MAKERS and not (isinstance(out, Tensor) and out in self._derived):
+                self._record_sized_call(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in ZERO_MAKERS and out.is_floating_point() and out.dim() > 1 and out.numel() <= _MAX_FOLLOWED_ZEROS:
             # Zeros may be the initial state of a recurrent layer.
-            self.put(out, self.ties.raw(out.shape))
-            self._record_site(sys._getframe(1), name, self.labels(out), out, args, kwargs)
+            self.put(out, self.ties.label_elements(out.shape))
+            self._record_sized_call(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
             self.path.append((name, *self.steps((args, kwargs))))
             self._steps.update((x, len(self.path)) for x in iterate_tensors(changed))
@@ -168,53 +168,53 @@ class Recorder(TorchFunctionMode):
 
     def find_unused(self) -> list[str]:
         """Return the names of the trainable parameters that no function has read."""
-        known = self.bound.keys() | self.raw.keys() | self.whole.keys() | self._frozen
+        known = self.dim_labels.keys() | self.element_labels.keys() | self.uncut_reasons.keys() | self._frozen
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return the step of the run that created each tensor in `values`, or the name of a parameter."""
+        """Return the origin of each tensor in `values`: a parameter's name, or a call's number and the shape."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
-        """Return the name of a parameter or buffer, also if it is transposed; None for other values."""
-        if isinstance(tensor, Tensor) and tensor in self._turned:
-            return str(self._turned[tensor][0])
+        """Return the name of a parameter or buffer, even if it was transposed. Other values give None."""
+        if isinstance(tensor, Tensor) and tensor in self._derived:
+            return str(self._derived[tensor][0])
         return self._names.get(id(tensor))
 
-    def record_turned(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
+    def record_derived(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
         """Record that the code transposed, converted or sliced a parameter.
 
         Args:
             tensor: The parameter.
             result: The transposed, converted or sliced tensor.
-            dims: For each dimension of the result, the dimension of `tensor`; None if it is new. A sliced one is
-                missing.
+            dims: For each dimension of the result, the dimension of `tensor` from which it comes. None marks a new
+                dimension.
         """
         before: Sequence[int | None] = range(tensor.dim())
         original = tensor
-        if tensor in self._turned:
-            _, before, original = self._turned[tensor]
-        self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
+        if tensor in self._derived:
+            _, before, original = self._derived[tensor]
+        self._derived[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
-        """Return the unit labels of a tensor, in its shape."""
+        """Return the unit label of each element of a tensor. The result has the shape of the tensor."""
         if tensor in self._hidden:
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
             return torch.as_tensor(self._labels[tensor])
-        if tensor in self._turned:
-            return self._turned_labels(tensor)
+        if tensor in self._derived:
+            return self._derived_labels(tensor)
         name = self.name(tensor)
         if name is None or name in self._frozen:
             return torch.zeros((), dtype=torch.int64).expand(tensor.shape)
-        if name not in self.raw:
+        if name not in self.element_labels:
             alike = self._alike.get(name, (True,) * tensor.dim())
             shape = [size if same else 1 for size, same in zip(tensor.shape, alike, strict=True)]
-            self.raw[name] = self.ties.raw(shape).expand(tensor.shape)
-        return self.raw[name]
+            self.element_labels[name] = self.ties.label_elements(shape).expand(tensor.shape)
+        return self.element_labels[name]
 
-    def _turned_labels(self, tensor: Tensor) -> Tensor:
-        _, dims, original = self._turned[tensor]
+    def _derived_labels(self, tensor: Tensor) -> Tensor:
+        _, dims, original = self._derived[tensor]
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
         labels = self.ties.tie_along(labels, gone, "the code picks some units by their index")
@@ -227,7 +227,7 @@ class Recorder(TorchFunctionMode):
         return labels.expand(tensor.shape)
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
-        """Set the unit labels of a result: int64, in its shape."""
+        """Set the unit label of each element of a result. The labels are int64 and have its shape."""
         if labels.shape != tensor.shape:
             raise InputError("labels", got=labels, expected=f"the shape of the result, {list(tensor.shape)}")
         if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
@@ -238,62 +238,62 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only if these units are not cut.
+        """Record a result that would be wrong after a cut of these units.
 
-        A function that reads the result excludes the units from cuts.
+        The first function that reads the result excludes the units from cuts.
 
         Args:
             tensor: The result.
             labels: Labels of the units.
-            reason: Explanation for units that are never cut because of this result.
+            reason: The explanation for users if a function reads the result.
         """
         self.track_uncut(tensor)
         self._hidden[tensor] = (labels, reason)
 
     def track_input(self, tensor: Tensor) -> None:
-        """Record an input of the model. It is never cut, and branches must not depend on its values."""
+        """Record an input of the model. An input is never cut. Branches must not depend on its values."""
         self.track_uncut(tensor)
         self._data[tensor] = True
 
     def track_uncut(self, tensor: Tensor) -> None:
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
-    def make(self, weight: Tensor, dim: int) -> Tensor:
-        """Return new labels [size] for a layer's units, which lie along dimension `dim` of its weight."""
+    def make_units(self, weight: Tensor, dim: int) -> Tensor:
+        """Return a new label for each of a layer's units, which lie along dimension `dim` of its weight."""
         name = self.name(weight)
         # A weight without a name is computed from other tensors.
         if name is None:
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
         elif name in self._frozen:
-            self.whole.setdefault(name, "it runs through a frozen parameter")
+            self.uncut_reasons.setdefault(name, "it runs through a frozen parameter")
         if name is None or name in self._frozen:
             return torch.zeros(weight.size(dim), dtype=torch.int64)
-        dims = self.bound.setdefault(name, {})
-        if weight in self._turned:
-            _, places, original = self._turned[weight]
+        dims = self.dim_labels.setdefault(name, {})
+        if weight in self._derived:
+            _, places, original = self._derived[weight]
             if places[dim] is None:
                 return torch.zeros(weight.size(dim), dtype=torch.int64)
             dim, weight = places[dim], original
         if dim not in dims:
             self.unit_dims[name] = dim
-            self.bind(weight, dim, self.ties.fresh(weight.size(dim)))
+            self.bind_units(weight, dim, self.ties.label_units(weight.size(dim)))
         return dims[dim]
 
-    def choice(self, weight: Tensor, count: int) -> int:
-        """Return which of `count` possible dimensions of a parameter has new units, from 0."""
+    def choose_dim(self, weight: Tensor, count: int) -> int:
+        """Return along which of `count` possible dimensions a parameter's units lie, counted from 0."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
             self.ambiguous.add(name)
         return chosen
 
-    def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
-        """Record the unit of each index along a dimension of a parameter or buffer.
+    def bind_units(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
+        """Record which unit each index along a dimension of a parameter or buffer belongs to.
 
         Args:
-            tensor: The parameter or buffer, or None.
-            dim: Its dimension.
-            labels: Labels [size] of the units.
+            tensor: The parameter or buffer. None has no effect.
+            dim: The dimension.
+            labels: The label at each index, [size].
         """
         if tensor is None:
             return
@@ -309,9 +309,9 @@ class Recorder(TorchFunctionMode):
         if len(labels) != tensor.size(dim):
             self.ties.pin(labels, "it is combined with a dimension of another size")
             return
-        dims = self.bound.setdefault(name, {})
-        if tensor in self._turned:
-            dim = self._turned[tensor][1][dim]
+        dims = self.dim_labels.setdefault(name, {})
+        if tensor in self._derived:
+            dim = self._derived[tensor][1][dim]
             if dim is None:
                 self.ties.pin(labels, "it is combined with a dimension that no parameter has")
                 return
@@ -323,13 +323,13 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Exclude from cuts all units that a function reads, because it has no rule.
+        """Exclude all units that a function reads from cuts, because the function has no rule.
 
         Args:
             name: Name of the function.
-            out: Its result.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
+            out: Result of the function.
+            args: Positional arguments of the function.
+            kwargs: Keyword arguments of the function.
         """
         reason = f"`{name}` has no tracing rule"
         for x in iterate_tensors((args, kwargs)):
@@ -337,29 +337,29 @@ class Recorder(TorchFunctionMode):
             if owner is None or x in self._labels:
                 self.ties.pin(self.labels(x), reason)
             if owner is not None:
-                self.whole.setdefault(owner, reason)
+                self.uncut_reasons.setdefault(owner, reason)
         for x in iterate_tensors(out):
             self.track_uncut(x)
 
     def pin_unequal_buffers(self) -> None:
-        """Exclude units from cuts if a buffer has different values for them. Running statistics may differ."""
-        for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
-            for dim, labels in self.bound[name].items():
+        """Exclude units from cuts if a buffer that is no running statistic has different values for them."""
+        for name in sorted(self._alike.keys() & self.dim_labels.keys() - self.estimated):
+            for dim, labels in self.dim_labels[name].items():
                 if not self._alike[name][dim]:
                     self.ties.pin(labels, f"its units differ in the buffer {name}, which training does not send")
 
-    def _record_site(
+    def _record_sized_call(
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Record a call with arguments that may contain widths.
+        """Record a call whose arguments may contain a size that a cut changes.
 
         Args:
             frame: The frame that calls the torch function.
             name: Name of the function.
-            before: Labels of its first argument.
-            out: Its result.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
+            before: Labels of the first argument.
+            out: Result of the function.
+            args: Positional arguments of the function.
+            kwargs: Keyword arguments of the function.
         """
         caller = find_place(frame)
         if caller is None or caller[0] not in self._modules:
@@ -367,12 +367,14 @@ class Recorder(TorchFunctionMode):
         if name == GROUPED or any(varies_along(before, dim) for dim in range(before.dim())):
             after = tuple(self.labels(x) for x in iterate_tensors(out))
             light = tuple(before if isinstance(x, Tensor) else x for x in args)
-            self.sites.append(RecordedCall(self._modules[caller[0]], caller[1], name, light, kwargs, before, after))
+            self.sized_calls.append(
+                RecordedCall(self._modules[caller[0]], caller[1], name, light, kwargs, before, after)
+            )
 
-    def split(self, labels: Tensor) -> None:
-        """Record the labels of a view that vary along two dimensions. Only one of them can be cut."""
+    def record_view(self, labels: Tensor) -> None:
+        """Record the labels of a view if they vary along two dimensions. Only one of these can be cut."""
         if sum(varies_along(labels, d) for d in range(labels.dim())) > 1:
-            self.splits.append(labels)
+            self.split_views.append(labels)
 
 
 def iterate_tensors(value: object) -> Iterator[Tensor]:
@@ -393,5 +395,5 @@ def iterate_tensors(value: object) -> Iterator[Tensor]:
 
 
 def _compare_slices(buffer: Tensor) -> tuple[bool, ...]:
-    """Return, for each dimension, True if all slices of the buffer along it are equal."""
+    """Return one bool per dimension of a buffer: True if all slices along the dimension are equal."""
     return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))

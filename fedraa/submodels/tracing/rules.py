@@ -1,7 +1,7 @@
-"""The table of the tracer's rules. A rule computes unit labels for a torch function's result.
+"""The table of the tracer's rules. A rule sets the unit labels of the result of a torch function.
 
-Its arguments are the recorder, and the function's name, result and arguments. The name is the same for `torch.add`,
-`Tensor.add`, `Tensor.add_` and `+`.
+A rule takes the recorder, and the name, the result and the arguments of the function. The name `add` stands for
+`torch.add`, `Tensor.add`, `Tensor.add_` and `+`.
 """
 
 import hashlib
@@ -94,21 +94,22 @@ _own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyTy
 def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
     """Trace models inside the block with custom rules, by names of torch functions.
 
-    A rule `rule(recorder, name, out, args, kwargs)` sets the unit labels of a function's result and replaces a built-in
-    one. It uses these methods:
+    A rule `rule(recorder, name, out, args, kwargs)` sets the unit labels of a function's result: an integer for each
+    element. Elements with equal labels belong to the same unit, such as a neuron. A custom rule replaces the built-in
+    rule of its function. A rule can call these methods:
 
-    - `recorder.labels(x)`: return the labels of an argument, in its shape.
-    - `recorder.put(out, labels)`: set the labels of the result.
-    - `recorder.ties.tie`: record units that must be cut together.
-    - `recorder.ties.pin`: record units that are never cut.
+    - `recorder.labels(x)` returns the label of each element of an argument.
+    - `recorder.put(out, labels)` sets the label of each element of the result.
+    - `recorder.ties.tie(left, right)` records that corresponding elements must be cut together.
+    - `recorder.ties.pin(labels, reason)` records that units are never cut.
 
-    Tracing compares every cut with the whole model, so it detects a wrong rule.
+    A wrong rule is detected, because tracing compares submodels with the full model.
 
     Raises:
-        InputError: A name is wrong, a rule does not take five arguments, fails, or puts no labels on its result.
+        InputError: A name is wrong. A rule does not take five arguments, fails, or sets no labels.
     """
     if not isinstance(rules, Mapping):
-        raise InputError("tracing_rules", got=rules, expected="a dict of rules by names of functions")
+        raise InputError("tracing_rules", got=rules, expected="a dict from function names to rules")
     for name, rule in rules.items():
         if not isinstance(name, str) or not name.isidentifier() or name.endswith("_"):
             expected = "the plain name of a torch function, such as 'sinc'"
@@ -141,7 +142,7 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
     """Apply a custom rule and check its result.
 
     Raises:
-        WrongRuleError: The rule fails or puts no labels on the result.
+        WrongRuleError: The rule fails, or sets no labels or wrong labels.
     """
     try:
         rule(r, name, out, args, kwargs)
@@ -149,14 +150,17 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
     except Exception as error:
         raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
     if not all(map(r.has_labels, iterate_tensors(out))):
-        raise WrongRuleError(f"the rule of {name!r} puts no labels on its result; call recorder.put(out, labels)")
+        raise WrongRuleError(f"the rule of {name!r} sets no labels for its result; call recorder.put(out, labels)")
     if not all(r.ties.owns_labels(r.labels(x)) for x in iterate_tensors(out)):
-        problem = f"the rule of {name!r} passes numbers to recorder.put that are no labels"
+        problem = f"the rule of {name!r} passes unknown labels to recorder.put"
         raise WrongRuleError(f"{problem}; pass labels that recorder.labels(x) returned")
 
 
 def described_rules() -> dict[str, str] | None:
-    """Return the path and a code digest of each custom rule, or None if a rule has other state."""
+    """Return the import path and a digest of the code of each custom rule.
+
+    The result is None if a rule has state that these do not describe, such as a closure.
+    """
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
         return None
@@ -164,7 +168,7 @@ def described_rules() -> dict[str, str] | None:
 
 
 def _digest_code(rule: Rule) -> str:
-    """Return a digest of the file that defines a rule, because the rule may call other functions in it."""
+    """Return a digest of the file that defines a rule. The rule may call other functions of this file."""
     try:
         source = inspect.getsource(inspect.getmodule(rule) or rule)
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""The tracer's rules for functions that move, join, reduce or transform single elements."""
+"""The tracer's rules for functions that move, join, reduce or transform elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedraa.submodels.tracing.labels import is_raw, varies_along
+from fedraa.submodels.tracing.labels import are_element_labels, varies_along
 from fedraa.submodels.tracing.product_rules import arguments_of
 from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
 
@@ -20,7 +20,7 @@ _DEFAULT_DIMS = {"argsort": -1, "normalize": 1, "sort": -1, "topk": -1}
 _VIEWS = {"view", "reshape", "reshape_as", "unflatten", "view_as"}
 
 # These functions return the same parameter in another form.
-_TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT", "movedim", "permute"} | {
+_SAME_PARAMETER = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT", "movedim", "permute"} | {
     "swapaxes",
     "swapdims",
     "t",
@@ -31,7 +31,7 @@ _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of an elementwise function's result with its unit, merged from all arguments."""
+    """Label an elementwise result. Elements that the function combines must be cut together."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -39,25 +39,25 @@ def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], k
 
 
 def label_scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a product or quotient with its unit. A multiple of a parameter counts as the parameter."""
+    """Label an elementwise product or quotient. A parameter times a number counts as the parameter."""
     x, *factors = args
     if r.name(x) and out is not x and not any(True for _ in iterate_tensors(factors)):
-        r.record_turned(x, out, range(x.dim()))
+        r.record_derived(x, out, range(x.dim()))
     else:
         label_elementwise(r, name, out, args, kwargs)
 
 
 def label_same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result like the first argument."""
+    """Label the result like the first argument. A copy of a parameter counts as the parameter."""
     x = args[0]
-    if not (name in _TURNS and r.name(x)):
+    if not (name in _SAME_PARAMETER and r.name(x)):
         r.put(out, r.labels(x))
     elif out is not x:
-        r.record_turned(x, out, range(x.dim()))
+        r.record_derived(x, out, range(x.dim()))
 
 
 def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an overwritten tensor like its new values. A view or parameter is never cut."""
+    """Label an overwritten tensor like its new values. An overwritten view or parameter is never cut."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of x after `x[index] = value` with its unit. A view or parameter is never cut."""
+    """Label x after `x[index] = value`. A view or parameter that is changed this way is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -88,27 +88,27 @@ def label_constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a function that moves elements, by moving the labels."""
+    """Move the labels in the same way as the function moves the elements."""
     x, *values = args
     if r.name(x) and isinstance(out, Tensor):
-        turned = _turn_dims(x, name, values, kwargs)
-        if turned is not None:
-            r.record_turned(x, out, turned)
+        dims = _derived_dims(x, name, values, kwargs)
+        if dims is not None:
+            r.record_derived(x, out, dims)
             return
     moved = _move_labels(r.labels(x), name, values, kwargs)
     for tensor, labels in zip(iterate_tensors(out), iterate_tensors(moved), strict=True):
         r.put(tensor, labels)
         if name in _VIEWS:
-            r.split(labels)
+            r.record_view(labels)
 
 
-def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return the parameter's dimension for each dimension of the result; None for a new dimension.
+def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
+    """Return, for each dimension of the result, the dimension of parameter `x` from which it comes.
 
-    The result is None instead if the function does more than move, add or remove dimensions.
+    A new dimension gives None. If the function does more than move, add or remove dimensions, the result is None.
     """
-    if name in _TURNS:
-        # Dimension d has the size d, so the sizes of the result show the new order.
+    if name in _SAME_PARAMETER:
+        # Dimension d of this tensor has size d. The sizes of the result then show the new order.
         sizes = torch.empty(tuple(range(x.dim())), device="meta")
         return list(_move_labels(sizes, name, values, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
@@ -125,7 +125,7 @@ def _turn_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str,
 
 
 def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Return the dimensions of `x[index]`, or None unless the index selects whole slices `x[i]`."""
+    """Return the dimensions of `x[index]` if the index selects whole slices `x[i]`, otherwise None."""
     first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
@@ -137,7 +137,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the labels after applying a function that moves elements."""
+    """Apply a function that moves elements to the labels."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} takes an index or a mask whose values are unknown while the model is traced")
     if name in ("T", "mT"):
@@ -148,7 +148,7 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of `x[index]` with its unit. An indexed dimension can only be cut as a whole."""
+    """Label `x[index]`. Elements along an indexed dimension must be cut together."""
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
         return
@@ -181,12 +181,12 @@ def _split_index(index: Any) -> tuple[Any, ...]:
 
 
 def _lacks_values(index: Any) -> bool:
-    """Return True if the index is on the meta device, so that its values are unknown."""
+    """Return True if the index is on the meta device, where tensors have no values."""
     return isinstance(index, Tensor) and index.is_meta
 
 
 def _replace_unknown(value: Any) -> Any:
-    """Return a nested index with 0 in place of each tensor without known values."""
+    """Return a nested index with zeros in place of each tensor on the meta device."""
     if isinstance(value, dict):
         return {name: _replace_unknown(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -197,9 +197,9 @@ def _replace_unknown(value: Any) -> Any:
 
 
 def _label_masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
-    """Return the unit labels of `x[mask]` or `x[mask, :]` with a single row; None for other indices.
+    """Return the unit labels of `x[mask]` or `x[mask, :]`, or None for other indices.
 
-    All selected rows have the same labels.
+    All selected rows have the same labels, so the result has only one row.
     """
     mask, *further = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in further):
@@ -215,9 +215,10 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of the pieces of a split with its unit. Equally large pieces can only be cut together.
+    """Label the pieces of a split. If all pieces are equally large, their units must be cut together.
 
-    For different sizes, the code contains numbers, which a cut replaces.
+    If `split` passes different sizes, each piece is cut separately. Other functions with unequal pieces exclude their
+    units from cuts.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
@@ -235,18 +236,18 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of joined tensors with its unit. Units along other dimensions are merged."""
+    """Label joined tensors. Units along all dimensions except the joined one are the same in all tensors."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
-    # Empty tensors are skipped, such as a cache before its first use.
+    # An empty tensor, such as a cache before its first use, adds no labels.
     parts = [x for x in inputs if x.numel()] or inputs[:1]
     dim = (dim or 0) % out.dim()
     pieces = [r.labels(x) for x in parts]
     if name == "stack":
         pieces = [x.unsqueeze(dim) for x in pieces]
     across = [[d for d in range(out.dim()) if d != dim and varies_along(x, d)] for x in pieces]
-    if all(varies_along(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
-        # Initial states of a recurrent layer may have units along any dimension.
+    if all(varies_along(x, dim) and are_element_labels(x) for x, dims in zip(pieces, across, strict=True) if dims):
+        # The units of an initial state of a recurrent layer may lie along any dimension.
         reason = "the units are joined along another dimension"
         pieces = [r.ties.tie_along(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:
@@ -257,12 +258,12 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a padded tensor with its unit. Padding along a dimension with units is never cut."""
+    """Label a padded tensor. Padding along a dimension with units is never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        # The new elements belong to no unit.
+        # Padding along a dimension with units belongs to none of them.
         if varies_along(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
@@ -273,7 +274,7 @@ def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a pooling's result with its channel."""
+    """Label the result of pooling. Each channel keeps its label."""
     labels = r.labels(args[0])
     channels = r.ties.tie_along(labels, range(2, labels.dim()), f"`{name}` combines positions")
     for result in iterate_tensors(out):
@@ -281,9 +282,9 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a reduction or softmax with its unit. Combined elements can only be cut together."""
+    """Label the result of a reduction or softmax. Elements that it combines must be cut together."""
     x, *values = args
-    # max(a, b) of two tensors is elementwise.
+    # With two tensors, `max(a, b)` is elementwise.
     if values and isinstance(values[0], Tensor):
         label_elementwise(r, name, out, args, kwargs)
         return
@@ -303,7 +304,7 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def _named_dims(x: Tensor, dim: Any) -> list[int]:
-    """Return the dimensions that an argument `dim` means, ascending. None or a bool means all."""
+    """Return the dimensions of x that an argument `dim` names, ascending. None or a bool names all."""
     if dim is None or isinstance(dim, bool):
         return list(range(x.dim()))
     if isinstance(dim, int):
@@ -312,10 +313,10 @@ def _named_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a pixel shuffle, pixel unshuffle or channel shuffle with its unit."""
+    """Label the result of a pixel shuffle, pixel unshuffle or channel shuffle."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
-    # A cut removes the same channels of every group.
+    # A cut removes the same channels from every group.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
@@ -328,7 +329,7 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of `Tensor.unfold` (windows) or `functional.unfold` (patches) with its unit."""
+    """Label the windows of `Tensor.unfold` or the patches of `functional.unfold`."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         _, dim = arguments_of(args, kwargs, "input", "dimension")
@@ -340,7 +341,7 @@ def label_unfolded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 
 
 def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a fold, which adds overlapping patches per channel, with its unit."""
+    """Label the result of a fold, which adds overlapping patches per channel."""
     x = args[0]
     labels = r.ties.tie_along(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` combines positions").reshape(
         -1
@@ -350,18 +351,18 @@ def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each complex number with its unit. Real and imaginary parts can only be cut together."""
+    """Label complex numbers. The real and the imaginary part of a number must be cut together."""
     x = args[0]
     r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
 
 def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the real and the imaginary part of a complex number like the number."""
+    """Label the real and the imaginary part of each complex number like the number."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of a Fourier transform with its unit. Its dimensions can only be cut as a whole."""
+    """Label the result of a Fourier transform. Elements along its dimensions must be cut together."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
@@ -370,7 +371,7 @@ def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of the result of `grid_sample` with its unit. Its `grid` of coordinates is never cut."""
+    """Label the result of `grid_sample`. The coordinates in `grid` are never cut."""
     x, grid = arguments_of(args, kwargs, "input", "grid")
     r.ties.pin(r.labels(grid), f"`{name}` reads the units as coordinates")
     channels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions")

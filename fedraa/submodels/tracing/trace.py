@@ -1,4 +1,4 @@
-"""The search for the width groups of any module, with a test of every submodel."""
+"""The search for the width groups of a module. A test compares cut modules with the full module."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_cu
 from fedraa.submodels.tracing.verify import CutChecker
 
 CUSTOM_RULE_TRIES = 8
-"""Number of tests of each submodel if custom tracing rules are active."""
+"""Number of tests of the width groups if custom tracing rules are active."""
 LARGE = 50_000_000
-"""A model with more parameters than this is traced without copies, which would take too much time and memory."""
+"""A model with more parameters is traced without copies of its weights, to save time and memory."""
 
 
 def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
-    The module runs in evaluation and in training mode, a large one without values. Each torch function also computes to
-    which unit an element of its result belongs. Every submodel is then compared with the full module with all
-    other units at 0. A group that fails this test stays whole. Inputs and outputs are never cut.
+    The module runs in evaluation and in training mode, a large one without values. During the run, each torch function
+    also computes to which unit each element of its result belongs. A test then compares a submodel with the full module
+    in which the parameters of all other units are 0. A group that fails the test is never cut. Inputs and outputs are
+    never cut either.
 
     Args:
-        module: Any module. It is not changed; a copy on the CPU is traced. The copy of a large module shares memory.
+        module: Any module. The function traces a copy on the CPU, which shares the memory of a large module.
         example: A batch of at least two inputs: a tensor, or a tuple or a dict of tensors for several arguments.
 
     Raises:
@@ -52,16 +53,16 @@ def trace_module(module: nn.Module, example: Tree) -> Traced:
     check_kinds(module)
     module = copy_to_cpu(module)
     example = map_tree(lambda part: part.cpu(), example)
-    recorder, ran = _follow_module(module, example)
+    recorder, ran = _record_module(module, example)
     traced = group_units(module, recorder)
     choices = {name: 1 for name in recorder.ambiguous if recorder.unit_dims.get(name) not in traced.units.get(name, {})}
     if choices:
-        second_recorder, ran = _follow_module(module, example, choices)
+        second_recorder, ran = _record_module(module, example, choices)
         second = group_units(module, second_recorder)
         if _cut_parameters(second) > _cut_parameters(traced):
             recorder, traced = second_recorder, second
     tries = CUSTOM_RULE_TRIES if has_custom_rules() else 1
-    zeros = any(s.name in ZERO_MAKERS and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
+    zeros = any(s.name in ZERO_MAKERS and s.place in traced.sizes.get(s.module, ()) for s in recorder.sized_calls)
     checker = CutChecker(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
     while failure := checker.find_failure(traced, range(len(traced.groups))):
         for g in _find_suspects(checker, traced):
@@ -76,7 +77,7 @@ def _cut_parameters(traced: Traced) -> int:
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU, for the result of the trace."""
+    """Return a copy of a module on the CPU. The copy of a large module shares its memory."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
@@ -84,34 +85,34 @@ def _is_large(module: nn.Module) -> bool:
     return sum(p.numel() for p in module.parameters()) > LARGE
 
 
-def _follow_module(
+def _record_module(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Return the recorder of a traced run. For a large module, also return the functions that ran.
+    """Record a run of the module. For a large module, also return the names of the functions that ran.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For parameters with several possible dimensions of units, the one to use, from 0.
+        choices: For parameters whose units may lie along several dimensions, the one to use, from 0.
     """
     if _is_large(module):
-        recorder, ran = _light_record(module, example, choices)
+        recorder, ran = _record_shapes(module, example, choices)
         if recorder is not None:
             return recorder, ran
     return _record_run(module, example, choices=choices), []
 
 
-def _light_record(
+def _record_shapes(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder | None, list[list[str]]]:
-    """Return the recorder of a run without values, or None if the module cannot run this way.
+    """Record a run that computes only shapes. Return None as the recorder if the module cannot run this way.
 
-    Also return the names of the functions that the module calls, in evaluation and in training mode.
+    Also return the names of the functions that ran in evaluation mode and in training mode.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For parameters with several possible dimensions of units, the one to use, from 0.
+        choices: For parameters whose units may lie along several dimensions, the one to use, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -126,7 +127,7 @@ def _light_record(
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
-    # The caller traces the module again with values and then gets the error.
+    # The caller runs the module again with values. That run raises the error.
     except Exception:
         return None, []
 
@@ -144,11 +145,11 @@ def _record_run(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        shapes: A copy of the module on the meta device, to compute only shapes; None to compute values.
-        choices: For parameters with several possible dimensions of units, the one to use, from 0.
+        shapes: A copy of the module on the meta device, which computes only shapes. None runs the module with values.
+        choices: For parameters whose units may lie along several dimensions, the one to use, from 0.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
-    # Training mode changes running statistics.
+    # A run in training mode would change the running statistics of the module.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -159,8 +160,8 @@ def _record_run(
             # Some layers, such as auxiliary heads, run only in training.
             for training in (False, True):
                 scratch.train(training)
-                path = _walk_path(recorder, scratch, example)
-                if recorder.branch_function and _other_path(recorder, scratch, example) not in (path, None):
+                path = _run_path(recorder, scratch, example)
+                if recorder.branch_function and _run_opposite_path(recorder, scratch, example) not in (path, None):
                     name = recorder.branch_function
                     raise DataDependentError(
                         f"its forward branches on data or leaves PyTorch: it reads values by `{name}`"
@@ -175,7 +176,7 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The cause may be row 0, on which the recorder runs an expert without rows, so the run is repeated without it.
+    # The cause may be row 0, which an expert without rows got. The next run does not add it.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -192,8 +193,8 @@ def _record_run(
     return recorder
 
 
-def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module. Return its output, after the functions that ran with their arguments.
+def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
+    """Run the module. Return the functions that ran with the origin of their arguments, and the origin of the output.
 
     Args:
         recorder: The recorder.
@@ -213,10 +214,10 @@ def _walk_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obj
     return [*recorder.path, *recorder.steps(out)]
 
 
-def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """Return the steps of a run with opposite branches on data, or None if the run raises an error.
+def _run_opposite_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
+    """Run the module with every branch on data inverted. Return the functions that ran, or None if the code raises.
 
-    Branches only check the data or warn about them if the steps stay the same, or if the run raises.
+    If the functions stay the same or the code raises, the branches only check the data.
 
     Args:
         recorder: The recorder.
@@ -225,7 +226,7 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
     """
     recorder.inverts_branches = True
     try:
-        return _walk_path(recorder, module, example)
+        return _run_path(recorder, module, example)
     except (AssertionError, ValueError):
         return None
     # The code of a module may raise any exception.
@@ -238,16 +239,16 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
 
 
 def _fails_in_torch(error: BaseException) -> bool:
-    """Return True if a torch function raised the error, False if the code that called it did."""
+    """Return True if a torch function raised the error, False if the module's code did."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
 def _find_suspects(checker: CutChecker, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail if only they are cut, or all groups if each passes."""
+    """Return the groups that fail the test if only they are cut. If each passes, return all groups."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # Names that differ only in a number belong to repeated blocks, which run the same code.
+        # Repeated blocks run the same code. The names of their parameters differ only in a number.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = []
@@ -264,8 +265,8 @@ def _pin_group(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
     start = sum(group.size for group in traced.groups[:g])
     units = traced.units[entry.tensor][entry.dim]
     mine = torch.from_numpy((units >= start) & (units < start + traced.groups[g].size))
-    if entry.tensor in recorder.raw:
-        labels = recorder.raw[entry.tensor].movedim(entry.dim, 0)[mine]
+    if entry.tensor in recorder.element_labels:
+        labels = recorder.element_labels[entry.tensor].movedim(entry.dim, 0)[mine]
     else:
-        labels = recorder.bound[entry.tensor][entry.dim][mine]
+        labels = recorder.dim_labels[entry.tensor][entry.dim][mine]
     recorder.ties.pin(labels, reason)

@@ -1,10 +1,13 @@
 """A cache of traces on disk, so that a model is traced only once.
 
-Entries are files below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa) or the folder in the environment variable
-`FEDRAA_CACHE`. If this variable is empty, the cache is off. A file's name is a digest of the module without weights,
-the example's shapes, and the library versions. The file has digests of its content and of all code that ran in the
-trace. The module is traced again if this code changed, the entry is damaged, or the test of a submodel fails. Models
-that cannot be pickled, or that run code without a file, are not cached.
+The cache has one file per trace, in the folder that the environment variable `FEDRAA_CACHE` names. The default folder
+is `$XDG_CACHE_HOME/fedraa` or ~/.cache/fedraa. An empty variable turns the cache off.
+
+The name of a file is a digest of the module without weights, the shapes of the example and the versions of the
+libraries. The file contains a digest of itself, and digests of all source files that ran in the trace.
+
+A module is traced again if one of these files changed, the cache file is damaged, or the test of a submodel fails. A
+model is not cached if it cannot be pickled or runs code without a file.
 """
 
 from __future__ import annotations
@@ -48,12 +51,12 @@ _IMPORTED = time.time()
 
 
 def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] | None = None) -> Traced:
-    """Return the traced module, from the cache if it has an entry for the same code and shapes.
+    """Return the traced module. Read it from the cache if the same module was traced before.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        report: Called with a line of text if tracing takes long.
+        report: A function that gets a line of text if tracing takes long.
     """
     path = _entry_path(module, example)
     slow = _report_slow(f"tracing {type(module).__name__}: searching for units that can be cut", report)
@@ -73,7 +76,7 @@ def trace_once(module: nn.Module, example: Tree, report: Callable[[str], None] |
 
 
 def _entry_path(module: nn.Module, example: Tree) -> Path | None:
-    """Return the cache file of a module, or None if the module cannot be cached."""
+    """Return the path of a module's cache file, or None if the module cannot be cached."""
     folder = _cache_folder()
     if folder is None:
         return None
@@ -84,9 +87,9 @@ def _entry_path(module: nn.Module, example: Tree) -> Path | None:
 
 
 def _cuts_hold(cached: Traced, example: Tree) -> bool:
-    """Return True if the cached groups pass a test of narrow submodels in this process.
+    """Return True if narrow submodels with the cached groups pass the test in this process.
 
-    The module's code may depend on settings that the file name does not include.
+    The module may depend on settings that are not part of the file name.
     """
     groups = range(len(cached.groups))
     if not groups:
@@ -94,14 +97,14 @@ def _cuts_hold(cached: Traced, example: Tree) -> bool:
     try:
         checker = CutChecker(cached, map_tree(lambda part: part.cpu(), example), large=True)
         return checker.find_failure(cached, groups) is None
-    # Tracing the module again will report the problem.
+    # The module is then traced again, which reports the problem.
     except Exception:
         return False
 
 
 @contextmanager
 def _report_slow(text: str, report: Callable[[str], None] | None) -> Iterator[None]:
-    """Pass the text to `report` if the block takes longer than `REPORT_AFTER_S` seconds."""
+    """Call `report` with the text if the block takes longer than `REPORT_AFTER_S` seconds."""
     if report is None:
         yield
         return
@@ -116,9 +119,9 @@ def _report_slow(text: str, report: Callable[[str], None] | None) -> Iterator[No
 
 @contextmanager
 def _collect_codes(codes: set[CodeType]) -> Iterator[bool]:
-    """Collect the code objects of all Python functions that run in the block.
+    """Add the code objects of all Python functions that run in the block to `codes`.
 
-    Yield False if a profiler is active, because Python allows only one.
+    Yield True. If a profiler is active, yield False and collect nothing, because Python allows only one profiler.
     """
     if sys.getprofile() is not None:
         yield False
@@ -149,7 +152,7 @@ def _cache_folder() -> Path | None:
 
 
 class _Shapes(pickle.Pickler):
-    """A pickler that omits the values of parameters. Its bytes are hashed."""
+    """A pickler that omits the values of parameters. The digest in a file name is computed from its bytes."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
@@ -191,9 +194,10 @@ def _hash_content(content: Any) -> str:
 
 
 def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
-    """Return the digests of the files of this code, or None if some code has no file.
+    """Return a digest of each file that defines one of these code objects.
 
-    Installed packages are omitted, because the entry's name contains their versions.
+    The files of fedraa, torch, NumPy and Python are omitted, because the name of the cache file covers them. The result
+    is None if a file is missing or changed after the process started.
     """
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
@@ -209,7 +213,7 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
         if name == "<string>" and code.co_name.startswith(("__", "<lambda>")):
             continue
         try:
-            # A file that changed since the start may not be the code that ran.
+            # The process may have loaded an older version of a file that changed later.
             if os.stat(name).st_mtime >= _process_start():
                 return None
             digests[name] = _hash_content(Path(name).read_bytes())
@@ -219,7 +223,10 @@ def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
 
 
 def _process_start() -> float:
-    """Return the start time of this process in seconds since the epoch, or else that of this import."""
+    """Return the time when this process started, in seconds since 1970.
+
+    Without /proc, it is the time when this module was imported.
+    """
     try:
         ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
@@ -228,10 +235,10 @@ def _process_start() -> float:
 
 
 def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
-    """Write the entry atomically. A full disk is no error.
+    """Write a trace to the cache atomically. Do nothing if the disk is full.
 
     Args:
-        path: File of the entry.
+        path: The cache file.
         traced: The traced module.
         codes: Python code that ran during the trace.
     """
@@ -267,7 +274,7 @@ def _write_entry(path: Path, traced: Traced, codes: set[CodeType]) -> None:
 
 
 def _read_entry(path: Path, module: nn.Module) -> Traced | None:
-    """Return the traced module from an entry, or None if the entry is missing, damaged or outdated."""
+    """Return the traced module from its cache file, or None if the file is missing, damaged or outdated."""
     try:
         digest, _, text = path.read_bytes().partition(b"\n")
         if digest.decode() != _hash_content(text):
@@ -295,7 +302,7 @@ def _read_entry(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _parse_place(item: Any) -> Any:
-    """Return a place in the code and its Resize, parsed from JSON."""
+    """Return a place in the code and the resize of the calls at this place, parsed from JSON."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)
     known = tuple(SizeFormula(fixed, tuple(map(tuple, times))) for fixed, times in numbers)

@@ -1,6 +1,6 @@
-"""The test of a submodel against the full module.
+"""The test of the width groups: a submodel must compute the same as the full module without the units that it lacks.
 
-A submodel must have the same output as the full module with the parameters of all other units at 0.
+The test sets the parameters of these units to 0 in the full module, and compares both outputs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from fedraa.submodels.tracing.modes import FunctionNames, SilentUnits, WithoutDr
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# An output this many times above the smallest is a mask's value, such as -1e9. Mask values do not increase the
-# tolerance.
+# An output that is this many times larger than the smallest is a value of a mask, such as -1e9. The tolerance ignores
+# it.
 MASK_RATIO = 1e5
-# Outputs below this multiple of the largest output's rounding error may be rounded zeros.
+# An output below this multiple of the rounding error of the largest output may be a rounded zero.
 ROUNDING_RATIO = 1e3
-# The number of units per group in a test of a large module.
+# A test of a large module keeps at most this number of units per group.
 NARROW_WIDTH = 3
 
 
 class CutChecker:
-    """Tests of one module's submodels.
+    """A test of the width groups of one module.
 
-    A test uses random nonzero parameters, and float64 if possible. For a `large` module it compares two narrow ones
-    with each other, and checks that the whole module runs the same functions.
+    The test compares a submodel with the full module, with random parameters and in float64 if possible. For a `large`
+    module, it compares two narrow submodels instead. It also checks that submodels and the full module run the same
+    functions.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class CutChecker:
         Args:
             traced: The traced module.
             example: A batch of at least two inputs.
-            ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
+            ran: Names of the functions that ran in the full module, in evaluation and in training mode. Empty if they
+                are unknown.
             large: True to compare only narrow submodels with each other.
             fills: True to run an expert of a mixture of experts on row 0 if the input assigns it no row.
-            zeros: True if the code creates tensors of zeros. Values that are written later determine their width.
-            tries: Number of tests of each submodel, with different units and parameters. More than one adds rows to the
-                input.
+            zeros: True if the code creates tensors of zeros with the width of a group.
+            tries: Number of tests, each with other units and parameters.
         """
         self._tries = tries
         self._zeros = zeros
@@ -79,10 +80,10 @@ class CutChecker:
             self._prepare_input(traced, example)
 
     def _prepare_input(self, traced: Traced, example: Tree) -> None:
-        """Find an input and a precision with which the whole module runs.
+        """Find an input and a precision with which the full module runs.
 
-        The first candidate has float64 numbers, noise, and more samples than the example. Some modules need float32,
-        valid images without noise, or the example's number of rows.
+        The first candidate has float64 numbers, noise and additional rows. Later ones have less, because some modules
+        need float32, images without noise, or a fixed number of rows.
         """
         base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
@@ -114,15 +115,15 @@ class CutChecker:
         self._tolerance = 1e-6 if self._double else 1e-3
 
     def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
-        """Return the problem of cutting these groups (ascending), or None if all tests succeed.
+        """Return the problem that a cut of these groups causes, or None if the test succeeds.
 
-        One test cuts the groups to about half of their units, the next to one unit each, because code may squeeze
-        dimensions of size 1. If the code creates zeros, another test cuts every second group, because zeros may follow
-        the wrong group.
+        Args:
+            traced: The traced module.
+            groups: Numbers of the groups to cut, ascending.
         """
         if not groups:
             return None
-        # The copy has its own caches, so those of `traced` are not filled.
+        # The caches of `traced` must stay empty. The copy has its own.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
             failure = self._find_failure_once(traced, groups, number)
@@ -131,14 +132,16 @@ class CutChecker:
         return None
 
     def _find_failure_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
-        """Return the problem of one test, or None if it succeeds.
+        """Return the problem of three submodels, or None if all of them are right.
 
-        A test with an odd number keeps the units that the test before it has cut.
+        The first keeps about half of the units of each group. The second keeps one unit of each group, because code may
+        squeeze dimensions of size 1. If the code creates zeros, the third has only every second group cut, because the
+        zeros may have the width of the wrong group.
 
         Args:
             traced: The traced module.
-            groups: The groups to cut.
-            number: Number of the test, from 0.
+            groups: Numbers of the groups to cut.
+            number: Number of the try, from 0. A try with an odd number keeps the units that the try before it cut.
         """
         rng = np.random.default_rng(number // 2)
         outer = self._choose_base(traced, groups)
@@ -164,16 +167,16 @@ class CutChecker:
     def _find_difference(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return the difference between the outputs of two submodels as text, or None.
+        """Return a description of the difference between two submodels, or None if their outputs are equal.
 
-        In the larger one, the parameters of units that the smaller one lacks are 0.
+        The larger submodel has all units of the smaller one. The parameters of its other units are 0.
 
         Args:
             traced: The traced module.
-            outer: The larger submodel.
-            inner: The smaller submodel.
+            outer: The units of the larger submodel.
+            inner: The units of the smaller submodel.
             number: Seed of the random parameters.
-            modes: The modes to test; True is training.
+            modes: False to test evaluation mode, True to test training mode.
         """
         small = traced.cut(inner)
         base = self._cut_base(traced, outer)
@@ -198,7 +201,7 @@ class CutChecker:
         _set_parameters(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = self._run_modes(base, modes)
-        # The full module may fail with random parameters, for example if it counts rows.
+        # Some modules fail with random parameters, for example because they count rows.
         except Exception as error:
             if self._fills:
                 self._fills = False
@@ -215,7 +218,7 @@ class CutChecker:
         return None
 
     def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
-        """Return the larger submodel for a test of these groups."""
+        """Return the units of the larger submodel for a test of these groups: all units, unless the module is large."""
         if not self._large:
             return traced.full()
         rng = np.random.default_rng(1)
@@ -242,7 +245,7 @@ class CutChecker:
         return bool((apart <= self._tolerance * _find_scales(expected)).all())
 
     def _run_modes(self, module: nn.Module, modes: Sequence[bool], *, back: bool = False) -> list[Tensor]:
-        """Return the module's outputs in each mode (True: training). With `back`, also run its backward pass."""
+        """Return the outputs in each mode (True: training). With `back`, training mode also runs the backward pass."""
         results = []
         for training in modes:
             results += self._run_module(module, training, back=back and training)
@@ -251,15 +254,13 @@ class CutChecker:
     def _run_module(
         self, module: nn.Module, training: bool, noted: FunctionNames | None = None, *, back: bool = False
     ) -> list[Tensor]:
-        """Run the module's forward pass, and with `back` also the backward pass.
-
-        Activation checkpoints run code again in the backward pass.
+        """Return the outputs of the module's forward pass.
 
         Args:
             module: The module to run.
             training: True for training mode.
-            noted: Records the names of the functions; None if these are not needed.
-            back: True to also run the backward pass.
+            noted: A mode that records the names of the functions, or None.
+            back: True to also run the backward pass, in which activation checkpoints run code again.
         """
         with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
@@ -267,7 +268,7 @@ class CutChecker:
             stack.enter_context(NonemptyMode(self._fills))
             if self._double:
                 stack.enter_context(in_double())
-            # With the same seed, stochastic depth drops the same layers.
+            # The seed makes stochastic depth drop the same layers in all runs.
             torch.manual_seed(0)
             inputs = map_tree(lambda part: part.clone(), self._input)
             with noted or nullcontext():
@@ -294,10 +295,10 @@ def _as_floats(x: Tensor) -> Tensor:
 
 
 def _find_scales(expected: Tensor) -> Tensor:
-    """Return the scale of the tolerance at each position of an output.
+    """Return a typical size of the values at each position of an output. The tolerance is relative to this size.
 
-    It is the largest absolute value over all samples at this position, or over all positions without a mask's value
-    (such as -1e9), if that is larger.
+    The size is the largest absolute value over all samples at the position. If another position has a larger value, the
+    size is that value instead, unless it comes from a mask (such as -1e9).
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
@@ -310,11 +311,11 @@ def _find_scales(expected: Tensor) -> Tensor:
 
 
 def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
-    """Return an input with `rows` rows, which repeat the first two rows of the example.
+    """Return an input that repeats the first two rows of the example.
 
     Args:
         example: The example.
-        rows: Number of rows.
+        rows: Number of rows of the result.
         double: True to convert floats to float64.
         noise: True to add noise to floats, so that all rows differ.
     """
@@ -322,7 +323,7 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
     if part.is_floating_point():
         part = part.double()
         if noise:
-            # Later rows have the opposite sign, so that the test includes negative numbers.
+            # Rows from 4 on have the opposite sign. The test then includes negative numbers.
             part[4:] *= -1
             part = part + torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     if double:
@@ -331,9 +332,9 @@ def _repeat_rows(example: Tensor, rows: int, double: bool, noise: bool) -> Tenso
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a worker can rebuild the submodel from its widths and parameters.
+    """Return True if a worker can rebuild this submodel from only its widths and its flat vector.
 
-    Otherwise a buffer has different values for different units.
+    A buffer with different values for different units makes that impossible.
     """
     skeleton = full.make_skeleton(full.widths(indices))
     rebuilt, expected = _tensors_by_name(skeleton), _tensors_by_name(small)
@@ -355,7 +356,7 @@ def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _random_values(module: nn.Module, seed: int) -> Tensor:
-    """Return the module's flat vector plus small noise, so that no value is exactly 0 or 1."""
+    """Return the module's flat vector plus small noise. The noise avoids values of exactly 0 or 1."""
     random = torch.Generator().manual_seed(seed)
     parts = [torch.zeros(0)]
     for p in trainable_parameters(module):
@@ -374,5 +375,5 @@ def _set_parameters(module: nn.Module, values: Tensor) -> None:
 
 
 def _draw_count(size: int, rng: np.random.Generator) -> int:
-    """Return a random number of units, about half of `size`, and at least one less than all."""
+    """Return a random number of units to keep: about half of `size`, at least 1 and less than `size`."""
     return min(size - 1, max(1, round(size * rng.uniform(0.35, 0.75))))

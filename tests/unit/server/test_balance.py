@@ -14,7 +14,7 @@ from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, Client
 from fedraa.server.mixing import LocalMean
 from fedraa.server.participation_correction import balance_factors, balanced_weight, mean_pause
 from fedraa.server.polyak import PolyakAveraging
-from fedraa.vectors.index_runs import common_places
+from fedraa.vectors.index_ranges import common_places
 
 
 def test_equal_clients_count_alike_and_power_0_is_exactly_1() -> None:

@@ -10,7 +10,7 @@ import fedraa as fl
 from fedraa.methods.fed_quilt import SQUARES_WINDOW, DeltaMix, RMSNormalizedDelta
 from fedraa.replay.replay import replay
 from fedraa.server.async_rule import ASYNC_RULE, AsyncModel, ClientUpdate
-from fedraa.vectors.index_runs import common_places
+from fedraa.vectors.index_ranges import common_places
 
 # Coordinate 2 is in both fragments.
 INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.system.cut_check import check_cut, random_cut
 from fedraa.submodels import Traced, drop_weights, flatten_parameters, load_parameters, trace_module
 from fedraa.submodels.resize import SizeFormula
-from fedraa.submodels.tracing.trace import _light_record
+from fedraa.submodels.tracing.trace import _record_shapes
 from fedraa.submodels.tracing.verify import CutChecker
 
 SEQUENCE = torch.randn(4, 5, 8)
@@ -268,7 +268,7 @@ def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:
     mix, parts, _ = CASES["placed by a network"]
     torch.use_deterministic_algorithms(True)
     try:
-        recorder, _ = _light_record(Block(mix, **parts), SEQUENCE)  # type: ignore[arg-type]
+        recorder, _ = _record_shapes(Block(mix, **parts), SEQUENCE)  # type: ignore[arg-type]
         assert recorder is not None
         recorder.ties.resolve()
     finally:

@@ -16,7 +16,7 @@ from fedraa.vectors.chunked import CHUNK_SIZE, SUM_BLOCK, add_scaled
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import find_largest
-from fedraa.vectors.index_runs import CoordinateSet, IndexRuns, global_slices, in_runs, index_of
+from fedraa.vectors.index_ranges import CoordinateSet, IndexRanges, as_ranges, global_slices, index_of
 from fedraa.vectors.last_trained import LastTrained
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 from fedraa.vectors.run_length import RunLengthArray, summarise_coverage
@@ -40,11 +40,11 @@ def places(size: int, where: str) -> CoordinateSet:
         case "whole":
             return slice(None)
         case "every third":
-            return in_runs(np.arange(2, 2 + 3 * size, 3))
+            return as_ranges(np.arange(2, 2 + 3 * size, 3))
         # The runs are half of every 2000 coordinates.
         case _:
             index = np.arange(2 * size)
-            return in_runs(index[index % 2000 < 1000][:size])
+            return as_ranges(index[index % 2000 < 1000][:size])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -81,7 +81,7 @@ def test_coverage_counter_adds_in_turn(amounts: tuple[float, ...]) -> None:
     tally, expected, whole = CoverageCounter(size, np.float32), np.zeros(size, np.float32), np.float32(0)
     parts = [np.arange(100, 5000), np.arange(0, 9000, 2), np.arange(4000, 9000)]
     for amount, part in zip(amounts, parts, strict=True):
-        tally.add(DeltaView(in_runs(part), np.empty(len(part), np.float32)), amount)
+        tally.add(DeltaView(as_ranges(part), np.empty(len(part), np.float32)), amount)
         expected[part] += np.float32(amount)
         tally.add(DeltaView(slice(None), nothing), amount)
         whole += np.float32(amount)
@@ -99,7 +99,7 @@ def test_coverage_mean_of_runs_equals_mean_of_coordinates(amounts: tuple[float, 
     mean, counts = CoverageMean().bind(size, 3), CoverageCounter(size, np.int32)
     total, weight, count = np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(size, np.int32)
     for client, (part, amount) in enumerate(zip(parts, amounts, strict=True)):
-        change = DeltaView(in_runs(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
+        change = DeltaView(as_ranges(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
         mean.add(ClientDelta(client, change, amount, 0.1))
         counts.add(change)
         change.run_joined()
@@ -178,8 +178,8 @@ def test_accumulate_adds_on_coordinates(size: int, step: int) -> None:
     expected[where] += np.float32(0.3) * (new - sent)
     mixed[where] = np.float32(0.7) * mixed[where] + np.float32(0.3) * new
     blended = target.copy()
-    blend_weights(blended, in_runs(where), new, 0.3)
-    add_scaled(target, in_runs(where), 0.3, new, sent)
+    blend_weights(blended, as_ranges(where), new, 0.3)
+    add_scaled(target, as_ranges(where), 0.3, new, sent)
     np.testing.assert_array_equal(target, expected)
     np.testing.assert_array_equal(blended, mixed)
 
@@ -195,8 +195,8 @@ def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
         lengths += [width] * rows
         at += rows * step + rng.integers(0, 2)
     index = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
-    runs, target = in_runs(index), np.arange(at, dtype=np.float32)
-    assert isinstance(runs, IndexRuns)
+    runs, target = as_ranges(index), np.arange(at, dtype=np.float32)
+    assert isinstance(runs, IndexRanges)
     ends = np.unique(np.r_[0, rng.integers(0, len(index), 4), np.cumsum(lengths)[::7], len(index)])
     views = 0
     for first, last in pairwise(ends.tolist()):
@@ -213,20 +213,20 @@ def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
 
 
 def test_in_runs_only_long_runs_become_slices() -> None:
-    assert list(global_slices(in_runs(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
+    assert list(global_slices(as_ranges(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
     assert list(global_slices(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
     assert list(global_slices(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
-    two = in_runs(np.r_[5:1005, 7000:8000])
+    two = as_ranges(np.r_[5:1005, 7000:8000])
     assert list(global_slices(two, slice(900, 1100))) == [
         (slice(905, 1005), slice(0, 100)),
         (slice(7000, 7100), slice(100, 200)),
     ]
     for other in ([0, 2, 1, 3], [0, 2, 4, 6]):
-        [(place, part)] = global_slices(in_runs(np.array(other)), slice(0, 4))
+        [(place, part)] = global_slices(as_ranges(np.array(other)), slice(0, 4))
         np.testing.assert_array_equal(place, other)
         assert part == slice(0, 4)
     # The result is an array, not a slice.
-    assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]
+    assert index_of(as_ranges(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
