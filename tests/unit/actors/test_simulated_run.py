@@ -27,7 +27,7 @@ def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize("first", range(0, 400, 50))
 def test_seeds_end_with_the_same_run(first: int) -> None:
     for seed in range(first, first + 50):
         play(seed)
@@ -35,7 +35,7 @@ def test_seeds_end_with_the_same_run(first: int) -> None:
 
 @pytest.mark.slow
 def test_many_seeds_end_with_the_same_run() -> None:
-    for seed in range(200, 5000):
+    for seed in range(400, 5000):
         play(seed)
 
 
