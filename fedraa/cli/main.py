@@ -277,7 +277,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Check:
-    """Check a custom component or method: same results from the same seed, exact resume, memory."""
+    """Check a custom component or method: same results with the same seed, exact resume."""
 
     component: tyro.conf.Positional[str]
     """Component or method as package.module:Name, or with values as package.module:Name(share=0.1)."""

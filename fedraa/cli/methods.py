@@ -81,7 +81,7 @@ def _list_methods_and_components(modules: Sequence[str], *, as_json: bool) -> No
     console = page_console()
     for heading, members in group_by_family(listed).items():
         print_table(family_table(heading, members, max(map(len, listed))), console)
-    print_line("`fedraa methods NAME` shows every value of a method that an option can set")
+    print_line("`fedraa methods NAME` shows the values that options can set")
     if parts:
         table = Table("component", "option", "description", box=box.SIMPLE_HEAD)
         for name, option, note in parts:
