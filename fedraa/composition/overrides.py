@@ -142,7 +142,7 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
 
 
 def _sort_key(key: str) -> tuple[int, int]:
-    """Return a key that sorts components before their fields, and shortcuts by `SHORTCUTS`."""
+    """Return a key that sorts components before their fields, and shortcuts in the order of `SHORTCUTS`."""
     place = len(SHORTCUTS)
     if key in SHORTCUTS:
         place = list(SHORTCUTS).index(key)

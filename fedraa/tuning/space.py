@@ -128,9 +128,9 @@ class Choices:
 
 
 def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
-    """Return the numbers of values that differ in one number, and a function from a number to a value.
+    """Return the number in each value, and a function that converts such a number to a value.
 
-    Return None for other values.
+    Return None unless all values are numbers, or texts that differ only in one number.
     """
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(values), lambda number: number

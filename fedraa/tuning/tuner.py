@@ -83,8 +83,8 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
     Every trial is a run. The best trial has the best main metric on validation data, by default a tenth of each
-    client's training samples. With a target, it reaches the target first on the run's clock. A field is tuned only for
-    methods that have it.
+    client's training samples. With a target, the best trial reaches it first on the run's clock. A field is tuned only
+    for methods that have it.
 
     Optuna suggests the values, and stops trials that are worse than the median. If the best of the first two thirds of
     the trials is at an edge of the space, the other trials are in a wider space.
@@ -102,7 +102,7 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         jobs: Number of trials at the same time, in processes or (with `address`) on CPUs of a cluster. Only with one
             job is the result reproducible.
         ended: Called with a finished trial, the numbers of finished and of all trials, and the remaining seconds.
-        follow: Returns further fields of a trial's experiment from its values.
+        follow: A function that gets a trial's values and returns further fields of its experiment.
         **fields: Fields that replace the fields of `experiment`.
 
     Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a result.
@@ -162,7 +162,7 @@ class _Plan:
             space: The search space.
             trials: Number of trials of each method.
             experiment: The settings that all trials share.
-            follow: Returns further fields of a trial's experiment from its values.
+            follow: A function that gets a trial's values and returns further fields of its experiment.
             objects: The model and the data of all trials.
         """
         _refuse_fixed(space, experiment)
