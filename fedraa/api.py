@@ -277,7 +277,7 @@ def run_name(*parts: object) -> str:
 
 
 def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
-    """Return the callbacks, with a ProgressLog unless they show a progress bar or the run is quiet.
+    """Return the callbacks. Add a ProgressLog if the run is not quiet and shows no progress bar.
 
     Args:
         sources: Callbacks in any of the forms that a user may pass.

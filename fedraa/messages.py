@@ -35,7 +35,7 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """A submodel's buffer [size] whose values are in another process. Subclasses store the place."""
+    """A submodel's buffer [size] whose values are in another process. Subclasses store where the values are."""
 
     size: int
 

@@ -19,8 +19,8 @@ Widths = tuple[int, ...]
 FLOAT32_BYTES = 4
 # A client's speed is estimated from the median of this number of its last observed durations.
 DURATION_WINDOW = 5
-# Maximum number of new cost tables while the first duration of each client is observed. A table covers all clients, so
-# it is expensive.
+# While the first duration of each client is observed, the cost table is computed at most this number of times. A table
+# covers all clients, so it is expensive.
 MAX_FIRST_TABLES = 64
 # The workers' speed is estimated from the fastest among this number of recent tasks of all clients.
 PACE_WINDOW = 20

@@ -181,7 +181,7 @@ def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with the placeholder `AUTO` for `auto` capacities.
 
-    With `auto`, each client has the same capacity in every round, unless the user sets `REDRAW`.
+    With `auto`, clients keep their capacities in all rounds, so the default of `REDRAW` becomes False.
     """
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
     if not auto:

@@ -103,7 +103,8 @@ class Choices:
     def widen_side(self, side: int) -> "Choices":
         """Return the choices with one more value at the lower (-1) or upper (1) end.
 
-        The new value continues the ratio of the two values at this end, or their difference if one is 0.
+        The new value continues the two values at this end with the same ratio, such as 0.1, 0.2, 0.4. If one of the two
+        is 0, it continues them with the same difference.
         """
         family = _varying_numbers(self.values)
         if family is None:

@@ -199,7 +199,7 @@ class _Plan:
 
     @property
     def first(self) -> int:
-        """The number of a method's trials in the original space."""
+        """The number of a method's trials before its space may become wider."""
         return math.ceil(FIRST_FRACTION * self.trials)
 
     def described(self) -> dict[str, object]:
@@ -215,7 +215,7 @@ class _Plan:
         return settings
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
-        """Return the space of the method's last trials, and the names of the widened fields."""
+        """Return the wider space of a method's later trials, and the names of the widened fields."""
         space = dict(self.spaces[method])
         widened = []
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
