@@ -391,7 +391,7 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _convert_early_interrupt(callbacks: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block to Interrupted. At its end, tell the callbacks that the preparations are over."""
+    """Convert Ctrl-C in the block to Interrupted. After the block, tell the callbacks that preparations are over."""
     try:
         yield
     except KeyboardInterrupt:

@@ -148,7 +148,7 @@ def load_latest(directory: Path, find_problem: Callable[[State], str | None]) ->
 class UsableCheckpoint:
     """The checkpoint to resume from.
 
-    `skipped` maps the file name of each newer checkpoint to the problem because of which it cannot be used.
+    `skipped` maps the file name of each newer checkpoint to the reason why it cannot be used.
     """
 
     path: Path
