@@ -277,7 +277,7 @@ def run_name(*parts: object) -> str:
 
 
 def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
-    """Return the callbacks, with a ProgressLog unless they show a progress bar or the run is quiet.
+    """Return the callbacks. Add a ProgressLog if the run is not quiet and shows no progress bar.
 
     Args:
         sources: Callbacks in any of the forms that a user may pass.
@@ -391,7 +391,7 @@ def run_directory(out: Path | None, name: str) -> Iterator[Path]:
 
 @contextmanager
 def _convert_early_interrupt(callbacks: CallbackList) -> Iterator[None]:
-    """Convert Ctrl-C in the block to Interrupted, and tell the callbacks when the block ends."""
+    """Convert Ctrl-C in the block to Interrupted. After the block, tell the callbacks that preparations are over."""
     try:
         yield
     except KeyboardInterrupt:

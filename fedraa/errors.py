@@ -11,7 +11,7 @@ from typing import Any, Self
 MAX_CHARACTERS = 80
 _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
-# fedraa's name for each name of other libraries.
+# Names in other libraries, each with the name in fedraa.
 OTHER_NAMES = {"fmnist": "fashion-mnist"}
 # The minimum similarity, from 0 to 1, of a suggested name to the wrong name.
 NEAR_MISS = 0.75
@@ -129,7 +129,7 @@ class PromiseBroken(StructuredError):
 
 
 class CallbackRaised(Exception):
-    """A wrapper of the exception `error` of a callback, until the run is saved.
+    """An exception that carries the exception `error` of a callback until the run is saved.
 
     `error` is None in a server process, because the exception is in the user's process.
     """

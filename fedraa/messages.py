@@ -35,7 +35,7 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """A submodel's buffer [size] whose values are in another process. Subclasses store the place."""
+    """A submodel's buffer [size] whose values are in another process. Subclasses store where the values are."""
 
     size: int
 
@@ -67,7 +67,7 @@ class ExtraBuffers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The check of a received trained buffer [k], or of a piece of it.
+    """The results of checking a received trained buffer [k], or a piece of it.
 
     Attributes:
         push: The id of the transfer in which the buffer was sent.
@@ -170,7 +170,7 @@ class Update:
         loss: The mean training loss.
         seconds: The real time of training at the worker.
         cosine: The cosine between the model's changes in the first and the second half of the steps, if the learning
-            rate is adaptive. `HalfwayCosine` has its limits.
+            rate is adaptive. `HalfwayCosine` documents it.
         waited: On the wall clock, the seconds between dispatch and arrival in which no worker trained the task.
         receipt: The check of the buffer by the process that has the buffer. `params` is then empty.
     """

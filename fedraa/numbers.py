@@ -20,7 +20,7 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
-# By pydantic's error type: the words before a bound in a message, and the name of the bound in the error's `ctx`.
+# For each error type of pydantic: the words before a bound in a message, and the bound's key in the error's `ctx`.
 _BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("from", "ge"),

@@ -47,7 +47,7 @@ HANG_SECONDS = 3600.0
 HUNG_AFTER_S = 10.0
 # Mean seconds between two kills at random times.
 PAUSE = 2.0
-# The number of tasks of one run in which a worker is killed, and in which a worker is frozen.
+# In one run, workers are killed in DEATHS tasks and frozen in FREEZES tasks.
 DEATHS, FREEZES = 18, 2
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 

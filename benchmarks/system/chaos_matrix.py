@@ -64,7 +64,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "chaos_runs.csv"
 TORN, DISK, MESSAGES = "torn", "disk", "messages"
 FAULTS = (KILL, HANG, FREEZE, TORN, DISK, MESSAGES)
 CELLS = tuple("+".join(faults) for size in (1, 3) for faults in combinations(FAULTS, size))
-# The number of disturbed tasks by kind of fault.
+# For each kind of fault: the number of tasks that it disturbs.
 COUNTS = {KILL: 1, HANG: 1, FREEZE: 1}
 # Each round has six tasks.
 ROUNDS = 6
@@ -102,7 +102,7 @@ def main(
     cells: tuple[str, ...] = CELLS,
     out: Path = RESULTS,
 ) -> None:
-    """Execute runs until each method has enough rows for each fault, and print a summary.
+    """Execute the missing runs of each method with each kind of fault, and print a summary.
 
     Args:
         runs: The number of rows for each method and cell.
@@ -233,7 +233,7 @@ def _attempts(
 ) -> Iterator[AbstractContextManager[list[KillAt]]]:
     """Yield a context manager for each attempt to execute a run.
 
-    It simulates a full disk, or yields a callback that kills the run. The last one does nothing.
+    Such a manager simulates a full disk, or yields a callback that kills the run. The last manager does nothing.
     """
     if DISK in faults:
         room = int(rng.integers(MIN_LOG_BYTES, log_size(undisturbed) - MIN_LOG_BYTES))

@@ -40,7 +40,7 @@ class Tally:
         return self.right == self.count and not self.lost and not self.doubled
 
 
-# Runs a trial in an empty folder.
+# The type of a function that runs a trial in an empty folder.
 Trial = Callable[[Path, np.random.Generator], Tally]
 
 

@@ -69,7 +69,7 @@ def quick_cases() -> list[Case]:
 
 
 def all_cases(sampled: int) -> list[Case]:
-    """Return systematic variations of failing cases, and `sampled` random cases, without repetitions."""
+    """Return cases that systematically vary failing cases, and `sampled` random cases; no case twice."""
     generator = random.Random(0)
     cases = [*size_cases(), *layout_cases(), *kernel_cases(), *other_operators()]
     cases += [random_case(generator) for _ in range(sampled)]
@@ -220,7 +220,7 @@ def relative_distance(a: Tensor, b: Tensor) -> float:
 
 
 def lay_out(x: Tensor, layout: str) -> Tensor:
-    """Return a tensor with the values of `x` in a memory layout. `layout` names the operation that produces it."""
+    """Return a tensor with the values of `x` in the memory layout that the operation `layout` produces."""
     # The memory order is [n, height, width, channels]. The view has PyTorch's order of axes.
     if layout == "permuted" and x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)

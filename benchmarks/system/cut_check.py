@@ -41,7 +41,7 @@ def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, w
         example: A batch.
         indices: The cut.
         seed: The seed of the parameters.
-        within: A larger cut. Its submodel replaces the full module in the check of a model that is too large.
+        within: A larger cut. If the model is too large, the submodel of this cut replaces the full module.
     """
     try:
         _check_cut(traced, example, indices, seed, within or traced.full(), torch.float64)
@@ -135,7 +135,7 @@ def _assert_close(values: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 def grouped_share(traced: Traced) -> float:
-    """Return the fraction of a model's parameters that belong to a width group."""
+    """Return the fraction of a model's parameters that belong to units that can be cut."""
     whole = 0.0
     for name, shape in zip(traced.names, traced.shapes, strict=True):
         fixed = [float((units < 0).mean()) for units in traced.units.get(name, {}).values()]

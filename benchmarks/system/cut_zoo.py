@@ -129,7 +129,7 @@ def _from_timm(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def _for_images(name: str, ways: Sequence[Callable[[int], nn.Module]]) -> tuple[nn.Module, Tensor]:
-    """Return a model from the first function in `ways` that succeeds, and images of the first size that fits."""
+    """Return a model, and images of a size that it accepts. The first function in `ways` that works makes the model."""
     why = ""
     for side in _SIDES:
         for make in ways:

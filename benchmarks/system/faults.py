@@ -134,7 +134,7 @@ def main(
     engines: tuple[Engine, ...] = get_args(Engine),
     out: Path = RESULTS,
 ) -> None:
-    """Execute runs until each fault has enough rows for each kind of cluster, and print a summary.
+    """Execute the missing runs of each fault on each kind of cluster, and print a summary.
 
     Args:
         runs: The number of rows for each fault and kind of cluster.

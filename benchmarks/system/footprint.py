@@ -74,7 +74,7 @@ def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
                 peaks[name] = max(peaks[name], resident_bytes(process))
             peaks["object store"] = max(peaks["object store"], object_store_bytes())
 
-    # Actors of the previous run may still be alive. The measurement begins when they have ended.
+    # Actors of the previous run may still be alive. Wait until they have ended.
     while any(name in ("server", "worker") for name, _ in list_actors()):
         time.sleep(LOOK_SECONDS)
     looking = Thread(target=record_peaks)

@@ -116,7 +116,7 @@ class BareLoop:
 
 
 def time_pfl(work: Workload, rounds: int) -> list[float]:
-    """Return the seconds of each round in pfl-research except the first; none if it is not installed."""
+    """Return the seconds of each pfl-research round but the first; an empty list if it is not installed."""
     if find_spec("pfl") is None:
         return []
     from pfl.aggregate.simulate import SimulatedBackend

@@ -41,7 +41,7 @@ from fedraa.server.server import Server
 from fedraa.server.update_checks import Bounds
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
-# By method, the number of buffers that an update writes. Each has the model's size. A float64 buffer counts as two.
+# For each method: the number of buffers that an update writes, each as large as the model. Float64 counts as two.
 METHODS = {
     "fedavg": 1,
     "fedadam": 1,

@@ -104,7 +104,7 @@ def main(
     servers: tuple[str, ...] = SERVERS,
     out: Path = RESULTS,
 ) -> None:
-    """Execute runs until each fault has enough rows for each host of the server, and print a summary.
+    """Execute the missing runs of each fault with the server on each host, and print a summary.
 
     Args:
         runs: The number of rows for each fault and host of the server.

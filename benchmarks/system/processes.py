@@ -56,7 +56,7 @@ def _read_status(process: int) -> list[str] | None:
 
 
 def unique_bytes(process: int) -> int:
-    """Return the bytes that would be free if a process ended; 0 if it has ended."""
+    """Return the bytes that only this process uses; 0 if it has ended."""
     try:
         text = (PROC / str(process) / "smaps_rollup").read_text()
     except OSError:

@@ -199,7 +199,7 @@ def _measure_code(root: Path) -> dict[str, float]:
 
 
 def _classify(node: ast.AST) -> Mapping[str, int]:
-    """Return by how much a node of a syntax tree increases each count, 0 or 1."""
+    """Return, for each count, 1 if a node of a syntax tree belongs to it, otherwise 0."""
     docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     is_assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     is_function = isinstance(node, FUNCTIONS) and not node.name.startswith("__")

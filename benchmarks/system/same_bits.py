@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# The present name of each log key that was renamed after the base.
+# Keys of logs that have a new name since the base commit: the old name and the new name.
 RENAMED: dict[str, str] = {
     "mix": "weight",
     "what": "error",
@@ -28,7 +28,7 @@ RENAMED: dict[str, str] = {
 }
 # Keys of summary.json that depend on real time.
 REAL_TIME = {"wall", "shards"}
-# The base's name of each experiment field that was renamed after the base.
+# Fields of an experiment that have a new name since the base commit: the new name and the old name.
 RENAMED_FIELDS = {"polyak_fraction": "average", "vmap_batch": "stack"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
 UPDATES, ROUNDS = 24, 3
@@ -52,7 +52,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
     names = list(digests_here | digests_at_base)
     differences = (_describe_difference(name, digests_here.get(name), digests_at_base.get(name)) for name in names)
     differing = [line for line in differences if line]
-    # The import is here, because the base may not have this function.
+    # The import is here, because the base commit may lack this function.
     from fedraa.cli.console import print_line
 
     print_line("\n".join([*differing, f"{len(names) - len(differing)} of {len(names)} runs are equal"]))
@@ -144,7 +144,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return the functions that execute the runs, by the run's name. A function gets the directory of its run."""
+    """Return, by the name of each run, a function that executes it in a directory."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedraa.messages import Update
 
-# A regular expression of the log's message, by kind of invalid update.
+# For each kind of invalid update: a regular expression that matches the log's message.
 CAUSES = {
     "not finite": r"update refused: params hold 1 values that are not finite",
     "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",

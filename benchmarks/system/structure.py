@@ -143,7 +143,7 @@ def find_cycles(graph: Graph) -> list[tuple[str, ...]]:
 
 
 def below_first(graph: Graph) -> list[str]:
-    """Return the nodes in an order in which each imports only earlier ones.
+    """Return the nodes in an order in which each node imports only nodes before it.
 
     Raises ValueError for an import cycle.
     """

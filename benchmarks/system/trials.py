@@ -61,7 +61,7 @@ class Figure:
         return self.fedraa / self.floor
 
     def numbers(self) -> list[str]:
-        """Return as text: fedraa's value with unit, the bare value, their ratio, and the CPU ratio."""
+        """Return four texts: fedraa's value with its unit, the bare value, their ratio, and the CPU ratio."""
         compared_values = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
         return [f"{self.fedraa:.3g} {self.unit}", *compared_values]
 

@@ -11,7 +11,7 @@ from fedraa.errors import CallbackRaised, InputError, suggest_closest
 
 OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
-# fedraa's hook for each hook of other libraries, for hints.
+# Hooks of other libraries, each with the hook of fedraa that an error suggests.
 USUAL_HOOKS = {
     "on_batch_end": "on_commit",
     "on_epoch_end": "on_round",

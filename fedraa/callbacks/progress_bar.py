@@ -160,8 +160,8 @@ def completed_fraction(progress: Progress) -> float:
 def progress_line(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
     """Return the progress as one line of text.
 
-    It has the step, step rate, time, metric, staleness, tasks in flight and busy workers. A line that is too long loses
-    the last two, then the staleness, and then the time.
+    It has the step, step rate, time, metric, staleness, tasks in flight and busy workers. A line that is too long omits
+    the last two, then also the staleness, and then also the time.
 
     Args:
         progress: The progress of the run.

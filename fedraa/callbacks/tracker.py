@@ -68,7 +68,7 @@ class Tracker(Callback):
         self._discard_calls()
 
     def _add(self, write: Callable[[], None]) -> None:
-        """Call a function in the thread, unless the service has failed before."""
+        """Queue a function for the thread. Do nothing if the service has failed before."""
         self._warn_of_error()
         if self._calls is not None:
             self._calls.add(write)

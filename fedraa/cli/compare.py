@@ -95,7 +95,7 @@ def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
 
 
 def _paper_text(method: str) -> str:
-    """Return the source of a method's `--terms paper`, and the settings that the paper omits."""
+    """Return a text: which part of the paper states the method's settings, and which settings it omits."""
     paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"
@@ -103,9 +103,9 @@ def _paper_text(method: str) -> str:
 
 
 class _ResultPrinter:
-    """A printer of the result and the remaining time after each run.
+    """An object that prints the result of each finished run, and the remaining time.
 
-    The progress bar gets the name of the next run.
+    This object also shows the number of the current run, such as `run 2/6`, in the progress bar.
     """
 
     def __init__(self, count: int, bar: ProgressBar) -> None:

@@ -28,8 +28,7 @@ PACKAGES = (
 SHARED_MEMORY = Path("/dev/shm")
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 GIGABYTE = 1e9
-# Ray's object store needs up to this fraction of the memory. It uses files in /tmp, which are slower, if /dev/shm is
-# smaller.
+# Ray's object store needs up to this fraction of the memory. If /dev/shm is smaller, Ray uses slower files in /tmp.
 OBJECT_STORE_SHARE = 0.3
 # Gigabytes that a run directory, Ray's logs and an object store on disk may need together.
 MIN_DISK_GB = 2.0

@@ -81,7 +81,7 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    # `--help` raises SystemExit. `_types_of_failed_runs_and_checks` would import packages for seconds.
+    # `--help` raises SystemExit. It is handled first, because the next clause imports packages for seconds.
     except SystemExit as error:
         if error.code == signal.SIGTERM:
             # Ray's signal handler exits with this code after a SIGTERM between two runs.

@@ -44,7 +44,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """The name of the flag without its negation, such as `--quiet`."""
+        """The part of `name` before the comma: `--quiet` of `--quiet, --no-quiet`."""
         return self.name.partition(",")[0]
 
     @property

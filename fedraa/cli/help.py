@@ -94,7 +94,7 @@ def _print_groups(console: Console, groups: Sequence[Group]) -> None:
 
 
 def _print_flag(console: Console, flag: Flag) -> None:
-    """Print a flag and its help text, which is below a long flag."""
+    """Print a flag and its help text. If the flag is long, the help text is on the next line."""
     name = f"[bold]{escape(flag.name)}[/bold] {escape(flag.takes)}"
     text = escape(flag.text)
     if flag.default:

@@ -20,9 +20,9 @@ DEFAULT_NOTE = re.compile(r"\s*\(default: .*?\)(?=\.$)", re.DOTALL)
 
 
 def show_values(method: Method) -> None:
-    """Print a method's use, paper, formula and paper settings, and then every setting.
+    """Print the description of a method, and then all its settings.
 
-    A setting has a line with its path, its value and its option, and a line that explains it.
+    Each setting has a line with its path, value and option, and a line that explains it.
     """
     console = page_console()
     options = {method.path(name): name for name in SHORTCUTS}
@@ -40,7 +40,7 @@ def show_values(method: Method) -> None:
 
 
 def describe_use(method: Method) -> dict[str, str]:
-    """Return a method's formula, its use, and the paper's settings. An unknown text is empty."""
+    """Return three texts by heading: the formula, when to use the method, and the settings of its paper."""
     settings = ""
     paper = method.paper_settings
     if paper is not None:

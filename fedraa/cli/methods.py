@@ -23,7 +23,7 @@ from fedraa.errors import InputError, closest_name
 from fedraa.server.round_state import RoundState
 
 AXES = ("submodel", "local", "update", "schedule")
-# The table of methods shows only settings that differ from these defaults.
+# The table of methods omits settings that equal these defaults.
 PLAIN = LocalTraining(momentum=0.0)
 
 
@@ -33,7 +33,7 @@ def show_methods(names: Sequence[str], *, as_json: bool) -> None:
     If the names are modules, also list the components of these modules.
 
     Args:
-        names: Names of methods, of crossings a+b, of custom methods as package.module:NAME, and of modules.
+        names: Names of methods or of modules. `a+b` combines two methods. `package.module:NAME` is a custom method.
         as_json: True to print JSON.
     """
     chosen = [name for name in names if name in registry.list_methods() or "+" in name or is_path(name)]
@@ -57,7 +57,7 @@ def _show_values(chosen: Sequence[Method], *, as_json: bool) -> None:
 def _import_module(name: str) -> ModuleType:
     """Import a module.
 
-    Raises InputError with the most similar method name as a hint if the module does not exist.
+    Raises InputError if the module does not exist. The error suggests the most similar method name.
     """
     try:
         return import_user_module("names", name)
@@ -90,7 +90,7 @@ def _list_methods_and_components(modules: Sequence[str], *, as_json: bool) -> No
 
 
 def group_by_family(listed: Mapping[str, Method]) -> dict[str, dict[str, Method]]:
-    """Return the methods by name, by the heading of their family. Asynchronous families come first."""
+    """Return, for each family's heading, its methods by name. Asynchronous families come first."""
     families: dict[str, dict[str, Method]] = {}
     for name, method in sorted(listed.items(), key=lambda item: not item[1].asynchronous):
         families.setdefault(describe_family(method), {})[name] = method

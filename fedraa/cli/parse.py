@@ -30,7 +30,7 @@ EXPERIMENT = "experiment"
 Commands = Mapping[str, Callable[..., Command]]
 # The commands of a program by name.
 Functions = Mapping[str, Callable[..., object]]
-# Match the messages of Python and tyro about an invalid value.
+# These patterns match the messages of Python and tyro about an invalid value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<value>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<value>.+)\]")
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<value>.+)\.")
@@ -135,7 +135,7 @@ def _command_default(command: Callable[..., Command], path: str | None) -> dict[
 
 
 def _flag_names(commands: Functions, name: str) -> list[str]:
-    """Return the flags of a command with underscores; none for an unknown command."""
+    """Return a command's flags in the form `batch_size`; an empty list for an unknown command."""
     if name not in commands:
         return []
     names = list(signature(commands[name]).parameters)

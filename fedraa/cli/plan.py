@@ -40,11 +40,11 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of rows for device classes, or for submodel shapes.
+# Maximum number of rows in the table of device classes, and in the table of submodel shapes.
 MAX_CLASSES = 12
-# Rows for groups of clients, from fast to slow, if there are more device classes than `MAX_CLASSES`.
+# If there are more than `MAX_CLASSES` device classes, the table has this number of groups of clients instead.
 GROUPS = 10
-# Maximum number of participation corrections from which the range of update weights is computed.
+# The range of update weights is computed from at most this number of participation corrections.
 MAX_FACTORS = 1000
 # Maximum number of width groups (layers with a common width) in a table.
 MAX_WIDTHS = 6
@@ -62,10 +62,10 @@ def show_plan(
 
     Args:
         experiment: The options of the run.
-        data: A folder for a picture of the data partition, which is also printed as a table; None for neither.
+        data: A folder. A picture of the data partition is written there, and a table is printed; None for neither.
         waiting: The status line that shows slow preparations; None to show none.
-        epsilon: A privacy budget for which the necessary noise is printed; None to print no noise.
-        nodes: The nodes of a cluster, for which memory and traffic are printed; None to print neither.
+        epsilon: A privacy budget. The noise that it needs is printed; None to print no noise.
+        nodes: The number of nodes of a cluster. Their memory and traffic are printed; None to print neither.
 
     Raises the ValueError of the run if the run is not possible.
     """
@@ -123,7 +123,7 @@ def show_plan(
 
 
 def describe_uncut_groups(spec: RunSpec) -> list[str]:
-    """Return a line about width groups that every fragment has whole; no line if all are cut."""
+    """Return a line about layers too small to be divided among fragments; no line if there are none."""
     groups = too_small(spec.traced, spec.index_sets)
     names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MAX_WIDTHS])
     if not groups:
@@ -321,7 +321,7 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 def server_bytes(spec: RunSpec) -> int:
     """Return the memory of the server's state in bytes.
 
-    It has the model, the Polyak mean, the state of the update rule and of the clients, the noise of central
+    The state has the model, the Polyak mean, the state of the update rule and of the clients, the noise of central
     differential privacy, and two buffers for each client that trains.
     """
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)

@@ -95,7 +95,7 @@ def _all_clients(data: Federated) -> list[tuple[str, int]]:
 
 
 def _quantile_clients(data: Federated) -> list[tuple[str, int]]:
-    """Return the quantiles' names, and the client whose number of samples is at each quantile."""
+    """Return pairs: the name of a quantile, and the client whose number of samples is at this quantile."""
     by_size = np.argsort(data.sizes, kind="stable")
     names = {0.0: "smallest", 0.5: "median", 1.0: "largest"}
     last = len(by_size) - 1

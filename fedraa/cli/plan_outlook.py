@@ -26,9 +26,9 @@ from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
 
-# Maximum number of simulated clients. A sample of this size represents more clients.
+# Maximum number of simulated clients. If there are more, a sample of this size represents them.
 MAX_SIMULATED = 20_000
-# Simulated rounds, because rounds with devices that are not always available have unequal durations.
+# If devices are not always available, the mean duration of this number of simulated rounds is computed.
 AVAILABILITY_ROUNDS = 20
 # Maximum number of simulated updates. A longer run is extrapolated.
 DRY_STEPS = 20_000
@@ -66,7 +66,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
         sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
-    # The real run has `times` as many clients and updates as the sample, and `times` its staleness.
+    # The clients, updates and staleness of the real run are those of the sample, multiplied by `times`.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.for_clients(sample))

@@ -83,7 +83,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     if bound is not None:
         if terms.local or terms.per_release in (None, 1):
             return bound
-        # In the worst case, as many updates of a client as possible are in one released model.
+        # The sum of squares is largest if each model with updates of the client has `per_release` of them.
         return min(bound, terms.per_release) * bound
     if participation is not None and needs_observations(participation):
         return None

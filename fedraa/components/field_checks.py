@@ -45,7 +45,7 @@ def check_component_fields(part: object, field: str) -> None:
 
 
 def check_arguments(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], field: str) -> None:
-    """Check the arguments for a built-in class by their types, before the class receives them.
+    """Check arguments against the field types of a built-in class, before an object is created.
 
     Args:
         make: The class. Custom classes and functions are not checked.

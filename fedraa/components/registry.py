@@ -39,8 +39,8 @@ class ComponentRegistry(Generic[T]):
         name: The field of an experiment that takes the component.
         needs: The methods that a component must have. `__call__` means that the component itself is called.
         registered: The registered components by name, without those of plug-ins that are not yet imported.
-        short: Creates a component from text such as `sample:10`, and raises InputError for other text; None if there is
-            no such text.
+        short: A function that creates a component from a short text such as `sample:10`, and raises InputError for
+            other text. None if the components have no short texts.
         example: An example of a component, for help texts.
         hints: Names that belong to another field, each with the hint for the user's error.
     """
@@ -115,7 +115,7 @@ class ComponentRegistry(Generic[T]):
         return self._make_component(component, *parse_arguments(self.name, text, values or ""), text)
 
     def _is_short(self, text: str) -> bool:
-        """Return True if `short` must convert the text."""
+        """Return True if the text must be converted by the function `short`."""
         if text in self.registered:
             parameters = inspect.signature(self.registered[text]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)

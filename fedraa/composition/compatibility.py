@@ -98,7 +98,7 @@ def _check_refused(name: str, method: Method) -> None:
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    # By option: a value that is true if the option is on, the value of the option, and the text that turns it off.
+    # For each option: a value that counts as true if it is on, the option's value, and the text that turns it off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -184,7 +184,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Raise InputError if the transforms move parts of samples but not of the targets."""
+    """Raise InputError if a transform moves parts of a sample, and the target has parts that must move with them."""
     moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, but the targets of {objective.name} do not move with them"

@@ -140,7 +140,7 @@ class Method:
 
     @property
     def cuts(self) -> bool:
-        """True if the method needs the width groups of the model."""
+        """True if the method must know which units of the model's layers can be removed together."""
         return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
 
     @property

@@ -142,7 +142,7 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
 
 
 def _sort_key(key: str) -> tuple[int, int]:
-    """Return a key that sorts components before their fields, and shortcuts by `SHORTCUTS`."""
+    """Return a key that sorts components before their fields, and shortcuts in the order of `SHORTCUTS`."""
     place = len(SHORTCUTS)
     if key in SHORTCUTS:
         place = list(SHORTCUTS).index(key)
@@ -173,7 +173,7 @@ def _field_names(component: object) -> list[str]:
 
 
 def _can_be_set_whole(owner: object, name: str) -> bool:
-    """Return True if the field can be set as a whole, not only its parts."""
+    """Return True if a user can replace the whole value of the field, not only fields of this value."""
     kind = _built_in_class(owner, name)
     if kind is None:
         return True
@@ -220,9 +220,9 @@ def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
 
 
 def _field_of_error(error: InputError, path: str, key: str) -> str:
-    """Return the field of an error for the user, who wrote the shortcut or path `key`.
+    """Return the field that an error names: `key`, which is the shortcut or path that the user wrote.
 
-    The component's field follows `key` if the error has one.
+    If the error is about a field of the component, this field follows `key`.
     """
     component_name = path.rpartition(".")[2]
     if path in REGISTRIES:

@@ -82,7 +82,7 @@ def _check_sent_values(name: str, method: Method) -> None:
 
 
 def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
-    """Raise InputError unless a round's step is the sum of all updates with weight 1.
+    """Raise InputError if central privacy does not allow the aggregation or the participation of a method.
 
     `tasks` is the maximum number of tasks of a client; None means no limit.
     """

@@ -29,7 +29,7 @@ from fedraa.submodels.policies.policy import Capacities, SubmodelPolicy
 from fedraa.submodels.policies.slices import Full
 
 _registered: dict[str, Method] = {}
-# The classes, with their subclasses, of all objects in a method's description.
+# All objects in a method's description are instances of these classes or of their subclasses.
 _BASES = (
     *(Method, PaperSettings, LocalTraining, LocalOptimizer, LocalAlgorithm, Capacities, SubmodelPolicy),
     *(AsyncRule, Mean, Aggregator, ServerOptimizer, RoundState, Schedule),
@@ -83,7 +83,7 @@ def find_method(source: Any) -> Method:
     """Return the method that `source` describes.
 
     Args:
-        source: A name, an import path, a crossing `a+b`, a Method or its description.
+        source: A name, an import path, `a+b` for a combination of two methods, a Method, or its JSON description.
 
     Raises InputError if there is no such method.
     """

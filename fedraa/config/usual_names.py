@@ -168,7 +168,7 @@ CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 
 
 def suggest_name(word: str, known: Collection[str]) -> str:
-    """Return the question "did you mean NAME?" with a similar name or the name for the same purpose.
+    """Return the question "did you mean NAME?". NAME is similar to `word`, or has the same meaning.
 
     The result is empty without such a name.
     """

@@ -50,7 +50,7 @@ class Availability:
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
             if work > first:
-                # Skip all later periods in which the task does not end in one step.
+                # In one step, skip all later periods in which the task does not end.
                 skipped = max(0.0, float(np.ceil((work - first) / whole)) - 1)
                 work -= first + skipped * whole
                 base = (cycle + 1 + skipped) * period

@@ -17,12 +17,12 @@ from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
 FLOAT32_BYTES = 4
-# Number of a client's last observed durations whose median estimates its speed.
+# A client's speed is estimated from the median of this number of its last observed durations.
 DURATION_WINDOW = 5
-# Maximum number of new cost tables while the first duration of each client is observed. A table covers all clients, so
-# it is expensive.
+# While the first duration of each client is observed, the cost table is computed at most this number of times. A table
+# covers all clients, so it is expensive.
 MAX_FIRST_TABLES = 64
-# The fastest of this number of recent tasks of all clients sets the speed of the workers.
+# The workers' speed is estimated from the fastest among this number of recent tasks of all clients.
 PACE_WINDOW = 20
 
 
@@ -52,7 +52,8 @@ class CostSettings:
 def training_time(duration: float, cost: float, waited: float) -> float:
     """Return the observed duration of a task on the wall clock, without the time that it waited for a worker.
 
-    It is at least the modelled duration, for which the server holds an update back, unless the update arrived earlier.
+    The server holds an update back until the modelled duration `cost` has passed. The result is therefore at least
+    `cost`, but never more than `duration`.
 
     Args:
         duration: The time from the dispatch of the task to its update.
@@ -248,7 +249,7 @@ class CostModel(Stateful):
         return float(self._local.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
-        """Return the number of local steps of one task if it follows from costs (`auto`), otherwise None."""
+        """Return the number of local steps of one task that the setting `auto` computes; None without `auto`."""
         auto = self._local.auto
         if auto is None:
             return None
@@ -323,9 +324,9 @@ class CostModel(Stateful):
         """Record the observed duration of a task. Return True if the table of costs has changed.
 
         The client's row in the table is scaled by the median of its last `DURATION_WINDOW` ratios of observed to
-        modelled durations. The modelled duration counts at least the time of the task at the pace of the fastest recent
-        task, so that a slow worker does not count as a slow device. With more than `MAX_FIRST_TABLES` clients, the
-        table changes only after several observations.
+        modelled durations. For this ratio, a modelled duration is at least the real time that the task would take at
+        the best recent speed of a worker. So a slow worker does not count as a slow device. With more than
+        `MAX_FIRST_TABLES` clients, the table changes only after several observations.
 
         Args:
             widths: The widths of the submodel.

@@ -148,7 +148,7 @@ def load_latest(directory: Path, find_problem: Callable[[State], str | None]) ->
 class UsableCheckpoint:
     """The checkpoint to resume from.
 
-    `skipped` has the problem of each newer checkpoint that cannot be used, by the name of its file.
+    `skipped` maps the file name of each newer checkpoint to the reason why it cannot be used.
     """
 
     path: Path

@@ -52,7 +52,7 @@ class GrowingFile:
 
 
 def describe_damage(directory: Path, log: State) -> str | None:
-    """Return the problem of a checkpoint that does not fit the logs, as a part of a sentence; None if it fits.
+    """Return the reason why a checkpoint does not fit the logs, as a part of a sentence; None if it fits.
 
     `log` is the state of the logs in the checkpoint: their sizes and digests. The logs may have grown since then. Their
     first bytes must be unchanged.

@@ -18,7 +18,7 @@ from fedraa.rundir import packed_columns
 
 # A JSON object with this key describes a scaling.
 _NUMBERS = "mean"
-# This entry of `Inputs.fitted` is for a transform that cannot be restored: its arguments do not hold its fitted values.
+# `Inputs.fitted` has this text for a transform whose fitted values are lost, because they are not in its arguments.
 NOT_RESTORABLE = "lost"
 # A JSON object with this key describes a sample.
 _SHAPE = "shape"

@@ -15,9 +15,9 @@ from fedraa.errors import InputError
 from fedraa.reading import open_regular_file, read_regular_file
 from fedraa.rundir.atomic_files import write_text
 
-# The server process of a killed run may hold the lock for a moment.
+# Seconds to wait for the lock. The server process of a killed run may still hold it for a moment.
 LOCK_SECONDS = 15
-# The file that names the process that writes the run, which `fedraa stop` ends.
+# This file names the process that writes the run. `fedraa stop` ends this process.
 WRITER = "writer"
 # The lock file in a directory of many runs.
 LOCK = "lock"

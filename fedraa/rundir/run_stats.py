@@ -152,7 +152,7 @@ def float_number(value: object) -> float:
 
 
 def whole_number(value: object) -> int:
-    """Return the value if it is a whole number from 0 that fits into 63 bits.
+    """Check that the value is a whole number, not negative, and below 2 ** 63, and return it.
 
     Raises:
         TypeError: It is another value.

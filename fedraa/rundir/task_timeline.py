@@ -77,7 +77,7 @@ class TaskTimeline:
         # The total time of all finished tasks, and the sum of the start times of all tasks in flight.
         self._busy = 0.0
         self._starts = 0.0
-        # By the number of a running task: its index in the columns.
+        # Maps the number of each running task to its index in the columns.
         self._in_flight: dict[int, int] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:

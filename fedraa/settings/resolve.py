@@ -39,8 +39,8 @@ REDRAW = "submodel.capacities.redraw"
 def resolve_method(experiment: Experiment) -> Method:
     """Return the experiment's method with the values that the experiment sets.
 
-    Only classification has logit calibration. Raises InputError for a value that the method lacks, for values that
-    exclude each other, and for a method that cannot train the objective.
+    Raises InputError for a value that the method lacks, for values that exclude each other, and for a method that
+    cannot train the objective.
     """
     method = find_method(experiment.method)
     local = replace(
@@ -82,7 +82,7 @@ def resolve_method(experiment: Experiment) -> Method:
 
 
 def _learning_rate(options: LocalOptions) -> dict[str, Any]:
-    """Return the learning rate and its schedule (default: constant) if the options set them."""
+    """Return the fields for the learning rate and its schedule, if the options set them."""
     values: dict[str, Any] = {}
     if options.lr is not None:
         values = {"lr": options.lr, "lr_schedule": "constant"}
@@ -179,7 +179,10 @@ def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with a placeholder for `auto` capacities, which clients keep by default."""
+    """Return the values with the placeholder `AUTO` for `auto` capacities.
+
+    With `auto`, clients keep their capacities in all rounds, so the default of `REDRAW` becomes False.
+    """
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
     if not auto:
         return values
@@ -189,7 +192,7 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
 def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
     """Return the size ratios for a number of fragments.
 
-    They are equal if the method's default ratios are equal, otherwise from `FRAGMENT_RATIOS`.
+    The ratios are equal if the method's default ratios are equal. Otherwise they are an entry of `FRAGMENT_RATIOS`.
     """
     if options.ratios is not None or options.fragments is None:
         return options.ratios

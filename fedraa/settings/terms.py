@@ -106,7 +106,7 @@ def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _clients_per_round(participation: object, clients: int) -> int | None:
-    """Return the (expected) number of clients per round, if it is known."""
+    """Return the number of clients per round, or its expected value; None if it is unknown."""
     drawn = PARTICIPATION.resolve(participation)
     if isinstance(drawn, Sample):
         return drawn.count
@@ -116,9 +116,10 @@ def _clients_per_round(participation: object, clients: int) -> int | None:
 
 
 def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *, over: bool) -> Experiment:
-    """Return the experiment with the values of the terms, by field or path.
+    """Return the experiment with these values, which are given by field or path.
 
-    `origin` names their source in errors. Raises InputError if the experiment sets a different value, unless `over`.
+    `origin` names the source of the values in errors. Raises InputError if the experiment sets a different value and
+    `over` is False.
     """
     for name, value in values.items():
         own = chosen_value(experiment, name)

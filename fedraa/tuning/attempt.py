@@ -116,7 +116,7 @@ def run_attempt(planned: Attempt) -> Trial:
 
 
 def attempt_elsewhere(planned: Attempt) -> Trial:
-    """Run the trial in a temporary folder of a cluster's node, which cannot access the tuning's directory."""
+    """Run the trial in a temporary folder. Nodes of a cluster cannot access the directory of the tuning."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
         return run_attempt(replace(planned, experiment=experiment))
@@ -134,7 +134,7 @@ def _make_trial(planned: Attempt, watch: TrialRecorder, failure: str, seconds: f
 
 
 def find_repeated(planned: Attempt, ended: Sequence[Trial]) -> Trial | None:
-    """Return the result of an earlier trial with the same values, with the number of the new trial.
+    """If an earlier trial had the same values, return its result under the number of the new trial.
 
     A second run with the same values and seed would have the same result.
     """

@@ -20,7 +20,7 @@ class Trial:
         values: The values of the tuned fields.
         state: `done`, `failed`, or `stopped` (early, because the metric was bad).
         value: The final metric on validation data; None unless the trial is `done`.
-        curve: The metric by the number of passed tenths of the budget, as text.
+        curve: The metric after each tenth of the budget. The key is the number of tenths, as text.
         why: The reason of a failure, otherwise empty.
         seconds: The real duration of the trial.
         steps: The number of server updates or rounds; None if the trial failed.

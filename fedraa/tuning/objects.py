@@ -14,7 +14,7 @@ from fedraa.engine.run_spec import RunSpec
 
 @dataclass(frozen=True, eq=False)
 class TrialObjects:
-    """The model and the data of all trials, if they are objects."""
+    """The model and the data of all trials, if the user passed them as objects instead of names."""
 
     model: nn.Module | None = None
     dataset: Dataset | FederatedDataset | None = None
@@ -24,7 +24,7 @@ class TrialObjects:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def digest_objects(self, spec: RunSpec) -> dict[str, str]:
-        """Return a digest of the model's parameters and of the data, if they are objects."""
+        """Return a digest of the model's parameters if the user passed a model object, and likewise of the data."""
         data = spec.data.dataset
         arrays = {
             "model": [spec.params],

@@ -103,7 +103,8 @@ class Choices:
     def widen_side(self, side: int) -> "Choices":
         """Return the choices with one more value at the lower (-1) or upper (1) end.
 
-        The new value continues the ratio of the two values at this end, or their difference if one is 0.
+        The new value continues the two values at this end with the same ratio, such as 0.1, 0.2, 0.4. If one of the two
+        is 0, it continues them with the same difference.
         """
         family = _varying_numbers(self.values)
         if family is None:
@@ -128,9 +129,9 @@ class Choices:
 
 
 def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
-    """Return the numbers of values that differ in one number, and a function from a number to a value.
+    """Return the number in each value, and a function that converts such a number to a value.
 
-    Return None for other values.
+    Return None unless all values are numbers, or texts that differ only in one number.
     """
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(values), lambda number: number

@@ -36,7 +36,7 @@ def check_optuna() -> None:
 
 
 def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
-    """Return the values of a trial. They differ from those of earlier trials, if `MAX_SUGGESTIONS` suggestions suffice.
+    """Return the values of a trial. Optuna suggests up to `MAX_SUGGESTIONS` times until the values are new.
 
     Args:
         space: The search space.
@@ -56,7 +56,7 @@ def suggest_values(space: Space, ended: Sequence[Trial], seed: int, number: int,
 
 
 class Judge:
-    """A comparison of a running trial with finished trials after the same fraction of the budget."""
+    """An object that compares a running trial with finished trials after the same fraction of the budget."""
 
     def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
         import optuna

@@ -83,8 +83,8 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     """Find the best values of `space` for each method, with an equal number of trials for each.
 
     Every trial is a run. The best trial has the best main metric on validation data, by default a tenth of each
-    client's training samples. With a target, it reaches the target first on the run's clock. A field is tuned only for
-    methods that have it.
+    client's training samples. With a target, the best trial reaches it first on the run's clock. A field is tuned only
+    for methods that have it.
 
     Optuna suggests the values, and stops trials that are worse than the median. If the best of the first two thirds of
     the trials is at an edge of the space, the other trials are in a wider space.
@@ -102,7 +102,7 @@ def tune(  # noqa: PLR0913 - a call names its arguments
         jobs: Number of trials at the same time, in processes or (with `address`) on CPUs of a cluster. Only with one
             job is the result reproducible.
         ended: Called with a finished trial, the numbers of finished and of all trials, and the remaining seconds.
-        follow: Returns further fields of a trial's experiment from its values.
+        follow: A function that gets a trial's values and returns further fields of its experiment.
         **fields: Fields that replace the fields of `experiment`.
 
     Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a result.
@@ -162,7 +162,7 @@ class _Plan:
             space: The search space.
             trials: Number of trials of each method.
             experiment: The settings that all trials share.
-            follow: Returns further fields of a trial's experiment from its values.
+            follow: A function that gets a trial's values and returns further fields of its experiment.
             objects: The model and the data of all trials.
         """
         _refuse_fixed(space, experiment)
@@ -199,7 +199,7 @@ class _Plan:
 
     @property
     def first(self) -> int:
-        """The number of a method's trials in the original space."""
+        """The number of a method's trials before its space may become wider."""
         return math.ceil(FIRST_FRACTION * self.trials)
 
     def described(self) -> dict[str, object]:
@@ -215,7 +215,7 @@ class _Plan:
         return settings
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
-        """Return the space of the method's last trials, and the names of the widened fields."""
+        """Return the wider space of a method's later trials, and the names of the widened fields."""
         space = dict(self.spaces[method])
         widened = []
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
