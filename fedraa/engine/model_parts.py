@@ -80,7 +80,7 @@ def trace_model(
 
 @contextmanager
 def naming_whole_methods(method: Method) -> Iterator[None]:
-    """Add to an Uncuttable error of the block a hint with methods that train the whole model."""
+    """If the `with` block raises Uncuttable, add a hint that names methods which train the whole model."""
     try:
         yield
     except Uncuttable as error:

@@ -274,8 +274,8 @@ class RunSpec:
         """The test data, and the training data that evaluations need.
 
         If training changes buffers of the model, evaluations estimate them on a uniform subset of the training samples:
-        at most `STATISTICS_SAMPLES` and, from a data source, `STATISTICS_BYTES`. With `statistics="all"`, every
-        evaluation reads all samples.
+        at most `STATISTICS_SAMPLES` samples and, from a data source, at most `STATISTICS_BYTES` bytes. With
+        `statistics="all"`, every evaluation reads all samples.
         """
         if isinstance(self.data, EvaluationData):
             return self.data

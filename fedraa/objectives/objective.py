@@ -77,7 +77,7 @@ class Objective(ABC):
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
-        """Return the model's result. Inputs in a dict are keyword arguments, in a tuple positional ones."""
+        """Return the model's result. A dict is passed as keyword arguments, and a tuple as positional arguments."""
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:

@@ -124,7 +124,8 @@ class ApplyResult(NamedTuple):
         weight: Weight of the update in the log; 0 if the update was ignored.
         new_version: True if the rule changed the model.
         keep_task: True if the client trains again from the weights of this task, so that the server sends nothing.
-        unprotected: Number of coordinates of a new version that too few clients trained for a robust aggregator.
+        unprotected: Number of coordinates of a new version that a robust aggregator could not protect, because too few
+            clients trained them.
     """
 
     weight: float
@@ -150,9 +151,9 @@ class AsyncRule(Stateful, ABC):
         keeps: A description of the rule's state, for messages about memory.
         refuses: Settings of local training that are incompatible with the rule, each with the reason.
         per_step: Number of client updates per new version.
-        is_convex_mix: True if the rule applies every update at once, and only by the formula below with the weight
+        is_convex_mix: True if the rule applies every update immediately, and only by the formula of `is_delta_mix` with
             a = `weight(staleness, balance)`. Server shards can apply such a rule.
-        is_delta_mix: The formula of a rule with `is_convex_mix`. False: theta <- (1 - a) * theta + a * w. True:
+        is_delta_mix: Selects the formula of a rule with `is_convex_mix`. False: theta <- (1 - a) * theta + a * w. True:
             theta <- theta + a * delta, with a * `shared_weight` for coordinates that are in all fragments.
         needs_values: True if weights depend on the trained values, which are not in the log.
         bounded_by_weight: True if an update changes the model by at most its weight times the trained values.

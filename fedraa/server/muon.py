@@ -140,7 +140,10 @@ class Muon(FixedLengthStep):
             start = stop
 
     def _orthogonalize_block(self, matrix: Matrix, moved: Mask) -> None:
-        """Orthogonalise the block of moved rows and columns of a matrix in place. Other coordinates are 0."""
+        """Orthogonalise, in place, the rows and columns of a matrix that some client trained.
+
+        All other coordinates of the matrix must be 0.
+        """
         block = np.ix_(moved.any(axis=1), moved.any(axis=0))
         part = matrix[block]
         if part.any():

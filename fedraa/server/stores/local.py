@@ -18,7 +18,7 @@ from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_ranges import IndexRanges, common_places, index_of, where_of
 
 MakeSharedBuffer = Callable[[Vector], SharedBuffer]
-"""A function of parameters, which returns a buffer that several tasks can share.
+"""A function that turns parameters into a buffer that several tasks can share.
 
 An executor may put the buffer into memory that all workers can read.
 """
@@ -251,7 +251,9 @@ class LocalStore:
     def _make_private(
         self, noisy_sum: NoisySum, new: Vector, sent: Vector, where: Index | slice, fragment: int
     ) -> Vector:
-        """Return the trained weights [k] after clipping the delta. Add noise unless the rule adds it to full buffers.
+        """Return the trained weights [k] after clipping the delta and adding noise.
+
+        No noise is added here if the rule adds it when its buffer of updates is full.
 
         Args:
             noisy_sum: The clipping and the noise.

@@ -82,8 +82,8 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
     """Return the buffer [k] of a fragment.
 
     Args:
-        places: The positions in the buffer of each piece's values.
-        pieces: The values.
+        places: For each piece, the positions of its values in the buffer.
+        pieces: The values of each piece.
     """
     buffer = np.empty(sum(map(len, places)), np.float32)
     for place, piece in zip(places, pieces, strict=True):
