@@ -242,7 +242,7 @@ class _Probe:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that a run estimates before an evaluation, and those of them that evaluation reads."""
+        """Return the buffers that a run estimates before an evaluation, then the subset that the evaluation reads."""
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)
@@ -276,7 +276,7 @@ class _Probe:
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that passes over one batch change, and those of them that evaluation reads.
+        """Pass one batch through the model repeatedly. Return the buffers that change, and those that evaluation reads.
 
         Raise InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
         """

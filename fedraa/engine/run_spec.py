@@ -79,7 +79,10 @@ class RunSpec:
     label_shares: tuple[float, ...] | None = None
     """The share of each label in the data of all clients, if the method calibrates logits."""
     label_overlap: float = 1.0
-    """The mean overlap of the clients' label shares with those of all clients, if the number of local steps is auto."""
+    """How much the label shares of a client overlap with those of all clients, on average (`measure_label_overlap`).
+
+    A run needs this number if its number of local steps is auto.
+    """
     attack: AttackPlan | None = None
     """The attack of some clients."""
     privacy: Privacy | None = None
@@ -245,7 +248,7 @@ class RunSpec:
 
     @property
     def privacy_terms(self) -> PrivacyTerms | None:
-        """The values from which the privacy loss follows; None without privacy.
+        """The values that determine the privacy loss; None without privacy.
 
         Sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central privacy.
         """

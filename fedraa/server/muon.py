@@ -41,8 +41,8 @@ FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
 class FixedLengthStep(ServerOptimizer):
     """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta.
 
-    lmo is the linear minimization oracle of a norm, which a subclass defines. Coordinates outside `moved` are 0 in its
-    argument, and their momentum does not change.
+    lmo is the linear minimization oracle of a norm, which a subclass defines. Its argument is 0
+    outside of `moved`, and the momentum does not change there.
 
     Attributes:
         server_lr: Length of the step, in units of the weights.

@@ -17,7 +17,7 @@ LOST_TIME = 2.0
 class RealPaces(Stateful):
     """The measured time per FLOP of each client's last task, for runs on the wall clock.
 
-    It includes waiting for a worker. After a lost task a longer time is assumed.
+    The time includes waiting for a worker. After a lost task a longer time is assumed.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)

@@ -105,7 +105,7 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
 
 
 def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-    """Apply an update by a rule, which may be a custom one. Check the result and the model.
+    """Apply an update by a built-in or custom rule. Check the result and the model.
 
     The values of a new version are not checked if the rule is `bounded_by_weight` and the weight is at most 1.
 
@@ -115,7 +115,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
         model: The model that the rule changes.
 
     Raises:
-        InputError: The result is not an ApplyResult of a finite number and two bools, or the model is not finite.
+        InputError: The result is not an ApplyResult with a finite weight and two bools, or the model is not finite.
     """
     with convert_errors("async_rule", rule):
         result = rule.apply_update(client_update, model)
