@@ -129,7 +129,7 @@ class RunSpec:
 
     @property
     def max_participants(self) -> int:
-        """The largest number of clients that can take part, by the run's limits."""
+        """The largest number of clients that can take part before the run reaches its limits."""
         schedule = self.method.schedule
         clients = self.experiment.client_count
         steps = self.limits.steps

@@ -81,7 +81,7 @@ class Objective(ABC):
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the output for which the loss is computed, at least in float32.
+        """Return the output for which the loss is computed. Half precision is converted to float32.
 
         It is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or an
         object.

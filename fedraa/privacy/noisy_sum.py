@@ -15,7 +15,7 @@ NOISE_BYTES = 28
 
 
 class NoisySum(Stateful):
-    """The clips of updates, and the noise of each release (a round, a buffer, or one update).
+    """The clips (largest norms) of updates, and the noise of each release: a round, a buffer, or one update.
 
     Args:
         privacy: The mechanism.

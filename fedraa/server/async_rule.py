@@ -47,7 +47,7 @@ class ClientUpdate:
             is `server`, updates of all fragments count.
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
-        balance: The client's participation correction: a factor above 1 if it reports rarely for its number of samples.
+        balance: The client's participation correction: a factor above 1 if it has many samples but reports rarely.
             It is 1 unless the rule's `participation_correction` is set.
         steps: Number of local steps that the client finished.
         path_length: Length of the client's path if each local gradient had length 1. For SGD, the sum of its learning
